@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/** \file device.h
+ * The devices of an instance, their memory, and access from one to another.
+ */
+#ifndef GPUMEM_DEVICE_H
+#define GPUMEM_DEVICE_H
+
+#include "status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** Finds a device. The handle lives as long as its instance and is the same at each call.
+ *
+ * \param instance instance to ask
+ * \param ordinal number of the device, from 0 to one less than `device_count` of gpumem_instance_get_info()
+ * \param[out] out_device receives the device
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS here it is
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or no device has this number
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \owner{the instance}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal,
+                                           gpumem_device *out_device, gpumem_error *error);
+
+/** What is known about a device. */
+typedef struct gpumem_device_info {
+  size_t struct_size;    /**< `sizeof(gpumem_device_info)` of the caller. */
+  uint32_t ordinal;      /**< Its number in the instance. */
+  int32_t numa_node;     /**< Nearest NUMA node of the host; -1 if unknown. */
+  uint64_t total_bytes;  /**< Memory of the device. */
+  uint8_t uuid[16];      /**< The same in every process; see HST-7 for emulated devices. */
+  uint32_t pci_domain;   /**< PCI domain; 0 for emulated devices. */
+  uint32_t pci_bus;      /**< PCI bus; 0 for emulated devices. */
+  uint32_t pci_device;   /**< PCI device; 0 for emulated devices. */
+  int32_t compute_major; /**< Major number of the compute capability; 0 for emulated devices. */
+  int32_t compute_minor; /**< Minor number of the compute capability. */
+  uint32_t lost;         /**< 1 once the device is lost. */
+  char pci_id[32];       /**< Such as `0000:65:00.0`; empty for emulated devices. */
+  char name[256];        /**< Such as `NVIDIA H200`. */
+} gpumem_device_info;
+
+/** Initial value of a gpumem_device_info. */
+#define GPUMEM_DEVICE_INFO_INIT                                            \
+  {                                                                        \
+    sizeof(gpumem_device_info), 0, 0, 0, {0}, 0, 0, 0, 0, 0, 0, {0}, { 0 } \
+  }
+
+/** Sets up a gpumem_device_info as #GPUMEM_DEVICE_INFO_INIT does.
+ *
+ * \param[out] out_info struct to set up; NULL does nothing
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API void gpumem_device_info_init(gpumem_device_info *out_info);
+
+/** What is known about a device; also after it is lost.
+ *
+ * \param device device to ask
+ * \param[in,out] out_info receives the answer
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the answer was written
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or its size wrong
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_device_info *out_info,
+                                                gpumem_error *error);
+
+/** Free and total bytes of a device. Both are estimates: other processes change them at any time, and no
+ * promise is made that what is free can be allocated.
+ *
+ * \param device device to ask
+ * \param[out] out_free receives the free bytes; or NULL
+ * \param[out] out_total receives the total bytes; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the answers were written
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \handles
+ * \blocking{briefly, for a driver call}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t *out_free,
+                                                  uint64_t *out_total, gpumem_error *error);
+
+/** Whether work of `device` can be given direct access to the memory of `peer`.
+ *
+ * \param device device that would access
+ * \param peer device that has the memory; of the same instance
+ * \param[out] out_possible receives 1 or 0
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the answer was written
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, the two are the same, or of different instances
+ * \handles
+ * \blocking{briefly, for a driver call}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device peer,
+                                                       uint32_t *out_possible, gpumem_error *error);
+
+/** Lets work of `device` use all device memory of `peer`, present and future, at the same addresses. One-way
+ * and counted: as many disables undo as many enables. Copies between devices need none of it.
+ *
+ * \param device device that gets access
+ * \param peer device that has the memory; of the same instance
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS access is on; also if other code had switched it on already
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same, or of different instances
+ * \retval GPUMEM_ERROR_UNSUPPORTED there is no link between them
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the device has as many peers as it can have
+ * \retval GPUMEM_ERROR_DEVICE_LOST one of them is lost
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \handles
+ * \blocking{for driver calls that map memory, tens of milliseconds at the first use}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_device peer,
+                                                          gpumem_error *error);
+
+/** Undoes one gpumem_device_enable_peer_access(). The last one switches the access off, unless other code had
+ * switched it on before.
+ *
+ * \param device device that had access
+ * \param peer device that has the memory
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS counted down
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same, or of different instances
+ * \retval GPUMEM_ERROR_INVALID_STATE there is no enable to undo
+ * \handles
+ * \blocking{for a driver call}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_device_disable_peer_access(gpumem_device device, gpumem_device peer,
+                                                           gpumem_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

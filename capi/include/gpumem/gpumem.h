@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/** \file gpumem.h
+ * All of the interface.
+ */
+#ifndef GPUMEM_GPUMEM_H
+#define GPUMEM_GPUMEM_H
+
+#include "base.h"
+#include "capability.h"
+#include "copy.h"
+#include "device.h"
+#include "event.h"
+#include "host.h"
+#include "instance.h"
+#include "log.h"
+#include "memory.h"
+#include "pointer.h"
+#include "stats.h"
+#include "status.h"
+#include "stream.h"
+#include "table.h"
+#include "version.h"
+
+#endif

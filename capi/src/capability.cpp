@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/capability.h"
+
+#include "call.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+
+using namespace gpumem;
+
+void gpumem_capability_info_init(gpumem_capability_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_CAPABILITY_INFO_INIT;
+}
+
+gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capability capability,
+                                           gpumem_device peer, gpumem_capability_info* out_info,
+                                           gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    decode.output(out_info, "out_info");
+    const char* name = core::capability_name(capability);
+    decode.require(name != nullptr, "%d is no GPUMEM_CAPABILITY_ value", capability);
+    core::Ref<core::DeviceObject> other;
+    if (core::is_peer_capability(capability)) {
+      other = decode.object<core::DeviceObject>(peer);
+      if (object && other) {
+        decode.require(&object->instance() == &other->instance(),
+                       "the devices belong to different instances");
+        decode.require(&object->device() != &other->device(), "the two devices are the same");
+      }
+    } else {
+      decode.require(peer == nullptr, "this capability is asked of one device; pass NULL as peer");
+    }
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
+    const backend::Capability found =
+        object->device().capability(capability, other ? &other->device() : nullptr);
+    gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
+    info.capability = capability;
+    info.type = found.type;
+    info.value = found.value;
+    info.source = found.source;
+    info.status = found.status;
+    info.native_domain = found.native_domain;
+    info.native_code = found.native_code;
+    capi::copy_text(info.name, name);
+    capi::copy_text(info.reason, found.reason);
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_capability_enumerate(uint32_t index, gpumem_capability* out_capability,
+                                          gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.not_null(out_capability, "out_capability");
+    GPUMEM_TRY(decode.done());
+    const gpumem_capability capability = core::capability_at(index);
+    if (capability == 0) return make_error(GPUMEM_ERROR_NOT_FOUND, "the list ends before index %u", index);
+    *out_capability = capability;
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/device.h"
+
+#include <algorithm>
+
+#include "call.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "gpumem/device.h"
+
+using namespace gpumem;
+
+void gpumem_device_info_init(gpumem_device_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_DEVICE_INFO_INIT;
+}
+
+namespace {
+
+struct DevicePair {
+  core::Ref<core::DeviceObject> device;
+  core::Ref<core::DeviceObject> peer;
+};
+
+DevicePair decode_pair(capi::Decoder& decode, gpumem_device device, gpumem_device peer) {
+  DevicePair pair{decode.object<core::DeviceObject>(device), decode.object<core::DeviceObject>(peer)};
+  if (pair.device && pair.peer) {
+    decode.require(&pair.device->instance() == &pair.peer->instance(),
+                   "the devices belong to different instances");
+    decode.require(&pair.device->device() != &pair.peer->device(), "the two devices are the same");
+  }
+  return pair;
+}
+
+}  // namespace
+
+gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpumem_device* out_device,
+                                gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(out_device, "out_device");
+    if (object) {
+      const size_t count = object->instance().devices().size();
+      decode.require(ordinal < count, "there is no device %u; the instance has %zu, counted from 0", ordinal,
+                     count);
+    }
+    GPUMEM_TRY(decode.done());
+    *out_device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_device_info* out_info,
+                                     gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    const backend::DeviceFacts& facts = object->device().facts();
+    gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+    info.ordinal = facts.ordinal;
+    info.numa_node = facts.numa_node;
+    info.total_bytes = facts.total_bytes;
+    std::copy(facts.uuid.begin(), facts.uuid.end(), info.uuid);
+    info.pci_domain = facts.pci_domain;
+    info.pci_bus = facts.pci_bus;
+    info.pci_device = facts.pci_device;
+    info.compute_major = facts.compute_major;
+    info.compute_minor = facts.compute_minor;
+    info.lost = object->device().backend().lost() ? 1 : 0;
+    capi::copy_text(info.pci_id, facts.pci_id.c_str());
+    capi::copy_text(info.name, facts.name.c_str());
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t* out_free, uint64_t* out_total,
+                                       gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->device().usable());
+    GPUMEM_TRY(core::outside_host_function());
+    auto available = object->device().backend().memory_available();
+    if (!available) return available.error();
+    if (out_free != nullptr) *out_free = available->free_bytes;
+    if (out_total != nullptr) *out_total = available->total_bytes;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device peer, uint32_t* out_possible,
+                                            gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const DevicePair pair = decode_pair(decode, device, peer);
+    decode.not_null(out_possible, "out_possible");
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
+    auto possible = pair.device->device().backend().can_access_peer(pair.peer->device().backend());
+    if (!possible) return possible.error();
+    *out_possible = *possible ? 1 : 0;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_device peer,
+                                               gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const DevicePair pair = decode_pair(decode, device, peer);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(pair.device->device().usable());
+    GPUMEM_TRY(pair.peer->device().usable());
+    GPUMEM_TRY(core::outside_host_function());
+    GPUMEM_TRY(pair.device->device().enable_peer_access(pair.peer->device()));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_device_disable_peer_access(gpumem_device device, gpumem_device peer,
+                                                gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const DevicePair pair = decode_pair(decode, device, peer);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
+    GPUMEM_TRY(pair.device->device().disable_peer_access(pair.peer->device()));
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/event.h"
+
+#include "call.h"
+#include "core/instance.h"
+#include "core/stream.h"
+
+using namespace gpumem;
+
+void gpumem_event_desc_init(gpumem_event_desc* out_desc) {
+  if (out_desc != nullptr) *out_desc = GPUMEM_EVENT_DESC_INIT;
+}
+
+void gpumem_event_info_init(gpumem_event_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_EVENT_INFO_INIT;
+}
+
+namespace {
+
+void require_flags(capi::Decoder& decode, gpumem_event_flags flags) {
+  decode.require((flags & ~(GPUMEM_EVENT_DISABLE_TIMING | GPUMEM_EVENT_BLOCKING_SYNC)) == 0,
+                 "the flags 0x%x hold an unknown bit", flags);
+}
+
+}  // namespace
+
+gpumem_status gpumem_event_create(gpumem_device device, const gpumem_event_desc* desc,
+                                  gpumem_event* out_event, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_event, "out_event");
+    const gpumem_event_desc given = decode.optional_input(desc, "desc");
+    require_flags(decode, given.flags);
+    decode.require(given.reserved == 0, "desc->reserved must be 0");
+    std::string name = decode.name(given.name);
+    GPUMEM_TRY(decode.done());
+    auto handle = core::create_event(std::move(object), given.flags, std::move(name));
+    if (!handle) return handle.error();
+    *out_event = capi::make_handle<gpumem_event>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_event_wrap(gpumem_device device, void* native_event, gpumem_event_flags flags,
+                                gpumem_event* out_event, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(native_event, "native_event");
+    decode.not_null(out_event, "out_event");
+    require_flags(decode, flags);
+    GPUMEM_TRY(decode.done());
+    auto handle = core::wrap_event(std::move(object), native_event, flags);
+    if (!handle) return handle.error();
+    *out_event = capi::make_handle<gpumem_event>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    if (event == nullptr) return GPUMEM_SUCCESS;
+    auto object = decode.object<core::Event>(event);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::destroy_event(std::move(object)));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Event>(event);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    const uint32_t ordinal = object->device().ordinal();
+    gpumem_event_info info = GPUMEM_EVENT_INFO_INIT;
+    info.device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
+    info.device_ordinal = ordinal;
+    info.wrapped = object->wrapped() ? 1 : 0;
+    info.flags = object->flags();
+    info.native_event = object->backend().native();
+    capi::copy_text(info.name, object->name().c_str());
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto recorded = decode.object<core::Event>(event);
+    const auto order = decode.object<core::Stream>(stream);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::record_event(*recorded, *order));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_event_query(gpumem_event event, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Event>(event);
+    GPUMEM_TRY(decode.done());
+    return core::query_event(*object);
+  });
+}
+
+gpumem_status gpumem_event_synchronize(gpumem_event event, uint64_t timeout_ns, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Event>(event);
+    GPUMEM_TRY(decode.done());
+    return core::synchronize_event(*object, timeout_ns);
+  });
+}
+
+gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpumem_event end, float* out_milliseconds,
+                                            gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto first = decode.object<core::Event>(start);
+    const auto second = decode.object<core::Event>(end);
+    decode.not_null(out_milliseconds, "out_milliseconds");
+    GPUMEM_TRY(decode.done());
+    auto elapsed = core::elapsed_time(*first, *second);
+    if (!elapsed) return elapsed.error();
+    if (!elapsed->has_value()) return GPUMEM_NOT_READY;
+    *out_milliseconds = **elapsed;
+    return GPUMEM_SUCCESS;
+  });
+}

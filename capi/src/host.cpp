@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/host.h"
+
+#include "call.h"
+#include "core/backends.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/stream.h"
+
+using namespace gpumem;
+
+namespace {
+
+Result<backend::Simulation*> simulation_of(const core::Object& object) {
+  if (backend::Simulation* simulation = object.instance().backend().simulation()) return simulation;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "only the host backend can do this");
+}
+
+}  // namespace
+
+gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_kernel_function function, void* user_data,
+                                 gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode.require(function != nullptr, "function is NULL");
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    GPUMEM_TRY(object->usable());
+    GPUMEM_TRY((*simulation)->launch(object->backend(), function, user_data));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void* address, uint64_t size,
+                                      gpumem_access access, void** out_view, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    backend::Kernel* running = core::current_host_kernel();
+    decode.require(running != nullptr && static_cast<void*>(running) == static_cast<void*>(kernel),
+                   "the calling thread does not run this kernel");
+    decode.not_null(address, "address");
+    decode.not_null(out_view, "out_view");
+    decode.size(size);
+    decode.require(!add_wraps(address_of(address), size), "the range wraps around the address space");
+    decode.require(access == GPUMEM_ACCESS_READ || access == GPUMEM_ACCESS_READWRITE,
+                   "the access is %d; it must be GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE", access);
+    GPUMEM_TRY(decode.done());
+    auto view = running->view(address, size, access);
+    if (!view) return view.error();
+    *out_view = *view;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_native_stream_create(gpumem_device device, void** out_native_stream,
+                                               gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_native_stream, "out_native_stream");
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    GPUMEM_TRY(object->device().usable());
+    auto stream = (*simulation)->native_stream_create(object->device().backend());
+    if (!stream) return stream.error();
+    *out_native_stream = *stream;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_native_stream_destroy(gpumem_device device, void* native_stream,
+                                                gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    if (native_stream == nullptr) return GPUMEM_SUCCESS;
+    GPUMEM_TRY((*simulation)->native_stream_destroy(object->device().backend(), native_stream));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_stream_set_capturing(gpumem_stream stream, uint32_t capturing,
+                                               gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode.require(capturing <= 1, "capturing is %u; it must be 0 or 1", capturing);
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    (*simulation)->set_capturing(object->backend(), capturing == 1);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_device_lose(gpumem_device device, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    (*simulation)->lose(object->device().backend());
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_t step, uint32_t repeat,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.require(repeat <= 1, "repeat is %u; it must be 0 or 1", repeat);
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    (*simulation)->fail_step(step, repeat == 1);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, uint64_t size,
+                                        void** out_pointer, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_pointer, "out_pointer");
+    decode.size(size);
+    decode.require(kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED,
+                   "the kind must be DEVICE or PINNED");
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    GPUMEM_TRY(object->device().usable());
+    auto pointer = (*simulation)->foreign_alloc(object->device().backend(), kind, size);
+    if (!pointer) return pointer.error();
+    *out_pointer = *pointer;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_foreign_free(gpumem_device device, void* pointer, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    if (pointer == nullptr) return GPUMEM_SUCCESS;
+    GPUMEM_TRY((*simulation)->foreign_free(object->device().backend(), pointer));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_device peer, uint32_t enabled,
+                                              gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    const auto other = decode.object<core::DeviceObject>(peer);
+    decode.require(enabled <= 1, "enabled is %u; it must be 0 or 1", enabled);
+    if (object && other) {
+      decode.require(&object->instance() == &other->instance(), "the devices belong to different instances");
+      decode.require(&object->device() != &other->device(), "the two devices are the same");
+    }
+    GPUMEM_TRY(decode.done());
+    auto simulation = simulation_of(*object);
+    if (!simulation) return simulation.error();
+    GPUMEM_TRY(
+        (*simulation)
+            ->foreign_peer_access(object->device().backend(), other->device().backend(), enabled == 1));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_host_set_current_device(int32_t ordinal, int32_t* out_previous, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.require(ordinal >= -1 && ordinal < 64, "the ordinal is %d; it must be -1 to 63", ordinal);
+    GPUMEM_TRY(decode.done());
+    const int32_t previous = core::set_host_current_device(ordinal);
+    if (out_previous != nullptr) *out_previous = previous;
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/instance.h"
+
+#include "call.h"
+#include "core/backends.h"
+#include "gpumem/instance.h"
+
+using namespace gpumem;
+
+void gpumem_probe_info_init(gpumem_probe_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_PROBE_INFO_INIT;
+}
+
+void gpumem_host_options_init(gpumem_host_options* out_options) {
+  if (out_options != nullptr) *out_options = GPUMEM_HOST_OPTIONS_INIT;
+}
+
+void gpumem_instance_desc_init(gpumem_instance_desc* out_desc) {
+  if (out_desc != nullptr) *out_desc = GPUMEM_INSTANCE_DESC_INIT;
+}
+
+void gpumem_instance_info_init(gpumem_instance_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_INSTANCE_INFO_INIT;
+}
+
+namespace {
+
+void require_backend(capi::Decoder& decode, gpumem_backend backend) {
+  decode.require(backend >= GPUMEM_BACKEND_ANY && backend <= GPUMEM_BACKEND_HOST,
+                 "the backend is %d, which is no GPUMEM_BACKEND_ value", backend);
+}
+
+backend::HostOptions decode_host_options(capi::Decoder& decode, const gpumem_host_options* given) {
+  const gpumem_host_options options = decode.optional_input(given, "desc->host");
+  backend::HostOptions result;
+  result.device_count = options.device_count;
+  result.strict = options.strict;
+  result.device_bytes = options.device_bytes;
+  result.granularity = options.granularity;
+  result.pageable = options.pageable;
+  result.same_pointer = options.same_pointer;
+  result.lock_mode = options.lock_mode;
+  result.numa_nodes = options.numa_nodes;
+  result.register_count_max = options.register_count_max;
+  result.lock_piece = options.lock_piece;
+  result.quarantine = options.quarantine;
+  result.fill = options.fill;
+  if (options.peers != nullptr) result.peers = options.peers;
+  if (options.masked != nullptr) result.masked = options.masked;
+  return result;
+}
+
+}  // namespace
+
+gpumem_status gpumem_instance_probe(gpumem_backend backend, gpumem_probe_info* out_info,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    require_backend(decode, backend);
+    if (out_info != nullptr) decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    auto facts = core::probe_backend(backend);
+    if (!facts) return facts.error();
+    if (out_info != nullptr) {
+      gpumem_probe_info info = GPUMEM_PROBE_INFO_INIT;
+      info.backend = facts->backend;
+      info.driver_version = facts->driver_version;
+      info.device_count = facts->device_count;
+      capi::copy_text(info.name, facts->name.c_str());
+      capi::answer(out_info, info);
+    }
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_instance_open(const gpumem_instance_desc* desc, gpumem_instance* out_instance,
+                                   gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.not_null(out_instance, "out_instance");
+    const gpumem_instance_desc given = decode.optional_input(desc, "desc");
+    core::OpenRequest request;
+    request.backend = given.backend;
+    request.name = decode.name(given.name);
+    request.pin_budget = given.pin_budget;
+    request.options.host = decode_host_options(decode, given.host);
+    require_backend(decode, given.backend);
+    decode.require(given.reserved == 0, "desc->reserved must be 0");
+    decode.require(
+        (given.cuda_contexts != nullptr) == (given.cuda_context_count != 0) && given.cuda_context_count <= 64,
+        "desc->cuda_contexts and desc->cuda_context_count do not fit together");
+    GPUMEM_TRY(decode.done());
+    if (given.cuda_contexts != nullptr) {
+      request.options.cuda_contexts.assign(given.cuda_contexts,
+                                           given.cuda_contexts + given.cuda_context_count);
+    }
+    auto handle = core::Instance::open(request);
+    if (!handle) return handle.error();
+    *out_instance = capi::make_handle<gpumem_instance>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode mode, uint64_t* out_destroyed,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.require(mode == GPUMEM_CLOSE_CHECK || mode == GPUMEM_CLOSE_FORCE,
+                   "mode is %d, which is no GPUMEM_CLOSE_ value", mode);
+    if (instance == nullptr) {
+      GPUMEM_TRY(decode.done());
+      return GPUMEM_SUCCESS;
+    }
+    const auto object = decode.object<core::InstanceObject>(instance);
+    GPUMEM_TRY(decode.done());
+    auto destroyed = object->instance().close(*object, mode);
+    if (!destroyed) return destroyed.error();
+    if (out_destroyed != nullptr) *out_destroyed = *destroyed;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_instance_default(gpumem_instance* out_instance, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.not_null(out_instance, "out_instance");
+    GPUMEM_TRY(decode.done());
+    auto handle = core::Instance::open_default();
+    if (!handle) return handle.error();
+    *out_instance = capi::make_handle<gpumem_instance>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_instance_get_info(gpumem_instance instance, gpumem_instance_info* out_info,
+                                       gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    const core::Instance& opened = object->instance();
+    gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+    info.backend = opened.backend().kind();
+    info.driver_version = opened.backend().driver_version();
+    info.device_count = static_cast<uint32_t>(opened.devices().size());
+    info.strict = opened.backend().strict() ? 1 : 0;
+    info.pin_budget = opened.pin_budget();
+    capi::copy_text(info.name, opened.name().c_str());
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/stats.h"
+
+#include <algorithm>
+
+#include "call.h"
+#include "core/instance.h"
+
+using namespace gpumem;
+
+void gpumem_stats_init(gpumem_stats* out_stats) {
+  if (out_stats != nullptr) *out_stats = GPUMEM_STATS_INIT;
+}
+
+gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.output(out_stats, "out_stats");
+    GPUMEM_TRY(decode.done());
+    gpumem_stats stats = object->instance().statistics().read();
+    stats.file_descriptors = object->instance().backend().file_descriptors();
+    capi::answer(out_stats, stats);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stats_reset_peaks(gpumem_instance instance, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    GPUMEM_TRY(decode.done());
+    object->instance().statistics().reset_peaks();
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stats_report(gpumem_instance instance, char* buffer, uint64_t capacity,
+                                  uint64_t* out_required, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.require(buffer != nullptr || capacity == 0, "buffer is NULL but capacity is not 0");
+    GPUMEM_TRY(decode.done());
+    const std::string text = object->instance().report(UINT64_MAX);
+    if (capacity != 0) {
+      const uint64_t length = std::min<uint64_t>(text.size(), capacity - 1);
+      std::memcpy(buffer, text.data(), length);
+      buffer[length] = '\0';
+    }
+    if (out_required != nullptr) *out_required = text.size() + 1;
+    return GPUMEM_SUCCESS;
+  });
+}

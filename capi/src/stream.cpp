@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/stream.h"
+
+#include "call.h"
+#include "core/instance.h"
+#include "gpumem/stream.h"
+
+using namespace gpumem;
+
+void gpumem_stream_desc_init(gpumem_stream_desc* out_desc) {
+  if (out_desc != nullptr) *out_desc = GPUMEM_STREAM_DESC_INIT;
+}
+
+void gpumem_stream_info_init(gpumem_stream_info* out_info) {
+  if (out_info != nullptr) *out_info = GPUMEM_STREAM_INFO_INIT;
+}
+
+gpumem_status gpumem_stream_create(gpumem_device device, const gpumem_stream_desc* desc,
+                                   gpumem_stream* out_stream, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_stream, "out_stream");
+    const gpumem_stream_desc given = decode.optional_input(desc, "desc");
+    decode.require(given.reserved == 0, "desc->reserved must be 0");
+    std::string name = decode.name(given.name);
+    GPUMEM_TRY(decode.done());
+    auto handle = core::create_stream(std::move(object), given.priority, std::move(name));
+    if (!handle) return handle.error();
+    *out_stream = capi::make_handle<gpumem_stream>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_wrap(gpumem_device device, void* native_stream, gpumem_stream* out_stream,
+                                 gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_stream, "out_stream");
+    GPUMEM_TRY(decode.done());
+    auto handle = core::wrap_stream(std::move(object), native_stream);
+    if (!handle) return handle.error();
+    *out_stream = capi::make_handle<gpumem_stream>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    if (stream == nullptr) return GPUMEM_SUCCESS;
+    auto object = decode.object<core::Stream>(stream);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::destroy_stream(std::move(object)));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* out_info,
+                                     gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    const uint32_t ordinal = object->device().ordinal();
+    gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+    info.device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
+    info.device_ordinal = ordinal;
+    info.wrapped = object->wrapped() ? 1 : 0;
+    info.priority = object->backend().priority();
+    info.native_stream = object->backend().native();
+    capi::copy_text(info.name, object->name().c_str());
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    GPUMEM_TRY(decode.done());
+    return core::query_stream(*object);
+  });
+}
+
+gpumem_status gpumem_stream_synchronize(gpumem_stream stream, uint64_t timeout_ns, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    GPUMEM_TRY(decode.done());
+    return core::synchronize_stream(*object, timeout_ns);
+  });
+}
+
+gpumem_status gpumem_stream_wait_event(gpumem_stream stream, gpumem_event event, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto waiter = decode.object<core::Stream>(stream);
+    const auto awaited = decode.object<core::Event>(event);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::wait_event(*waiter, *awaited));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream, gpumem_host_function function,
+                                                 void* user_data, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode.require(function != nullptr, "function is NULL");
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::launch_host_function(*object, function, user_data));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+namespace {
+
+void decode_word(capi::Decoder& decode, const void* address, uint32_t value_size) {
+  decode.not_null(address, "address");
+  decode.require(value_size == 4 || value_size == 8, "value_size is %u; it must be 4 or 8", value_size);
+  decode.require((value_size != 4 && value_size != 8) || address_of(address) % value_size == 0,
+                 "the address %p is not aligned to %u bytes", address, value_size);
+}
+
+}  // namespace
+
+gpumem_status gpumem_stream_write_value(gpumem_stream stream, void* address, uint64_t value,
+                                        uint32_t value_size, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode_word(decode, address, value_size);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::write_value(*object, address, value, value_size));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stream_wait_value(gpumem_stream stream, void* address, uint64_t value,
+                                       uint32_t value_size, gpumem_wait_value condition,
+                                       gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Stream>(stream);
+    decode_word(decode, address, value_size);
+    decode.require(condition >= GPUMEM_WAIT_VALUE_GEQ && condition <= GPUMEM_WAIT_VALUE_NOR,
+                   "condition is %d, which is no GPUMEM_WAIT_VALUE_ value", condition);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::wait_value(*object, address, value, value_size, condition));
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// How a step reports failure inside the library: a value or an Error, never an exception of ours. Errors live
+// on the stack, so that reporting one needs no memory.
+#pragma once
+
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "gpumem/status.h"
+
+namespace gpumem {
+
+using Status = gpumem_status;
+
+// A failure with its cause. Texts behind pointers are constants.
+struct Error {
+  Status status = GPUMEM_ERROR_INTERNAL;
+  gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
+  int32_t native_code = 0;
+  const char* native_name = "";
+  const char* entry_point = "";
+  char message[384] = "";
+
+  // The same failure, with who reported it.
+  Error&& from_native(gpumem_native_domain domain, int32_t code, const char* name, const char* call) && {
+    native_domain = domain;
+    native_code = code;
+    native_name = name;
+    entry_point = call;
+    return std::move(*this);
+  }
+};
+
+[[gnu::format(printf, 2, 3)]] inline Error make_error(Status status, const char* format, ...) {
+  Error error;
+  error.status = status;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(error.message, sizeof error.message, format, arguments);
+  va_end(arguments);
+  return error;
+}
+
+// A value of type T, or why there is none. Result<void> is a success without a value.
+template <class T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, error) {}
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+  T& value() { return std::get<0>(state_); }
+  T& operator*() { return value(); }
+  T* operator->() { return &value(); }
+  const Error& error() const { return std::get<1>(state_); }
+
+ private:
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  Result() = default;
+  Result(Error error) : error_(error) {}
+
+  bool ok() const { return !error_.has_value(); }
+  explicit operator bool() const { return ok(); }
+  const Error& error() const { return *error_; }
+
+ private:
+  std::optional<Error> error_;
+};
+
+// Leaves the enclosing function with the error of a failed step.
+#define GPUMEM_TRY(expression)                                       \
+  do {                                                               \
+    if (auto gpumem_try_result = (expression); !gpumem_try_result) { \
+      return gpumem_try_result.error();                              \
+    }                                                                \
+  } while (false)
+
+}  // namespace gpumem

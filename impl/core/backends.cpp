@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/backends.h"
+
+#include "backends/host/host_backend.h"
+#include "core/log.h"
+#if GPUMEM_HAVE_CUDA
+#include "backends/cuda/cuda_backend.h"
+#endif
+
+namespace gpumem::core {
+namespace {
+
+#if GPUMEM_HAVE_CUDA
+constexpr bool kHaveCuda = true;
+#else
+constexpr bool kHaveCuda = false;
+// Stands in for the backend in a build without it, so that the callers below read the same.
+namespace cuda {
+Error absent() {
+  return make_error(
+      GPUMEM_ERROR_UNSUPPORTED,
+      "this build of gpumem has no cuda backend; build it with the CUDA Toolkit's headers (-Dcuda=enabled)");
+}
+Result<backend::ProbeFacts> probe() { return absent(); }
+Result<std::unique_ptr<backend::Backend>> open(const backend::OpenRequest&) { return absent(); }
+}  // namespace cuda
+#endif
+
+}  // namespace
+
+bool has_backend(gpumem_backend backend) {
+  return backend == GPUMEM_BACKEND_HOST || (backend == GPUMEM_BACKEND_CUDA && kHaveCuda);
+}
+
+Result<backend::ProbeFacts> probe_backend(gpumem_backend backend) {
+  if (backend == GPUMEM_BACKEND_HOST) return host::probe();
+  auto found = cuda::probe();
+  if (!found && backend == GPUMEM_BACKEND_ANY) return host::probe();
+  return found;
+}
+
+Result<std::unique_ptr<backend::Backend>> open_backend(gpumem_backend backend,
+                                                       const backend::OpenRequest& request) {
+  if (backend == GPUMEM_BACKEND_HOST) return host::open(request);
+  auto opened = cuda::open(request);
+  if (!opened && backend == GPUMEM_BACKEND_ANY) {
+    log(GPUMEM_LOG_INFO, "using the host backend, because cuda is unusable: %s", opened.error().message);
+    return host::open(request);
+  }
+  return opened;
+}
+
+int32_t set_host_current_device(int32_t ordinal) { return host::set_current_device(ordinal); }
+
+backend::Kernel* current_host_kernel() { return host::current_kernel(); }
+
+}  // namespace gpumem::core

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A device of an instance: its capabilities, its peers, and streams for calls that wait for their work.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/object.h"
+
+namespace gpumem::core {
+
+class Device {
+ public:
+  explicit Device(backend::Device& backend) : backend_(backend) {}
+
+  backend::Device& backend() const { return backend_; }
+  const backend::DeviceFacts& facts() const { return backend_.facts(); }
+  uint32_t ordinal() const { return facts().ordinal; }
+  // DEVICE_LOST once the device is lost.
+  Result<void> usable() const;
+
+  // Asks the backend at the first question and keeps the answer (COM-21).
+  backend::Capability capability(gpumem_capability capability, Device* peer = nullptr);
+  // The error that a call gets that needs a capability which is missing; success otherwise.
+  Result<void> need(gpumem_capability capability);
+
+  // Counted (DEV-7).
+  Result<void> enable_peer_access(Device& peer);
+  Result<void> disable_peer_access(Device& peer);
+  bool has_peer_access(const Device& peer) const;
+  // Switches off what this instance switched on.
+  void forget_peers() noexcept;
+
+  // A stream for one call that enqueues and waits; no two calls share one at a time.
+  Result<std::shared_ptr<backend::Stream>> borrow_stream();
+  void return_stream(std::shared_ptr<backend::Stream> stream) noexcept;
+  void release_streams() noexcept;
+
+ private:
+  struct Peer {
+    uint64_t count = 0;
+    bool switched_on = false;  // by us, so that we switch it off
+  };
+
+  backend::Device& backend_;
+  mutable std::mutex mutex_;
+  std::map<std::pair<gpumem_capability, const Device*>, backend::Capability> capabilities_;
+  std::map<Device*, Peer> peers_;
+  std::vector<std::shared_ptr<backend::Stream>> idle_streams_;
+  size_t lent_streams_ = 0;
+};
+
+// What a device handle points to.
+class DeviceObject final : public Object {
+ public:
+  static constexpr Type kType = Type::kDevice;
+  DeviceObject(std::shared_ptr<Instance> instance, Device& device)
+      : Object(kType, std::move(instance)), device_(device) {}
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+};
+
+const char* capability_name(gpumem_capability capability);  // null for an unknown number
+gpumem_capability capability_at(uint32_t index);            // 0 past the end
+bool is_peer_capability(gpumem_capability capability);
+
+}  // namespace gpumem::core

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The table behind the handles: chunks of slots that are never freed, and a list of free slots.
+#include <sched.h>
+#include <time.h>
+
+#include <array>
+#include <atomic>
+
+#include "core/object.h"
+
+namespace gpumem::core {
+
+const char* type_name(Type type) {
+  switch (type) {
+    case Type::kInstance:
+      return "instance";
+    case Type::kDevice:
+      return "device";
+    case Type::kMemory:
+      return "memory";
+    case Type::kStream:
+      return "stream";
+    case Type::kEvent:
+      return "event";
+  }
+  return "object";
+}
+
+// Befriended by Object: sets the handle value.
+class HandleTable {
+ public:
+  static void set_handle(Object& object, uint64_t handle) { object.handle_ = handle; }
+};
+
+namespace handles {
+namespace {
+
+// A slot's word: generation, state and number of references, changed together.
+constexpr uint64_t kReferenceMask = (uint64_t{1} << 30) - 1;
+constexpr uint64_t kStateShift = 30;
+constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
+constexpr uint64_t kFree = 0;
+constexpr uint64_t kAlive = uint64_t{1} << kStateShift;
+constexpr uint64_t kEnded = uint64_t{2} << kStateShift;
+
+constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+
+struct Slot {
+  std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
+  std::atomic<Object*> object{nullptr};
+  std::atomic<uint32_t> next_free{0};
+  std::atomic<uint8_t> end{0};  // how the latest ended generation came to its end
+};
+
+constexpr uint32_t kChunkSlots = 1024;
+constexpr uint32_t kChunks = 16384;  // 2^24 slots, as many as a handle can name
+constinit std::array<std::atomic<Slot*>, kChunks> chunks{};
+constinit std::atomic<uint32_t> slots_used{0};
+// First free slot plus one in the lower half; a counter in the upper half keeps an exchange from mistaking a
+// slot that was taken and given back in between for an unchanged list.
+constinit std::atomic<uint64_t> free_list{0};
+
+// A handle: generation, type and slot.
+constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
+  return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << 24 | slot;
+}
+constexpr uint32_t slot_of(uint64_t handle) { return static_cast<uint32_t>(handle & 0xffffff); }
+constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> 24 & 0xff); }
+
+Slot* find_slot(uint32_t index) {
+  Slot* chunk = chunks[index / kChunkSlots].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : &chunk[index % kChunkSlots];
+}
+
+Slot& slot_of(const Object& object) { return *find_slot(slot_of(object.handle())); }
+
+bool take_free_slot(uint32_t* index) {
+  uint64_t head = free_list.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(head) != 0) {
+    const uint32_t first = static_cast<uint32_t>(head) - 1;
+    const uint32_t next = find_slot(first)->next_free.load(std::memory_order_relaxed);
+    const uint64_t wanted = ((head >> 32) + 1) << 32 | next;
+    if (free_list.compare_exchange_weak(head, wanted, std::memory_order_acq_rel)) {
+      *index = first;
+      return true;
+    }
+  }
+  return false;
+}
+
+void give_free_slot(uint32_t index) {
+  Slot& slot = *find_slot(index);
+  uint64_t head = free_list.load(std::memory_order_acquire);
+  uint64_t wanted = 0;
+  do {
+    slot.next_free.store(static_cast<uint32_t>(head), std::memory_order_relaxed);
+    wanted = ((head >> 32) + 1) << 32 | (index + 1);
+  } while (!free_list.compare_exchange_weak(head, wanted, std::memory_order_acq_rel));
+}
+
+Slot* chunk_for(uint32_t index) {
+  std::atomic<Slot*>& place = chunks[index / kChunkSlots];
+  Slot* chunk = place.load(std::memory_order_acquire);
+  if (chunk == nullptr) {
+    auto* fresh = new Slot[kChunkSlots];
+    if (place.compare_exchange_strong(chunk, fresh, std::memory_order_acq_rel)) return fresh;
+    delete[] fresh;
+  }
+  return chunk;
+}
+
+Error gone(End how, uint32_t type) {
+  const char* name = type_name(static_cast<Type>(type));
+  if (how == End::kClosed) {
+    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open another one", name);
+  }
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle any longer",
+                    name);
+}
+
+}  // namespace
+
+Result<uint64_t> reserve(Object& object) {
+  uint32_t index = 0;
+  if (!take_free_slot(&index)) {
+    index = slots_used.load(std::memory_order_relaxed);
+    do {
+      if (index == kChunks * kChunkSlots) {
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%u handles live in this process; destroy some",
+                          kChunks * kChunkSlots);
+      }
+      chunk_for(index);  // first, so that a lack of memory leaves the counter alone
+    } while (!slots_used.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
+  }
+  const uint32_t generation = generation_of(find_slot(index)->word.load(std::memory_order_acquire));
+  const uint64_t handle = make_handle(index, object.type(), generation);
+  HandleTable::set_handle(object, handle);
+  return handle;
+}
+
+void cancel(const Object& object) noexcept { give_free_slot(slot_of(object.handle())); }
+
+void publish(Object* object) noexcept {
+  Slot& slot = slot_of(*object);
+  slot.object.store(object, std::memory_order_relaxed);
+  slot.word.store(uint64_t{generation_of(object->handle())} << 32 | kAlive, std::memory_order_release);
+}
+
+Result<Object*> acquire(uint64_t handle, Type type) {
+  if (handle == 0) return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the %s handle is NULL", type_name(type));
+  Slot* slot = slot_of(handle) < kChunks * kChunkSlots ? find_slot(slot_of(handle)) : nullptr;
+  const uint32_t generation = generation_of(handle);
+  if (slot == nullptr || type_of(handle) != static_cast<uint32_t>(type)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is no handle of type %s",
+                      type_name(type));
+  }
+  uint64_t word = slot->word.load(std::memory_order_acquire);
+  do {
+    const uint32_t current = generation_of(word);
+    if (generation == 0 || generation > current || (generation == current && (word & kStateMask) == kFree)) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
+                        type_name(type));
+    }
+    if (generation != current || (word & kStateMask) != kAlive) {
+      // Only the end of the latest generation is remembered; an older one counts as destroyed.
+      const bool latest = generation == current || generation + 1 == current;
+      return gone(latest ? static_cast<End>(slot->end.load(std::memory_order_relaxed)) : End::kDestroyed,
+                  type_of(handle));
+    }
+  } while (!slot->word.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel));
+
+  Object* object = slot->object.load(std::memory_order_relaxed);
+  if (object->type() != type) {
+    release(object);
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is no handle of type %s",
+                      type_name(type));
+  }
+  if (object->epoch() != platform::process_epoch()) {
+    release(object);
+    return make_error(GPUMEM_ERROR_FORKED,
+                      "this %s belongs to the parent process; open an instance of your own after fork",
+                      type_name(type));
+  }
+  return object;
+}
+
+void release(Object* object) noexcept {
+  Slot& slot = slot_of(*object);
+  const uint64_t word = slot.word.fetch_sub(1, std::memory_order_acq_rel) - 1;
+  if ((word & kStateMask) != kEnded || (word & kReferenceMask) != 0) return;
+  const uint32_t index = slot_of(object->handle());
+  const uint32_t generation = generation_of(word);
+  delete object;
+  slot.object.store(nullptr, std::memory_order_relaxed);
+  if (generation == UINT32_MAX) return;  // out of generations: the slot is never used again
+  slot.word.store(uint64_t{generation + 1} << 32 | kFree, std::memory_order_release);
+  give_free_slot(index);
+}
+
+bool end(Object& object, End how) noexcept {
+  Slot& slot = slot_of(object);
+  uint64_t word = slot.word.load(std::memory_order_acquire);
+  do {
+    if ((word & kStateMask) != kAlive) return false;
+    slot.end.store(static_cast<uint8_t>(how), std::memory_order_relaxed);
+  } while (!slot.word.compare_exchange_weak(word, (word & ~kStateMask) | kEnded, std::memory_order_acq_rel));
+  return true;
+}
+
+void revive(Object& object) noexcept {
+  slot_of(object).word.fetch_xor(kAlive | kEnded, std::memory_order_acq_rel);
+}
+
+void wait_for_others(const Object& object) noexcept {
+  // Others hold a reference for the length of a call, mostly microseconds; a thread that blocks in a
+  // synchronize call can take longer, so the waiter soon sleeps.
+  const Slot& slot = slot_of(object);
+  for (int round = 0; (slot.word.load(std::memory_order_acquire) & kReferenceMask) > 1; ++round) {
+    if (round < 100) {
+      sched_yield();
+    } else {
+      const timespec pause{0, 50'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+}
+
+}  // namespace handles
+}  // namespace gpumem::core

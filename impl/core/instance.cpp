@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/instance.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cinttypes>
+#include <cstring>
+
+#include "base/cleanup.h"
+#include "core/backends.h"
+#include "core/host_function.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/stream.h"
+#include "platform/environment.h"
+
+namespace gpumem::core {
+
+Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend)
+    : name_(request.name), pin_budget_(request.pin_budget), backend_(std::move(backend)) {
+  for (const auto& device : backend_->devices())
+    devices_.push_back(std::make_unique<Device>(*device));
+}
+
+Result<uint64_t> Instance::open(const OpenRequest& request) {
+  auto backend = open_backend(request.backend, request.options);
+  if (!backend) return backend.error();
+  auto instance = std::make_shared<Instance>(request, std::move(*backend));
+
+  auto root = std::make_unique<InstanceObject>(instance);
+  auto handle = handles::reserve(*root);
+  if (!handle) return handle.error();
+  Cleanup undo_root([&] { handles::cancel(*root); });
+  std::vector<std::unique_ptr<DeviceObject>> objects;
+  Cleanup undo_devices([&] {
+    for (const auto& object : objects)
+      handles::cancel(*object);
+  });
+  const size_t count = instance->devices_.size();
+  objects.reserve(count);
+  instance->device_handles_.reserve(count);
+  instance->device_objects_.reserve(count);
+  for (const auto& device : instance->devices_) {
+    auto object = std::make_unique<DeviceObject>(instance, *device);
+    auto device_handle = handles::reserve(*object);
+    if (!device_handle) return device_handle.error();
+    instance->device_handles_.push_back(*device_handle);
+    instance->device_objects_.push_back(object.get());
+    objects.push_back(std::move(object));
+  }
+  undo_root.dismiss();
+  undo_devices.dismiss();
+  for (auto& object : objects)
+    handles::publish(object.release());
+  handles::publish(root.release());
+  log(GPUMEM_LOG_INFO, "opened the %s backend with %zu devices",
+      instance->backend().kind() == GPUMEM_BACKEND_CUDA ? "cuda" : "host", count);
+  return *handle;
+}
+
+Result<void> Instance::check_open() const {
+  if (!closed_) return {};
+  return make_error(GPUMEM_ERROR_CLOSED, "the instance was closed by another thread; open another one");
+}
+
+void Instance::add_object(Object& object) noexcept {
+  if (object.type() == Type::kStream) statistics_.add_stream(1);
+  if (object.type() == Type::kEvent) statistics_.add_event(1);
+  std::lock_guard lock(objects_mutex_);
+  objects_.add(object);
+}
+
+void Instance::remove_object(Object& object) noexcept {
+  if (object.type() == Type::kStream) statistics_.add_stream(-1);
+  if (object.type() == Type::kEvent) statistics_.add_event(-1);
+  std::lock_guard lock(objects_mutex_);
+  objects_.remove(object);
+}
+
+Result<void> Instance::charge_pinned(uint64_t bytes) {
+  uint64_t used = pinned_bytes_.load(std::memory_order_relaxed);
+  do {
+    if (pin_budget_ != 0 && (used > pin_budget_ || bytes > pin_budget_ - used)) {
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                        "the pin budget of %" PRIu64 " bytes has %" PRIu64 " in use; %" PRIu64
+                        " more do not fit. Free some, or open with a larger pin_budget",
+                        pin_budget_, used, bytes);
+    }
+  } while (!pinned_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  return {};
+}
+
+namespace {
+
+std::string describe(const Object& object) {
+  char line[256];
+  const auto named = [](const std::string& name) { return name.empty() ? "(no name)" : name.c_str(); };
+  if (object.type() == Type::kMemory) {
+    const auto& memory = static_cast<const Memory&>(object);
+    const void* address =
+        memory.facts().host_pointer != nullptr ? memory.facts().host_pointer : memory.facts().device_pointer;
+    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, device %u",
+                  kind_name(memory.kind()), named(memory.name()), memory.size(), address,
+                  memory.device().ordinal());
+  } else if (object.type() == Type::kStream) {
+    const auto& stream = static_cast<const Stream&>(object);
+    std::snprintf(line, sizeof line, "stream %s: device %u%s", named(stream.name()),
+                  stream.device().ordinal(), stream.wrapped() ? ", adopted" : "");
+  } else {
+    const auto& event = static_cast<const Event&>(object);
+    std::snprintf(line, sizeof line, "event %s: device %u%s", named(event.name()), event.device().ordinal(),
+                  event.wrapped() ? ", adopted" : "");
+  }
+  return line;
+}
+
+}  // namespace
+
+std::string Instance::report(uint64_t most) const {
+  std::string text;
+  std::lock_guard lock(objects_mutex_);
+  if (objects_.count() == 0) return "nothing lives";
+  uint64_t lines = 0;
+  for (const Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
+    if (lines == most) {
+      text += "\nand " + std::to_string(objects_.count() - lines) + " more";
+      break;
+    }
+    if (lines++ != 0) text += '\n';
+    text += describe(*object);
+  }
+  return text;
+}
+
+Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
+  GPUMEM_TRY(outside_host_function());
+  uint64_t count = 0;
+  {
+    // Once this lock is had, no call is in the middle of making or destroying an object; once it is given
+    // back, those that waited for it find the instance closed.
+    const std::unique_lock lock(lifecycle_);
+    if (is_default_) {
+      return make_error(
+          GPUMEM_ERROR_INVALID_STATE,
+          "the default instance belongs to the process and is not closed; open one of your own to close");
+    }
+    count = objects_.count();
+    if (mode == GPUMEM_CLOSE_CHECK && count != 0) {
+      std::string list = report(3);
+      std::replace(list.begin(), list.end(), '\n', ';');
+      return make_error(GPUMEM_ERROR_BUSY,
+                        "%" PRIu64 " objects live; destroy them or close with GPUMEM_CLOSE_FORCE: %s", count,
+                        list.c_str());
+    }
+    if (!handles::end(root, End::kClosed)) {
+      return make_error(GPUMEM_ERROR_CLOSED, "another thread has just closed this instance");
+    }
+    closed_ = true;
+  }
+  if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance with %" PRIu64 " live objects", count);
+  handles::wait_for_others(root);
+  for (Object* device : device_objects_) {
+    // Only this call ends a device, so a reference is certain to be had.
+    auto held = handles::acquire(device->handle(), Type::kDevice);
+    if (!held) continue;
+    handles::end(**held, End::kClosed);
+    handles::wait_for_others(**held);
+    handles::release(*held);
+  }
+  const bool lost = std::any_of(devices_.begin(), devices_.end(),
+                                [](const auto& device) { return device->backend().lost(); });
+  destroy_objects();
+  for (const auto& device : devices_) {
+    device->forget_peers();
+    device->release_streams();
+  }
+  devices_.clear();
+  backend_.reset();
+  if (lost) host_functions::forget(this);
+  return count;
+}
+
+// Destroys all that lives: first the work is waited for, then memory goes, then what ordered it.
+void Instance::destroy_objects() noexcept {
+  for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
+    if (object->type() != Type::kStream) continue;
+    auto& stream = static_cast<Stream&>(*object);
+    if (stream.device().backend().lost()) continue;
+    if (auto done = stream.backend().synchronize(GPUMEM_TIMEOUT_INFINITE); !done) {
+      log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", done.error().message);
+    }
+  }
+  const auto destroy_all = [&](Type type, Result<void> (*destroy)(Object&)) {
+    Object* next = nullptr;
+    for (Object* object = objects_.first(); object != nullptr; object = next) {
+      next = ObjectList::next(*object);
+      if (object->type() != type) continue;
+      auto held = handles::acquire(object->handle(), type);
+      if (!held) continue;
+      handles::end(*object, End::kClosed);
+      handles::wait_for_others(*object);
+      if (auto done = destroy(*object); !done) {
+        log(GPUMEM_LOG_ERROR, "%s could not be destroyed at close: %s", describe(*object).c_str(),
+            done.error().message);
+        remove_object(*object);
+      }
+      handles::release(object);
+    }
+  };
+  destroy_all(Type::kMemory, [](Object& object) { return release_memory(static_cast<Memory&>(object)); });
+  destroy_all(Type::kEvent, [](Object& object) { return release_event(static_cast<Event&>(object)); });
+  destroy_all(Type::kStream, [](Object& object) { return release_stream(static_cast<Stream&>(object)); });
+}
+
+// ---- the default instance ----
+
+namespace {
+
+struct DefaultInstance {
+  std::atomic<uint32_t> opening{
+      0};  // epoch of the process in which a thread is at it; another one's is no lock
+  std::atomic<uint32_t> epoch{0};  // of the process that `handle` belongs to
+  std::atomic<uint64_t> handle{0};
+};
+
+constinit DefaultInstance default_instance;
+
+Error bad_variable(const char* name, const char* value, const char* expected) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the environment variable %s is \"%.100s\"; it must be %s",
+                    name, value, expected);
+}
+
+template <class T>
+Result<void> read_number(const char* name, T* out) {
+  const char* text = platform::environment(name);
+  if (text == nullptr) return {};
+  const char* end = text + std::strlen(text);
+  T value{};
+  const auto [stop, problem] = std::from_chars(text, end, value);
+  if (problem != std::errc{} || stop != end) return bad_variable(name, text, "a whole number");
+  *out = value;
+  return {};
+}
+
+struct Word {
+  const char* text;
+  int32_t value;
+};
+
+template <size_t N>
+Result<void> read_word(const char* name, const std::array<Word, N>& words, const char* expected,
+                       int32_t* out) {
+  const char* text = platform::environment(name);
+  if (text == nullptr) return {};
+  for (const Word& word : words) {
+    if (std::strcmp(word.text, text) == 0) {
+      *out = word.value;
+      return {};
+    }
+  }
+  return bad_variable(name, text, expected);
+}
+
+Result<void> read_toggle(const char* name, gpumem_toggle* out) {
+  static constexpr std::array<Word, 4> kWords{{{"1", GPUMEM_TOGGLE_ON},
+                                               {"on", GPUMEM_TOGGLE_ON},
+                                               {"0", GPUMEM_TOGGLE_OFF},
+                                               {"off", GPUMEM_TOGGLE_OFF}}};
+  return read_word(name, kWords, "1, 0, on or off", out);
+}
+
+void read_text(const char* name, std::string* out) {
+  if (const char* text = platform::environment(name)) *out = text;
+}
+
+Result<OpenRequest> request_from_environment() {
+  static constexpr std::array<Word, 3> kBackends{
+      {{"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}}};
+  static constexpr std::array<Word, 3> kLockModes{
+      {{"try", GPUMEM_HOST_LOCK_TRY}, {"require", GPUMEM_HOST_LOCK_REQUIRE}, {"off", GPUMEM_HOST_LOCK_OFF}}};
+  OpenRequest request;
+  request.name = "default";
+  backend::HostOptions& host = request.options.host;
+  GPUMEM_TRY(read_word("GPUMEM_BACKEND", kBackends, "any, cuda or host", &request.backend));
+  GPUMEM_TRY(read_number("GPUMEM_PIN_BUDGET", &request.pin_budget));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICES", &host.device_count));
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_STRICT", &host.strict));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_DEVICE_BYTES", &host.device_bytes));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_GRANULARITY", &host.granularity));
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_PAGEABLE", &host.pageable));
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_SAME_POINTER", &host.same_pointer));
+  GPUMEM_TRY(read_word("GPUMEM_HOST_LOCK", kLockModes, "try, require or off", &host.lock_mode));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_NUMA_NODES", &host.numa_nodes));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_REGISTER_MAX", &host.register_count_max));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_LOCK_PIECE", &host.lock_piece));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_QUARANTINE", &host.quarantine));
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_FILL", &host.fill));
+  read_text("GPUMEM_HOST_PEERS", &host.peers);
+  read_text("GPUMEM_HOST_MASKED", &host.masked);
+  return request;
+}
+
+}  // namespace
+
+Result<uint64_t> Instance::open_default() {
+  const uint32_t epoch = platform::process_epoch();
+  while (true) {
+    if (default_instance.epoch.load(std::memory_order_acquire) == epoch)
+      return default_instance.handle.load();
+    uint32_t holder = default_instance.opening.load();
+    if (holder != epoch && default_instance.opening.compare_exchange_strong(holder, epoch)) break;
+    default_instance.opening.wait(epoch);  // another thread of this process opens it
+  }
+  Cleanup done([] {
+    default_instance.opening.store(0);
+    default_instance.opening.notify_all();
+  });
+  if (default_instance.epoch.load(std::memory_order_acquire) == epoch) return default_instance.handle.load();
+  auto request = request_from_environment();
+  if (!request) return request.error();
+  auto handle = open(*request);
+  if (!handle) return handle;
+  if (auto root = acquire<InstanceObject>(*handle)) (*root)->instance().is_default_ = true;
+  default_instance.handle.store(*handle);
+  default_instance.epoch.store(epoch, std::memory_order_release);
+  return handle;
+}
+
+}  // namespace gpumem::core

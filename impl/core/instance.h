@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// An opened backend and everything that was made through it.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "core/device.h"
+#include "core/object.h"
+#include "core/registry.h"
+#include "core/statistics.h"
+
+namespace gpumem::core {
+
+struct OpenRequest {
+  gpumem_backend backend = GPUMEM_BACKEND_ANY;
+  std::string name;
+  uint64_t pin_budget = 0;  // 0: no limit
+  backend::OpenRequest options;
+};
+
+class Instance : public std::enable_shared_from_this<Instance> {
+ public:
+  // The handle of a new instance.
+  static Result<uint64_t> open(const OpenRequest& request);
+  // The process-wide instance, configured by the environment.
+  static Result<uint64_t> open_default();
+
+  Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend);
+
+  backend::Backend& backend() const { return *backend_; }
+  const std::string& name() const { return name_; }
+  uint64_t pin_budget() const { return pin_budget_; }
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
+
+  Registry& registry() { return registry_; }
+  Statistics& statistics() { return statistics_; }
+
+  // Held by a call while it makes or destroys an object, so that closing finds none half done.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> stay_open() { return std::shared_lock(lifecycle_); }
+  // Refuses if the instance was closed meanwhile. Needs stay_open().
+  Result<void> check_open() const;
+
+  void add_object(Object& object) noexcept;
+  void remove_object(Object& object) noexcept;
+
+  // Page-locked bytes against the budget (PIN-17).
+  Result<void> charge_pinned(uint64_t bytes);
+  void refund_pinned(uint64_t bytes) noexcept { pinned_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
+  // What lives, a line for each object, at most `most` lines.
+  std::string report(uint64_t most) const;
+
+  Result<uint64_t> close(Object& root, gpumem_close_mode mode);
+
+ private:
+  void destroy_objects() noexcept;
+
+  const std::string name_;
+  const uint64_t pin_budget_;
+  bool is_default_ = false;
+  std::shared_mutex lifecycle_;
+  bool closed_ = false;  // guarded by lifecycle_
+
+  std::unique_ptr<backend::Backend> backend_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<uint64_t> device_handles_;
+  std::vector<Object*> device_objects_;
+
+  Registry registry_;
+  Statistics statistics_;
+  std::atomic<uint64_t> pinned_bytes_{0};
+
+  mutable std::mutex objects_mutex_;
+  ObjectList objects_;
+};
+
+// What an instance handle points to.
+class InstanceObject final : public Object {
+ public:
+  static constexpr Type kType = Type::kInstance;
+  explicit InstanceObject(std::shared_ptr<Instance> instance) : Object(kType, std::move(instance)) {}
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/log.h"
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+
+#include "platform/fork.h"
+
+namespace gpumem::core {
+namespace {
+
+// Level first and without a lock: a process that set no function pays one load.
+constinit std::atomic<gpumem_log_level> listening_level{0};
+
+struct Listener {
+  uint32_t epoch = platform::process_epoch();
+  std::shared_mutex mutex;  // shared while a message is delivered
+  gpumem_log_function function = nullptr;
+  void* user_data = nullptr;
+};
+
+constinit std::atomic<Listener*> current_listener{nullptr};
+
+// Never destroyed: threads may log while the process exits. A forked child gets its own, because a thread of
+// the parent that does not exist in the child may have held the lock.
+Listener& listener() {
+  Listener* known = current_listener.load(std::memory_order_acquire);
+  if (known != nullptr && known->epoch == platform::process_epoch()) return *known;
+  auto* fresh = new Listener;
+  if (known != nullptr) {
+    fresh->function = known->function;
+    fresh->user_data = known->user_data;
+  }
+  if (current_listener.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *known;
+}
+
+thread_local bool delivering = false;
+
+}  // namespace
+
+Result<void> set_log_function(gpumem_log_function function, void* user_data, gpumem_log_level max_level) {
+  if (delivering) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the log function must not change the log function");
+  }
+  Listener& target = listener();
+  std::unique_lock lock(target.mutex);
+  target.function = function;
+  target.user_data = user_data;
+  listening_level.store(function != nullptr ? max_level : 0, std::memory_order_relaxed);
+  return {};
+}
+
+void log(gpumem_log_level level, const char* format, ...) noexcept {
+  // A message that arises while another is delivered on this thread would wait for itself.
+  if (level > listening_level.load(std::memory_order_relaxed) || delivering) return;
+  char line[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(line, sizeof line, format, arguments);
+  va_end(arguments);
+  Listener& target = listener();
+  std::shared_lock lock(target.mutex);
+  if (target.function == nullptr) return;
+  delivering = true;
+  target.function(target.user_data, level, line);
+  delivering = false;
+}
+
+}  // namespace gpumem::core

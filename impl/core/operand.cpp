@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/operand.h"
+
+#include <cinttypes>
+
+#include "base/arithmetic.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+namespace {
+
+void* advance(void* base, uint64_t offset) {
+  return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
+}
+
+Error leaves_object(const char* what, gpumem_kind kind, uint64_t offset, uint64_t size,
+                    uint64_t object_size) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "%s covers %" PRIu64 " bytes from offset %" PRIu64
+                    ", but the %s memory there has %" PRIu64 " bytes",
+                    what, size, offset, kind_name(kind), object_size);
+}
+
+// Bits of all devices that may use a memory in place.
+uint64_t devices_with_access(const Memory& memory) {
+  const auto& devices = memory.instance().devices();
+  uint64_t bits = 0;
+  for (const auto& device : devices) {
+    bool has = false;
+    if (memory.kind() == GPUMEM_KIND_DEVICE) {
+      has = device.get() == &memory.device() || device->has_peer_access(memory.device());
+    } else {
+      has = memory.reachable_by(*device, false).ok();
+    }
+    if (has && device->ordinal() < 64) bits |= uint64_t{1} << device->ordinal();
+  }
+  return bits;
+}
+
+gpumem_pointer_info info_of(const Registry::Found& found) {
+  const Memory& memory = *found.memory;
+  const backend::MemoryFacts& facts = memory.facts();
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  info.kind = memory.kind();
+  const auto ordinal = static_cast<int32_t>(memory.device().ordinal());
+  if (memory.kind() == GPUMEM_KIND_DEVICE) {
+    info.location = GPUMEM_LOCATION_DEVICE;
+    info.location_id = ordinal;
+  } else if (memory.has(GPUMEM_MEMORY_NUMA_NODE)) {
+    info.location = GPUMEM_LOCATION_HOST_NUMA;
+    info.location_id = facts.numa_node;
+  } else {
+    info.location = GPUMEM_LOCATION_HOST;
+    info.location_id = -1;
+  }
+  info.device_ordinal = ordinal;
+  info.host_pointer = advance(facts.host_pointer, found.offset);
+  info.device_pointer = advance(facts.device_pointer, found.offset);
+  info.base = pointer_to(found.base);
+  info.size = memory.size();
+  info.buffer_id = memory.buffer_id();
+  info.granted_flags = facts.granted;
+  info.access_devices = devices_with_access(memory);
+  if (info.access_devices == 0) {
+    info.access = GPUMEM_ACCESS_NONE;
+  } else {
+    info.access = memory.has(GPUMEM_MEMORY_READ_ONLY) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_READWRITE;
+  }
+  info.memory = reinterpret_cast<gpumem_memory>(pointer_to(memory.handle()));
+  return info;
+}
+
+}  // namespace
+
+Result<FoundOperand> find_operand(Instance& instance, const void* address, uint64_t size, const char* what) {
+  const uint64_t first = address_of(address);
+  FoundOperand result;
+  result.operand.address = const_cast<void*>(address);
+
+  if (Registry::Found found = instance.registry().find(first); found.memory) {
+    const Memory& memory = *found.memory;
+    if (size > memory.size() - found.offset) {
+      return leaves_object(what, memory.kind(), found.offset, size, memory.size());
+    }
+    result.operand.kind = memory.kind();
+    result.operand.memory = memory.backend();
+    result.operand.offset = found.offset;
+    result.operand.on_device = memory.kind() == GPUMEM_KIND_DEVICE;
+    result.device_ordinal = static_cast<int32_t>(memory.device().ordinal());
+    result.memory = std::move(found.memory);
+    return result;
+  }
+
+  if (instance.registry().overlaps(first, size)) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
+        what);
+  }
+  auto facts = instance.backend().pointer_facts(address);
+  if (!facts) return facts.error();
+  if (facts->kind == GPUMEM_KIND_FOREIGN) {
+    if (facts->base != nullptr && facts->size != 0) {
+      const uint64_t offset = first - address_of(facts->base);
+      if (offset >= facts->size || size > facts->size - offset) {
+        return leaves_object(what, facts->kind, offset, size, facts->size);
+      }
+    }
+    result.operand.kind = GPUMEM_KIND_FOREIGN;
+    result.operand.on_device = facts->location == GPUMEM_LOCATION_DEVICE;
+    result.device_ordinal = facts->device_ordinal;
+    return result;
+  }
+  const uint64_t last = first + size - 1;
+  if (platform::probe(address, 1) == platform::Mapping::kNone ||
+      platform::probe(pointer_to(last), 1) == platform::Mapping::kNone) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is no readable memory", what,
+                      size, address);
+  }
+  result.operand.kind = GPUMEM_KIND_PAGEABLE;
+  return result;
+}
+
+Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
+  if (Registry::Found found = instance.registry().find(address_of(pointer)); found.memory)
+    return info_of(found);
+
+  GPUMEM_TRY(outside_host_function());  // from here on the driver is asked
+  auto facts = instance.backend().pointer_facts(pointer);
+  if (!facts) return facts.error();
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  info.location_id = -1;
+  info.device_ordinal = -1;
+  if (facts->kind == GPUMEM_KIND_FOREIGN) {
+    info.kind = GPUMEM_KIND_FOREIGN;
+    info.location = facts->location;
+    info.location_id = facts->location_id;
+    info.device_ordinal = facts->device_ordinal;
+    info.host_pointer = facts->host_pointer;
+    info.device_pointer = facts->device_pointer;
+    info.base = facts->base;
+    info.size = facts->size;
+    info.buffer_id = facts->buffer_id;
+    info.access = GPUMEM_ACCESS_UNKNOWN;
+    return info;
+  }
+  if (platform::probe(pointer, 1) == platform::Mapping::kNone) return info;
+  info.kind = GPUMEM_KIND_PAGEABLE;
+  info.location = GPUMEM_LOCATION_HOST;
+  info.host_pointer = const_cast<void*>(pointer);
+  for (const auto& device : instance.devices()) {
+    if (device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_CAPABILITY_YES) continue;
+    info.device_pointer = const_cast<void*>(pointer);
+  }
+  return info;
+}
+
+Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
+  Device& device = device_object.device();
+  Instance& instance = device_object.instance();
+  if (Registry::Found found = instance.registry().find(address_of(pointer)); found.memory) {
+    const Memory& memory = *found.memory;
+    GPUMEM_TRY(memory.reachable_by(device, false));
+    if (memory.kind() != GPUMEM_KIND_DEVICE) GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
+    return advance(memory.facts().device_pointer, found.offset);
+  }
+  GPUMEM_TRY(outside_host_function());
+  auto facts = instance.backend().pointer_facts(pointer);
+  if (!facts) return facts.error();
+  if (facts->kind == GPUMEM_KIND_FOREIGN) return device.backend().foreign_device_pointer(pointer);
+  if (platform::probe(pointer, 1) == platform::Mapping::kNone) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "no known memory is at %p", pointer);
+  }
+  GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));
+  return const_cast<void*>(pointer);
+}
+
+}  // namespace gpumem::core

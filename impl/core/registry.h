@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The address-searchable table of an instance's memory. A memory whose device addresses differ from its host
+// addresses is entered under both.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <shared_mutex>
+
+#include "core/object.h"
+#include "gpumem/memory.h"
+
+namespace gpumem::core {
+
+class Memory;
+
+class Registry {
+ public:
+  struct Entry {
+    uint64_t size = 0;
+    Memory* memory = nullptr;
+  };
+  using Map = std::map<uint64_t, Entry>;
+  using Node = Map::node_type;
+
+  // Where an address was found: a counted reference and the offset.
+  struct Found {
+    Ref<Memory> memory;
+    uint64_t base = 0;  // of the entry, so host or device base as the address was
+    uint64_t offset = 0;
+  };
+
+  // Allocates a node now, so that insert() cannot fail later (COM-8).
+  static Node make_node() {
+    Map map;
+    map.emplace(0, Entry{});
+    return map.extract(map.begin());
+  }
+
+  void insert(Node node, uint64_t base, uint64_t size, Memory* memory) noexcept;
+  // Inserts unless the range has a byte in common with an entry; that one's memory is handed out, without a
+  // reference and only to be looked at under the caller's own guard against its end.
+  bool insert_unless_overlap(Node& node, uint64_t base, uint64_t size, Memory* memory,
+                             gpumem_kind* other) noexcept;
+  Node extract(uint64_t base) noexcept;
+
+  // The live memory that holds an address, or an empty reference.
+  Found find(uint64_t address) const;
+  // Whether any byte of a range belongs to an entry.
+  bool overlaps(uint64_t base, uint64_t size) const;
+
+ private:
+  Map::const_iterator first_overlap(uint64_t base, uint64_t size) const;
+
+  mutable std::shared_mutex mutex_;
+  Map map_;
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/fork.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace gpumem::platform {
+namespace {
+
+// Lives in ordinary memory, so a child inherits it and goes on counting from there.
+constinit std::atomic<uint32_t> last_epoch{0};
+
+// The word lives in a page that the kernel clears in every forked child, however the fork was made.
+constinit std::atomic<std::atomic<uint32_t>*> epoch_word{nullptr};
+
+std::atomic<uint32_t>* map_epoch_word() {
+  const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return nullptr;
+  if (madvise(page, size, MADV_WIPEONFORK) != 0) {
+    munmap(page, size);
+    return nullptr;
+  }
+  auto* word = new (page) std::atomic<uint32_t>(0);
+  std::atomic<uint32_t>* expected = nullptr;
+  if (!epoch_word.compare_exchange_strong(expected, word)) {
+    munmap(page, size);
+    return expected;
+  }
+  return word;
+}
+
+}  // namespace
+
+uint32_t process_epoch() {
+  std::atomic<uint32_t>* word = epoch_word.load(std::memory_order_acquire);
+  if (word == nullptr) word = map_epoch_word();
+  // Without such a page (no memory, or Linux before 4.14) the process id serves as well; it only costs a
+  // system call.
+  if (word == nullptr) return static_cast<uint32_t>(getpid());
+  uint32_t epoch = word->load(std::memory_order_relaxed);
+  if (epoch != 0) return epoch;
+  const uint32_t next = last_epoch.fetch_add(1) + 1;
+  return word->compare_exchange_strong(epoch, next) ? next : epoch;
+}
+
+}  // namespace gpumem::platform
