@@ -103,8 +103,10 @@ Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& argum
   GPUMEM_TRY(outside_host_function());
   auto destination =
       find_operand(instance, arguments.destination, arguments.destination_extent, "the destination");
-  if (!destination) return destination.error();
   auto source = find_operand(instance, arguments.source, arguments.source_extent, "the source");
+  // That nothing is there comes before a range that leaves its object, on whichever side (COM-17).
+  if (!source && source.error().status == GPUMEM_ERROR_NOT_FOUND) return source.error();
+  if (!destination) return destination.error();
   if (!source) return source.error();
   if (overlap(arguments, *destination, *source)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,

@@ -40,6 +40,13 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_PEER_ATOMICS, "peer.atomics"},
 };
 
+// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory, says
+// nothing.
+bool is_final(Status status) {
+  return status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_UNSUPPORTED ||
+         status == GPUMEM_ERROR_SYMBOL_MISSING || status == GPUMEM_ERROR_PERMISSION_DENIED;
+}
+
 }  // namespace
 
 const char* capability_name(gpumem_capability capability) {
@@ -67,13 +74,13 @@ Result<void> Device::usable() const {
 
 backend::Capability Device::capability(gpumem_capability capability, Device* peer) {
   std::lock_guard lock(mutex_);  // held during the trial, so that it runs once
-  auto found = capabilities_.find({capability, peer});
-  if (found == capabilities_.end()) {
-    backend::Capability answer =
-        backend_.capability(capability, peer != nullptr ? &peer->backend() : nullptr);
-    found = capabilities_.emplace(std::pair(capability, peer), answer).first;
+  backend::Capability answer;
+  if (const auto found = capabilities_.find({capability, peer}); found != capabilities_.end()) {
+    answer = found->second;
+  } else {
+    answer = backend_.capability(capability, peer != nullptr ? &peer->backend() : nullptr);
+    if (is_final(answer.status)) capabilities_.emplace(std::pair(capability, peer), answer);
   }
-  backend::Capability answer = found->second;
   if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI && backend_.lost()) {
     answer.value = GPUMEM_CAPABILITY_NO;
     answer.status = GPUMEM_ERROR_DEVICE_LOST;

@@ -23,7 +23,7 @@ Error leaves_object(const char* what, gpumem_kind kind, uint64_t offset, uint64_
                     what, size, offset, kind_name(kind), object_size);
 }
 
-// Bits of all devices that may use a memory in place.
+// Bits of all devices whose operations may use a memory (UVA-5).
 uint64_t devices_with_access(const Memory& memory) {
   const auto& devices = memory.instance().devices();
   uint64_t bits = 0;
@@ -32,7 +32,7 @@ uint64_t devices_with_access(const Memory& memory) {
     if (memory.kind() == GPUMEM_KIND_DEVICE) {
       has = device.get() == &memory.device() || device->has_peer_access(memory.device());
     } else {
-      has = memory.reachable_by(*device, false).ok();
+      has = device.get() == &memory.device() || memory.has(GPUMEM_MEMORY_PORTABLE);
     }
     if (has && device->ordinal() < 64) bits |= uint64_t{1} << device->ordinal();
   }

@@ -131,12 +131,13 @@ struct ValueWord {
 Result<ValueWord> find_word(Stream& stream, void* address, uint32_t value_size, bool write) {
   auto found = find_operand(stream.instance(), address, value_size, "the word");
   if (!found) return found.error();
-  if (!found->memory) {
-    return make_error(
-        GPUMEM_ERROR_WRONG_KIND,
-        "the word lies in %s memory; it must lie in pinned, registered or device memory made here",
-        kind_name(found->operand.kind));
+  if (!found->memory || found->memory->facts().device_pointer == nullptr) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the word lies in %s memory without a device pointer of this instance; use pinned, "
+                      "device or mapped registered memory",
+                      kind_name(found->operand.kind));
   }
+  GPUMEM_TRY(stream.usable());
   GPUMEM_TRY(found->memory->reachable_by(stream.device(), write));
   if (found->memory->kind() == GPUMEM_KIND_DEVICE && &found->memory->device() != &stream.device() &&
       !stream.device().has_peer_access(found->memory->device())) {
@@ -154,7 +155,6 @@ Result<ValueWord> find_word(Stream& stream, void* address, uint32_t value_size, 
 Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t value_size) {
   auto word = find_word(stream, address, value_size, true);
   if (!word) return word.error();
-  GPUMEM_TRY(stream.usable());
   return stream.backend().write_value(word->operand, value, value_size);
 }
 
@@ -164,7 +164,6 @@ Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t 
   if (!word) return word.error();
   if (condition == GPUMEM_WAIT_VALUE_NOR)
     GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_STREAM_VALUE_NOR));
-  GPUMEM_TRY(stream.usable());
   return stream.backend().wait_value(word->operand, value, value_size, condition);
 }
 

@@ -91,7 +91,7 @@ GPUMEM_API gpumem_status gpumem_copy(gpumem_instance instance, gpumem_stream str
  * \param stream stream to enqueue in, of this instance; or NULL to return when the copy is done
  * \param destination first byte to write
  * \param destination_pitch bytes from one row of the destination to the next, at least `width`
- * \param source first byte to read; the two rectangles' ranges must not overlap
+ * \param source first byte to read; the two rectangles must share no byte
  * \param source_pitch bytes from one row of the source to the next, at least `width`
  * \param width bytes of a row; 0 succeeds and does nothing
  * \param height rows; 0 succeeds and does nothing
