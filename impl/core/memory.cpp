@@ -151,7 +151,7 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
     }
   }
   Cleanup undo_registry([&] {
-    if (registers) instance.registry().extract(registered_base);
+    if (registers) instance.registry().erase(registered_base, memory.get());
   });
   if (registers) GPUMEM_TRY(check_not_foreign_device_memory(instance, request));
   GPUMEM_TRY(settle_flags(device, request));
@@ -185,15 +185,18 @@ Result<void> release_memory(Memory& memory) {
   Instance& instance = memory.instance();
   const uint64_t host_base = memory.host_base();
   const uint64_t device_base = memory.device_base();
-  // Out of the registry first: once the backend has given the addresses back, others may get them.
-  Registry::Node host_node = host_base != 0 ? instance.registry().extract(host_base) : Registry::Node();
-  Registry::Node device_node = device_base != 0 ? instance.registry().extract(device_base) : Registry::Node();
+  // Marked first: once the backend has given the addresses back, others may get them.
+  const auto set_leaving = [&](bool leaving) {
+    instance.registry().set_leaving(host_base, &memory, leaving);
+    instance.registry().set_leaving(device_base, &memory, leaving);
+  };
+  set_leaving(true);
   if (auto released = memory.backend()->release(); !released) {
-    if (host_base != 0) instance.registry().insert(std::move(host_node), host_base, memory.size(), &memory);
-    if (device_base != 0)
-      instance.registry().insert(std::move(device_node), device_base, memory.size(), &memory);
+    set_leaving(false);
     return released;
   }
+  instance.registry().erase(host_base, &memory);
+  instance.registry().erase(device_base, &memory);
   if (memory.kind() != GPUMEM_KIND_DEVICE) instance.refund_pinned(memory.size());
   instance.statistics().remove(memory.kind(), memory.size());
   instance.remove_object(memory);

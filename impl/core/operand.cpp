@@ -72,6 +72,14 @@ gpumem_pointer_info info_of(const Registry::Found& found) {
   return info;
 }
 
+// What the driver knows of an address that the registry does not. It is not asked about memory that is just
+// being made or destroyed by another call: it would take that for memory of other code.
+Result<backend::PointerFacts> stranger_facts(Instance& instance, const Registry::Found& found,
+                                             const void* pointer) {
+  if (found.in_transition) return backend::PointerFacts{};
+  return instance.backend().pointer_facts(pointer);
+}
+
 }  // namespace
 
 Result<FoundOperand> find_operand(Instance& instance, const void* address, uint64_t size, const char* what) {
@@ -79,7 +87,8 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   FoundOperand result;
   result.operand.address = const_cast<void*>(address);
 
-  if (Registry::Found found = instance.registry().find(first); found.memory) {
+  Registry::Found found = instance.registry().find(first);
+  if (found.memory) {
     const Memory& memory = *found.memory;
     if (size > memory.size() - found.offset) {
       return leaves_object(what, memory.kind(), found.offset, size, memory.size());
@@ -93,13 +102,16 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
     return result;
   }
 
-  if (instance.registry().overlaps(first, size)) {
+  if (found.in_transition && found.transition_kind != GPUMEM_KIND_REGISTERED) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", what);
+  }
+  if (!found.in_transition && instance.registry().overlaps(first, size)) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
         what);
   }
-  auto facts = instance.backend().pointer_facts(address);
+  auto facts = stranger_facts(instance, found, address);
   if (!facts) return facts.error();
   if (facts->kind == GPUMEM_KIND_FOREIGN) {
     if (facts->base != nullptr && facts->size != 0) {
@@ -124,11 +136,11 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
 }
 
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
-  if (Registry::Found found = instance.registry().find(address_of(pointer)); found.memory)
-    return info_of(found);
+  const Registry::Found found = instance.registry().find(address_of(pointer));
+  if (found.memory) return info_of(found);
 
   GPUMEM_TRY(outside_host_function());  // from here on the driver is asked
-  auto facts = instance.backend().pointer_facts(pointer);
+  auto facts = stranger_facts(instance, found, pointer);
   if (!facts) return facts.error();
   gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
   info.location_id = -1;
@@ -160,14 +172,15 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
 Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   Device& device = device_object.device();
   Instance& instance = device_object.instance();
-  if (Registry::Found found = instance.registry().find(address_of(pointer)); found.memory) {
+  const Registry::Found found = instance.registry().find(address_of(pointer));
+  if (found.memory) {
     const Memory& memory = *found.memory;
     GPUMEM_TRY(memory.reachable_by(device, false));
     if (memory.kind() != GPUMEM_KIND_DEVICE) GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
     return advance(memory.facts().device_pointer, found.offset);
   }
   GPUMEM_TRY(outside_host_function());
-  auto facts = instance.backend().pointer_facts(pointer);
+  auto facts = stranger_facts(instance, found, pointer);
   if (!facts) return facts.error();
   if (facts->kind == GPUMEM_KIND_FOREIGN) return device.backend().foreign_device_pointer(pointer);
   if (platform::probe(pointer, 1) == platform::Mapping::kNone) {

@@ -9,39 +9,58 @@ namespace gpumem::core {
 
 void Registry::insert(Node node, uint64_t base, uint64_t size, Memory* memory) noexcept {
   node.key() = base;
-  node.mapped() = Entry{size, memory};
+  node.mapped() = Entry{size, memory, false};
   std::unique_lock lock(mutex_);
-  map_.insert(std::move(node));
+  auto result = map_.insert(std::move(node));
+  // Only an entry that is leaving can stand at an address that is given out again.
+  if (!result.inserted) result.position->second = Entry{size, memory, false};
 }
 
 bool Registry::insert_unless_overlap(Node& node, uint64_t base, uint64_t size, Memory* memory,
                                      gpumem_kind* other) noexcept {
   node.key() = base;
-  node.mapped() = Entry{size, memory};
+  node.mapped() = Entry{size, memory, false};
   std::unique_lock lock(mutex_);
   const auto found = first_overlap(base, size);
   if (found != map_.end()) {
     *other = found->second.memory->kind();
     return false;
   }
-  map_.insert(std::move(node));
+  auto result = map_.insert(std::move(node));
+  if (!result.inserted) result.position->second = Entry{size, memory, false};
   return true;
 }
 
-Registry::Node Registry::extract(uint64_t base) noexcept {
+void Registry::set_leaving(uint64_t base, const Memory* memory, bool leaving) noexcept {
   std::unique_lock lock(mutex_);
-  return map_.extract(base);
+  const auto found = map_.find(base);
+  if (found != map_.end() && found->second.memory == memory) found->second.leaving = leaving;
+}
+
+void Registry::erase(uint64_t base, const Memory* memory) noexcept {
+  std::unique_lock lock(mutex_);
+  const auto found = map_.find(base);
+  if (found != map_.end() && found->second.memory == memory) map_.erase(found);
 }
 
 Registry::Found Registry::find(uint64_t address) const {
   std::shared_lock lock(mutex_);
+  Found result;
   const auto found = first_overlap(address, 1);
-  if (found == map_.end()) return {};
-  // An entry whose memory is being made or destroyed by another call has no live handle: for this call it is
-  // not there.
+  if (found == map_.end()) {
+    result.in_transition = is_leaving(address, &result.transition_kind);
+    return result;
+  }
   auto memory = acquire<Memory>(found->second.memory->handle());
-  if (!memory) return {};
-  return Found{std::move(*memory), found->first, address - found->first};
+  if (!memory) {
+    result.in_transition = true;
+    result.transition_kind = found->second.memory->kind();
+    return result;
+  }
+  result.memory = std::move(*memory);
+  result.base = found->first;
+  result.offset = address - found->first;
+  return result;
 }
 
 bool Registry::overlaps(uint64_t base, uint64_t size) const {
@@ -49,14 +68,30 @@ bool Registry::overlaps(uint64_t base, uint64_t size) const {
   return first_overlap(base, size) != map_.end();
 }
 
+// Entries that stay have no byte in common, so only the nearest of them before and after the address count.
 Registry::Map::const_iterator Registry::first_overlap(uint64_t base, uint64_t size) const {
-  auto after = map_.upper_bound(base);
-  if (after != map_.begin()) {
-    const auto before = std::prev(after);
+  const auto after = map_.upper_bound(base);
+  for (auto before = after; before != map_.begin();) {
+    --before;
+    if (before->second.leaving) continue;
     if (base - before->first < before->second.size) return before;
+    break;
   }
-  if (after != map_.end() && after->first - base < size) return after;
+  for (auto next = after; next != map_.end() && next->first - base < size; ++next) {
+    if (!next->second.leaving) return next;
+  }
   return map_.end();
+}
+
+bool Registry::is_leaving(uint64_t address, gpumem_kind* kind) const {
+  for (auto before = map_.upper_bound(address); before != map_.begin();) {
+    --before;
+    if (!before->second.leaving) return false;
+    if (address - before->first >= before->second.size) continue;
+    *kind = before->second.memory->kind();
+    return true;
+  }
+  return false;
 }
 
 }  // namespace gpumem::core

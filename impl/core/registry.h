@@ -19,6 +19,9 @@ class Registry {
   struct Entry {
     uint64_t size = 0;
     Memory* memory = nullptr;
+    // The backend is giving the memory back. Until it has, the address belongs to nobody that could be told;
+    // afterwards it may belong to a new memory before this entry is erased.
+    bool leaving = false;
   };
   using Map = std::map<uint64_t, Entry>;
   using Node = Map::node_type;
@@ -28,6 +31,10 @@ class Registry {
     Ref<Memory> memory;
     uint64_t base = 0;  // of the entry, so host or device base as the address was
     uint64_t offset = 0;
+    // There is an entry, but its memory is just being made or destroyed by another call: `memory` is empty,
+    // and the driver must not be asked about the address.
+    bool in_transition = false;
+    gpumem_kind transition_kind = GPUMEM_KIND_UNKNOWN;
   };
 
   // Allocates a node now, so that insert() cannot fail later (COM-8).
@@ -38,19 +45,22 @@ class Registry {
   }
 
   void insert(Node node, uint64_t base, uint64_t size, Memory* memory) noexcept;
-  // Inserts unless the range has a byte in common with an entry; that one's memory is handed out, without a
-  // reference and only to be looked at under the caller's own guard against its end.
+  // Inserts unless the range has a byte in common with an entry, whose kind is then handed out.
   bool insert_unless_overlap(Node& node, uint64_t base, uint64_t size, Memory* memory,
                              gpumem_kind* other) noexcept;
-  Node extract(uint64_t base) noexcept;
+  // Marks the entry of a memory as leaving, or as staying after all.
+  void set_leaving(uint64_t base, const Memory* memory, bool leaving) noexcept;
+  // Erases the entry of a memory, if the address has not been taken by another one.
+  void erase(uint64_t base, const Memory* memory) noexcept;
 
   // The live memory that holds an address, or an empty reference.
   Found find(uint64_t address) const;
-  // Whether any byte of a range belongs to an entry.
+  // Whether any byte of a range belongs to an entry that stays.
   bool overlaps(uint64_t base, uint64_t size) const;
 
  private:
   Map::const_iterator first_overlap(uint64_t base, uint64_t size) const;
+  bool is_leaving(uint64_t address, gpumem_kind* kind) const;
 
   mutable std::shared_mutex mutex_;
   Map map_;
