@@ -73,11 +73,16 @@ gpumem_pointer_info info_of(const Registry::Found& found) {
 }
 
 // What the driver knows of an address that the registry does not. It is not asked about memory that is just
-// being made or destroyed by another call: it would take that for memory of other code.
+// being made or destroyed by another call, which it would take for memory of other code; nor is it believed
+// about the bytes that an allocation was granted beyond what was asked for.
 Result<backend::PointerFacts> stranger_facts(Instance& instance, const Registry::Found& found,
                                              const void* pointer) {
   if (found.in_transition) return backend::PointerFacts{};
-  return instance.backend().pointer_facts(pointer);
+  auto facts = instance.backend().pointer_facts(pointer);
+  if (!facts || facts->kind != GPUMEM_KIND_FOREIGN || facts->base == nullptr) return facts;
+  const Registry::Found owner = instance.registry().find(address_of(facts->base));
+  if (owner.memory || owner.in_transition) return backend::PointerFacts{};
+  return facts;
 }
 
 }  // namespace

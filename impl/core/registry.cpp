@@ -11,9 +11,8 @@ void Registry::insert(Node node, uint64_t base, uint64_t size, Memory* memory) n
   node.key() = base;
   node.mapped() = Entry{size, memory, false};
   std::unique_lock lock(mutex_);
-  auto result = map_.insert(std::move(node));
-  // Only an entry that is leaving can stand at an address that is given out again.
-  if (!result.inserted) result.position->second = Entry{size, memory, false};
+  map_.erase(base);  // only an entry that is leaving can stand at an address that is given out again
+  map_.insert(std::move(node));
 }
 
 bool Registry::insert_unless_overlap(Node& node, uint64_t base, uint64_t size, Memory* memory,
@@ -26,8 +25,8 @@ bool Registry::insert_unless_overlap(Node& node, uint64_t base, uint64_t size, M
     *other = found->second.memory->kind();
     return false;
   }
-  auto result = map_.insert(std::move(node));
-  if (!result.inserted) result.position->second = Entry{size, memory, false};
+  map_.erase(base);
+  map_.insert(std::move(node));
   return true;
 }
 

@@ -37,12 +37,20 @@ uint64_t memory_available();
 // LIMIT_EXCEEDED for the lock limit of the process, OUT_OF_HOST_MEMORY for want of memory.
 Result<void> lock(void* address, uint64_t size);
 void unlock(void* address, uint64_t size);
+// Leaves a range that other code mapped out of forked children; whole pages. Tried only: a system that
+// refuses lets the child have it.
+void keep_from_children(void* address, uint64_t size);
+void give_to_children(void* address, uint64_t size);  // the reverse
 void use_huge_pages(void* address, uint64_t size);  // a hint
 
 // Whether the CPU may read (write) every page of a range, at any address and size. Changes no byte and never
 // faults; pages that did not exist may do so afterwards.
 bool readable(const void* address, uint64_t size);
 bool writable(const void* address, uint64_t size);
+
+// Whether anything is mapped at every page of a range, whatever may be done with it. Cheaper, and brings no
+// page into being.
+bool mapped(const void* address, uint64_t size);
 
 enum class Mapping { kNone, kReadOnly, kWritable };
 

@@ -2,8 +2,8 @@
 // Threads of the library take no signals of the program.
 #pragma once
 
-#include <csignal>
 #include <pthread.h>
+#include <csignal>
 #include <thread>
 #include <utility>
 
@@ -16,7 +16,8 @@ std::thread start_thread(F function) {
     Blocked() {
       sigset_t all;
       sigfillset(&all);
-      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) sigdelset(&all, fault);
+      for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
+        sigdelset(&all, fault);
       pthread_sigmask(SIG_SETMASK, &all, &before);
     }
     ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }

@@ -83,7 +83,7 @@ typedef struct gpumem_host_options {
                                     `GPUMEM_HOST_REGISTER_MAX` */
   uint64_t lock_piece; /**< Locking works in pieces of this many bytes, a multiple of the page; 0 means 256
                           MiB. `GPUMEM_HOST_LOCK_PIECE` */
-  /** How many freed address ranges stay inaccessible before they can be used again; 0 means 64.
+  /** How many freed address ranges stay inaccessible before they can be used again, 1 to 65536; 0 means 64.
    * `GPUMEM_HOST_QUARANTINE` */
   uint32_t quarantine;
   gpumem_toggle fill; /**< Fresh memory is filled with 0xA5; default as `strict`. `GPUMEM_HOST_FILL` */

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "interrupt.h"
+
+#include <signal.h>
+
+namespace gpumem::cli {
+
+namespace {
+volatile sig_atomic_t arrived = 0;
+}
+
+void watch_signals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) { arrived = 1; };
+  // No SA_RESTART, so that a read that waits for a slow disk returns.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+void stop_if_interrupted() {
+  if (arrived != 0) throw Interrupted{};
+}
+
+}  // namespace gpumem::cli

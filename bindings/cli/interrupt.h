@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Ctrl-C, as an exception that is thrown where the program can free everything.
+#pragma once
+
+namespace gpumem::cli {
+
+// Somebody pressed Ctrl-C or asked the process to end.
+struct Interrupted {};
+
+// From now on SIGINT and SIGTERM are only remembered; a second one ends the process at once.
+void watch_signals();
+
+// Throws Interrupted if such a signal has arrived.
+void stop_if_interrupted();
+
+}  // namespace gpumem::cli

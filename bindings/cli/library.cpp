@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "library.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <array>
+
+namespace gpumem::cli {
+
+CallFailed::CallFailed(const gpumem_error& error)
+    : std::runtime_error(std::string(gpumem_status_name(error.status)) + ": " + error.message),
+      status_(error.status) {}
+
+gpumem_instance open_instance(const std::string& backend) {
+  if (!backend.empty()) setenv("GPUMEM_BACKEND", backend.c_str(), 1);
+  gpumem_instance instance = nullptr;
+  call(gpumem_instance_default, &instance);
+  // A process with raised privileges does not read the environment.
+  if (!backend.empty() && backend != "any" && backend != backend_name(instance_info(instance).backend)) {
+    throw std::runtime_error("the backend cannot be chosen in a process with raised privileges");
+  }
+  return instance;
+}
+
+gpumem_instance_info instance_info(gpumem_instance instance) {
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  call(gpumem_instance_get_info, instance, &info);
+  return info;
+}
+
+gpumem_device_info device_info(gpumem_device device) {
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  call(gpumem_device_get_info, device, &info);
+  return info;
+}
+
+gpumem_memory_info memory_info(const Memory& memory) {
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  call(gpumem_memory_get_info, memory.get(), &info);
+  return info;
+}
+
+gpumem_device find_device(gpumem_instance instance, uint32_t ordinal) {
+  gpumem_device device = nullptr;
+  call(gpumem_device_get, instance, ordinal, &device);
+  return device;
+}
+
+Stream create_stream(gpumem_device device) {
+  gpumem_stream_desc desc = GPUMEM_STREAM_DESC_INIT;
+  gpumem_stream stream = nullptr;
+  call(gpumem_stream_create, device, &desc, &stream);
+  return Stream(stream);
+}
+
+Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
+  gpumem_memory memory = nullptr;
+  call(gpumem_memory_create, device, &desc, &memory);
+  return Memory(memory);
+}
+
+void require_nothing_lives(gpumem_instance instance) {
+  gpumem_stats stats = GPUMEM_STATS_INIT;
+  call(gpumem_stats_get, instance, &stats);
+  const uint64_t memories = stats.device.live_count + stats.pinned.live_count + stats.registered.live_count;
+  if (memories + stats.streams + stats.events == 0) return;
+  std::array<char, 4096> report{};
+  call(gpumem_stats_report, instance, report.data(), uint64_t{report.size()}, nullptr);
+  std::replace(report.begin(), report.end(), '\n', ';');
+  throw std::runtime_error(std::string("not everything could be freed: ") + report.data());
+}
+
+std::string backend_name(gpumem_backend backend) {
+  switch (backend) {
+    case GPUMEM_BACKEND_ANY:
+      return "any";
+    case GPUMEM_BACKEND_CUDA:
+      return "cuda";
+    case GPUMEM_BACKEND_HOST:
+      return "host";
+    default:
+      return "backend " + std::to_string(backend);
+  }
+}
+
+gpumem_status_info status_info(gpumem_status status) {
+  gpumem_status_info info = GPUMEM_STATUS_INFO_INIT;
+  if (gpumem_status_get_info(status, &info, nullptr) != GPUMEM_SUCCESS) {
+    info.status = status;
+    info.name = gpumem_status_name(status);
+    info.cause = info.remedy = "";
+  }
+  return info;
+}
+
+}  // namespace gpumem::cli

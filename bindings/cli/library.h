@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The library as the commands use it: calls that throw, and owners of its objects.
+#pragma once
+
+#include <gpumem/gpumem.h>
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace gpumem::cli {
+
+// A call of the library failed.
+class CallFailed : public std::runtime_error {
+ public:
+  explicit CallFailed(const gpumem_error& error);
+  gpumem_status status() const { return status_; }
+
+ private:
+  gpumem_status status_;
+};
+
+// Calls a function of the library whose last parameter is the error; throws CallFailed unless it succeeds.
+template <typename Function, typename... Arguments>
+void call(Function function, Arguments... arguments) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  if (function(arguments..., &error) != GPUMEM_SUCCESS) throw CallFailed(error);
+}
+
+// Destroys its object at the end of its life.
+template <typename Handle, gpumem_status (*destroy)(Handle, gpumem_error*)>
+class Owner {
+ public:
+  Owner() = default;
+  explicit Owner(Handle handle) : handle_(handle) {}
+  Owner(Owner&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Owner& operator=(Owner&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  // What cannot be destroyed still lives, and require_nothing_lives() finds it.
+  ~Owner() { destroy(handle_, nullptr); }
+
+  Handle get() const { return handle_; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  Handle handle_ = nullptr;
+};
+
+using Memory = Owner<gpumem_memory, gpumem_memory_destroy>;
+using Stream = Owner<gpumem_stream, gpumem_stream_destroy>;
+
+// The default instance, so that the variables of the environment count. `backend`, unless empty, wins over
+// GPUMEM_BACKEND.
+gpumem_instance open_instance(const std::string& backend);
+
+gpumem_instance_info instance_info(gpumem_instance instance);
+gpumem_device_info device_info(gpumem_device device);
+gpumem_memory_info memory_info(const Memory& memory);
+
+gpumem_device find_device(gpumem_instance instance, uint32_t ordinal);
+Stream create_stream(gpumem_device device);
+Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
+
+// Throws with the library's own list if memory, streams or events of the instance are left.
+void require_nothing_lives(gpumem_instance instance);
+
+std::string backend_name(gpumem_backend backend);
+
+// Cause and remedy of a status; empty texts if the library does not know the number.
+gpumem_status_info status_info(gpumem_status status);
+
+}  // namespace gpumem::cli

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a device can do: asked by attribute and, where one is possible, proved by a trial that leaves nothing
+// behind (COM-21).
+#include "backends/cuda/memory.h"
+#include "platform/numa.h"
+#include "platform/pages.h"
+
+namespace gpumem::cuda {
+namespace {
+
+using backend::Capability;
+
+[[gnu::format(printf, 3, 4)]] Capability answer(uint64_t value, gpumem_capability_source source,
+                                                const char* format, ...) {
+  Capability result;
+  result.value = value;
+  result.source = source;
+  if (value == GPUMEM_CAPABILITY_NO) result.status = GPUMEM_ERROR_UNSUPPORTED;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(result.reason, sizeof result.reason, format, arguments);
+  va_end(arguments);
+  return result;
+}
+
+Capability amount(gpumem_capability_type type, uint64_t value, gpumem_capability_source source,
+                  const char* reason) {
+  Capability result = answer(value, source, "%s", reason);
+  result.type = type;
+  result.status = GPUMEM_SUCCESS;
+  return result;
+}
+
+Capability failed(const Error& error, gpumem_capability_source source) {
+  Capability result =
+      answer(GPUMEM_CAPABILITY_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
+  result.status = error.status;
+  result.native_domain = error.native_domain;
+  result.native_code = error.native_code;
+  return result;
+}
+
+Capability by_attribute(Device& device, CUdevice_attribute number, const char* name) {
+  auto value = device.attribute(number);
+  if (!value) return failed(value.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+  return answer(*value != 0 ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                "the driver answers %d for the attribute %s", *value, name);
+}
+#define GPUMEM_BY_ATTRIBUTE(name) by_attribute(*this, CU_DEVICE_ATTRIBUTE_##name, #name)
+
+Capability try_memory(Device& device, const backend::MemoryRequest& request, const char* what) {
+  auto memory = device.create_memory(request);
+  if (!memory) return failed(memory.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (auto released = (*memory)->release(); !released) {
+    return failed(released.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  }
+  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s worked", what);
+}
+
+Capability try_write_combined(Device& device) {
+  backend::MemoryRequest request;
+  request.kind = GPUMEM_KIND_PINNED;
+  request.size = platform::page_size();
+  request.require = GPUMEM_MEMORY_WRITE_COMBINED;
+  return try_memory(device, request, "allocating a write-combined page");
+}
+
+Capability try_register(Device& device) {
+  const uint64_t page = platform::page_size();
+  auto mapping = platform::map_anonymous(page, page);
+  if (!mapping) return failed(mapping.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  backend::MemoryRequest request;
+  request.kind = GPUMEM_KIND_REGISTERED;
+  request.size = page;
+  request.host_pointer = *mapping;
+  Capability result = try_memory(device, request, "registering a page");
+  platform::unmap(*mapping, page);
+  return result;
+}
+
+Capability try_numa(Device& device) {
+  if (!device.traits().same_pointer) {
+    return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                  "the driver takes no node, and registered memory has another address for some device");
+  }
+  const uint64_t page = platform::page_size();
+  auto mapping = platform::map_anonymous(page, page);
+  if (!mapping) return failed(mapping.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  const int32_t node = std::max(device.facts().numa_node, 0);
+  auto bound = platform::bind_to_node(*mapping, page, node);
+  platform::unmap(*mapping, page);
+  if (!bound) return failed(bound.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "binding a page to node %d worked",
+                node);
+}
+
+// Value writes and waits came in two versions, each with attributes of its own.
+bool has_new_value_calls(const Driver& cu) { return cu.StreamWriteValue32.version >= 11070; }
+
+Capability missing(const char* entry_point) {
+  Capability result = answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                             "this driver lacks %s: install a newer driver", entry_point);
+  result.status = GPUMEM_ERROR_SYMBOL_MISSING;
+  return result;
+}
+
+}  // namespace
+
+Capability Device::try_peer_access(Device& peer) {
+  auto can = can_access_peer(peer);
+  if (!can) return failed(can.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+  if (!*can) {
+    return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                  "the driver knows no link from device %u to device %u", facts_.ordinal,
+                  peer.facts().ordinal);
+  }
+  const std::lock_guard lock(peers_);
+  auto enabled = enable_peer_access_locked(peer);
+  if (!enabled) return failed(enabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (*enabled) {
+    auto disabled = disable_peer_access_locked(peer);
+    if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  }
+  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s",
+                *enabled ? "switching the access on worked" : "the access is on already");
+}
+
+Capability Device::capability(gpumem_capability capability, backend::Device* peer) {
+  switch (capability) {
+    case GPUMEM_CAPABILITY_UVA:
+      return GPUMEM_BY_ATTRIBUTE(UNIFIED_ADDRESSING);
+    case GPUMEM_CAPABILITY_DEVICE_COUNT:
+      return amount(GPUMEM_CAPABILITY_TYPE_INT, all_.size(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the driver shows so many devices");
+    case GPUMEM_CAPABILITY_DEVICE_BYTES:
+      return amount(GPUMEM_CAPABILITY_TYPE_BYTES, facts_.total_bytes, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the driver says so");
+    case GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS:
+      return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "no platform is known here on which the CPU may touch device memory");
+    case GPUMEM_CAPABILITY_PIN_MAP_HOST:
+      return GPUMEM_BY_ATTRIBUTE(CAN_MAP_HOST_MEMORY);
+    case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
+      if (traits_.uses_host_page_tables) {
+        return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                      "the device goes through the host's page tables, so that pages need not be locked");
+      }
+      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the device does not go through the host's page tables, so that pages must be locked");
+    case GPUMEM_CAPABILITY_PIN_WRITE_COMBINED:
+      return try_write_combined(*this);
+    case GPUMEM_CAPABILITY_PIN_REGISTER: {
+      const Capability said = GPUMEM_BY_ATTRIBUTE(HOST_REGISTER_SUPPORTED);
+      return said.value == GPUMEM_CAPABILITY_NO ? said : try_register(*this);
+    }
+    case GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER:
+      return answer(traits_.same_pointer ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
+                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the attribute CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is %s",
+                    traits_.same_pointer ? "set on every device" : "not set on every device");
+    case GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY:
+      return GPUMEM_BY_ATTRIBUTE(READ_ONLY_HOST_REGISTER_SUPPORTED);
+    case GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY:
+      if (cu_.MemHostRegister.function == nullptr) return missing("cuMemHostRegister");
+      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "no attribute tells and no range is here to try: the driver decides for each range");
+    case GPUMEM_CAPABILITY_PIN_MAX_SINGLE:
+      return amount(GPUMEM_CAPABILITY_TYPE_BYTES, largest_registration(cu_), GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "known of this driver version; larger ranges are locked in pieces");
+    case GPUMEM_CAPABILITY_PIN_MAX_COUNT:
+      return amount(GPUMEM_CAPABILITY_TYPE_INT, kRegistrationsMax, GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "about the number of mappings that the kernel allows a process");
+    case GPUMEM_CAPABILITY_PIN_NUMA:
+      return try_numa(*this);
+    case GPUMEM_CAPABILITY_HOST_ATOMICS: {
+      Capability full = GPUMEM_BY_ATTRIBUTE(HOST_NATIVE_ATOMIC_SUPPORTED);
+      auto some = attribute(CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED);
+      if (some.ok() && *some != 0) {
+        return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                      "the link to the host supports only some of the atomics");
+      }
+      return full;
+    }
+    case GPUMEM_CAPABILITY_PAGEABLE:
+      return GPUMEM_BY_ATTRIBUTE(PAGEABLE_MEMORY_ACCESS);
+    case GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES:
+      return GPUMEM_BY_ATTRIBUTE(PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
+    case GPUMEM_CAPABILITY_STREAM_VALUE32:
+      if (cu_.StreamWriteValue32.function == nullptr) return missing("cuStreamWriteValue32");
+      if (cu_.StreamWaitValue32.function == nullptr) return missing("cuStreamWaitValue32");
+      if (!has_new_value_calls(cu_)) return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_MEM_OPS_V1);
+      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "every device of this driver has it");
+    case GPUMEM_CAPABILITY_STREAM_VALUE64:
+      if (cu_.StreamWriteValue64.function == nullptr) return missing("cuStreamWriteValue64");
+      if (cu_.StreamWaitValue64.function == nullptr) return missing("cuStreamWaitValue64");
+      if (!has_new_value_calls(cu_)) return GPUMEM_BY_ATTRIBUTE(CAN_USE_64_BIT_STREAM_MEM_OPS_V1);
+      return GPUMEM_BY_ATTRIBUTE(CAN_USE_64_BIT_STREAM_MEM_OPS);
+    case GPUMEM_CAPABILITY_STREAM_VALUE_NOR:
+      if (cu_.StreamWaitValue32.function == nullptr) return missing("cuStreamWaitValue32");
+      if (!has_new_value_calls(cu_)) return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_WAIT_VALUE_NOR_V1);
+      return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_WAIT_VALUE_NOR);
+    case GPUMEM_CAPABILITY_COPY_ENGINES: {
+      auto engines = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
+      return amount(GPUMEM_CAPABILITY_TYPE_INT, engines.ok() ? static_cast<uint64_t>(*engines) : 0,
+                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the driver's answer for the attribute ASYNC_ENGINE_COUNT");
+    }
+    case GPUMEM_CAPABILITY_PEER_ACCESS:
+      return try_peer_access(static_cast<Device&>(*peer));
+    case GPUMEM_CAPABILITY_PEER_ATOMICS: {
+      int native = 0;
+      auto asked = check(cu_.DeviceGetP2PAttribute(&native, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
+                                                   handle_, static_cast<Device&>(*peer).handle_),
+                         Place::kHost, "the driver does not tell whether the link has atomics");
+      if (!asked) return failed(asked.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+      return answer(native != 0 ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
+                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the driver answers %d for the link's NATIVE_ATOMIC_SUPPORTED", native);
+    }
+    default:
+      return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONTRACT,
+                    "this version of the backend does not know it");
+  }
+}
+
+}  // namespace gpumem::cuda

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/cuda/device.h"
+
+#include <cstring>
+#include <utility>
+
+#include "backends/cuda/memory.h"
+#include "backends/cuda/stream.h"
+#include "base/arithmetic.h"
+#include "platform/numa.h"
+
+namespace gpumem::cuda {
+
+Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
+    : cu_(cu), all_(all), handle_(all[ordinal]) {
+  facts_.ordinal = ordinal;
+}
+
+Device::~Device() {
+  // Nobody is left to be told of a failure, and nothing could be done about it.
+  if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
+}
+
+Result<std::unique_ptr<Device>> Device::open(const Driver& cu, const std::vector<CUdevice>& all,
+                                             uint32_t ordinal, CUcontext context) {
+  std::unique_ptr<Device> device(new Device(cu, all, ordinal));
+  GPUMEM_TRY(device->fill_facts());
+  GPUMEM_TRY(device->fill_traits());
+  device->context_ = context;
+  if (context == nullptr) {
+    GPUMEM_TRY(device->check(cu.DevicePrimaryCtxRetain(&device->context_, device->handle_), Place::kDevice,
+                             "the primary context of device %u cannot be had", ordinal));
+    device->retained_ = true;
+  }
+  return device;
+}
+
+Result<void> Device::fill_facts() {
+  const auto tell = [&](const Outcome& outcome) {
+    return check(outcome, Place::kHost, "device %u does not say what it is", facts_.ordinal);
+  };
+  char name[256] = "";
+  GPUMEM_TRY(tell(cu_.DeviceGetName(name, sizeof name, handle_)));
+  facts_.name = name;
+  char pci_id[32] = "";
+  GPUMEM_TRY(tell(cu_.DeviceGetPCIBusId(pci_id, sizeof pci_id, handle_)));
+  facts_.pci_id = pci_id;
+  CUuuid uuid{};
+  GPUMEM_TRY(tell(cu_.DeviceGetUuid(&uuid, handle_)));
+  static_assert(sizeof uuid.bytes == sizeof facts_.uuid);
+  std::memcpy(facts_.uuid.data(), uuid.bytes, sizeof uuid.bytes);
+  size_t total = 0;
+  GPUMEM_TRY(tell(cu_.DeviceTotalMem(&total, handle_)));
+  facts_.total_bytes = total;
+  const std::pair<CUdevice_attribute, uint32_t*> places[] = {
+      {CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID, &facts_.pci_domain},
+      {CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, &facts_.pci_bus},
+      {CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID, &facts_.pci_device}};
+  for (const auto& [number, place] : places) {
+    auto value = attribute(number);
+    if (!value) return value.error();
+    *place = static_cast<uint32_t>(*value);
+  }
+  auto major = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  if (!major) return major.error();
+  facts_.compute_major = *major;
+  auto minor = attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  if (!minor) return minor.error();
+  facts_.compute_minor = *minor;
+  constexpr int kKnowsNode = 12020;
+  if (cu_.version < kKnowsNode) return {};
+  auto node = attribute(CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID);
+  if (!node) return node.error();
+  facts_.numa_node = *node;
+  return {};
+}
+
+Result<void> Device::fill_traits() {
+  auto map = attribute(CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY);
+  if (!map) return map.error();
+  traits_.can_map_host = *map != 0;
+  auto tables = attribute(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
+  if (!tables) return tables.error();
+  traits_.uses_host_page_tables = *tables != 0;
+  auto pitch = attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
+  if (!pitch) return pitch.error();
+  traits_.max_pitch = static_cast<uint64_t>(*pitch);
+  traits_.bind_to_nearest_node = facts_.numa_node >= 0 && platform::numa_node_count() > 1;
+  for (const CUdevice device : all_) {
+    int same = 0;
+    GPUMEM_TRY(check(
+        cu_.DeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
+        Place::kHost, "a device does not tell whether registered memory keeps its address"));
+    traits_.same_pointer = traits_.same_pointer && same != 0;
+  }
+  return {};
+}
+
+Result<int> Device::attribute(CUdevice_attribute attribute) {
+  int value = 0;
+  const Outcome outcome = cu_.DeviceGetAttribute(&value, attribute, handle_);
+  if (outcome.code == CUDA_ERROR_INVALID_VALUE) return 0;
+  GPUMEM_TRY(check(outcome, Place::kHost, "device %u does not tell its attribute %d", facts_.ordinal,
+                   static_cast<int>(attribute)));
+  return value;
+}
+
+Error Device::fail(const Outcome& outcome, Place place, const char* format, va_list arguments) {
+  Error error = error_of(outcome, place, format, arguments);
+  if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
+  return error;
+}
+
+Result<void> Device::check(const Outcome& outcome, Place place, const char* format, ...) {
+  if (outcome.ok()) return {};
+  va_list arguments;
+  va_start(arguments, format);
+  Error error = fail(outcome, place, format, arguments);
+  va_end(arguments);
+  return error;
+}
+
+Result<void> Device::check_release(const Outcome& outcome, const char* what) {
+  auto result = check(outcome, Place::kHost, "%s", what);
+  if (lost()) return {};
+  return result;
+}
+
+Result<backend::MemoryAvailable> Device::memory_available() {
+  Scope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  size_t free = 0;
+  size_t total = 0;
+  GPUMEM_TRY(check(cu_.MemGetInfo(&free, &total), Place::kDevice,
+                   "device %u does not tell how much memory is free", facts_.ordinal));
+  return backend::MemoryAvailable{free, total};
+}
+
+Result<void*> Device::foreign_device_pointer(const void* pointer) {
+  Scope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  CUdeviceptr address = 0;
+  const Outcome outcome = cu_.MemHostGetDevicePointer(&address, const_cast<void*>(pointer), 0);
+  // The driver has no better word for memory that is registered for another device, or not mapped at all.
+  if (outcome.code == CUDA_ERROR_INVALID_VALUE) {
+    return make_error(GPUMEM_ERROR_NO_ACCESS,
+                      "device %u has no address for %p: register the memory as portable and mapped",
+                      facts_.ordinal, pointer)
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  GPUMEM_TRY(check(outcome, Place::kDevice, "device %u has no address for %p", facts_.ordinal, pointer));
+  return pointer_to(address);
+}
+
+Result<bool> Device::can_access_peer(backend::Device& peer) {
+  int can = 0;
+  const CUdevice other = static_cast<Device&>(peer).handle_;
+  GPUMEM_TRY(check(cu_.DeviceCanAccessPeer(&can, handle_, other), Place::kHost,
+                   "device %u does not tell whether it reaches device %u", facts_.ordinal,
+                   peer.facts().ordinal));
+  return can != 0;
+}
+
+Result<bool> Device::enable_peer_access(backend::Device& peer) {
+  const std::lock_guard lock(peers_);
+  return enable_peer_access_locked(static_cast<Device&>(peer));
+}
+
+Result<void> Device::disable_peer_access(backend::Device& peer) {
+  const std::lock_guard lock(peers_);
+  return disable_peer_access_locked(static_cast<Device&>(peer));
+}
+
+Result<bool> Device::enable_peer_access_locked(Device& peer) {
+  Scope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  const Outcome outcome = cu_.CtxEnablePeerAccess(peer.context_, 0);
+  if (outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return false;
+  GPUMEM_TRY(check(outcome, Place::kDevice, "device %u cannot be given access to the memory of device %u",
+                   facts_.ordinal, peer.facts_.ordinal));
+  return true;
+}
+
+Result<void> Device::disable_peer_access_locked(Device& peer) {
+  Scope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  return check(cu_.CtxDisablePeerAccess(peer.context_), Place::kDevice,
+               "access of device %u to the memory of device %u cannot be switched off", facts_.ordinal,
+               peer.facts_.ordinal);
+}
+
+bool refused(const Outcome& outcome) {
+  return !outcome.ok() &&
+         (outcome.missing || status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE);
+}
+
+}  // namespace gpumem::cuda

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// One GPU with the context that everything of gpumem on it lives in.
+#pragma once
+
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backends/cuda/error.h"
+#include "backends/cuda/loader.h"
+
+namespace gpumem::cuda {
+
+class Device final : public backend::Device {
+ public:
+  // `context` is the caller's, or null for the primary one. `all` are the devices of the backend, in the
+  // order of their ordinals.
+  static Result<std::unique_ptr<Device>> open(const Driver& cu, const std::vector<CUdevice>& all,
+                                              uint32_t ordinal, CUcontext context);
+  ~Device() override;
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& cu() const { return cu_; }
+  CUdevice handle() const { return handle_; }
+  CUcontext context() const { return context_; }
+  const std::vector<CUdevice>& all() const { return all_; }
+
+  // 0 for an attribute that is newer than the driver.
+  Result<int> attribute(CUdevice_attribute attribute);
+
+  // Fixed answers of the driver that decide how memory is made and copied.
+  struct Traits {
+    bool can_map_host = false;
+    bool same_pointer = true;  // registered memory has one address for the CPU and all devices
+    bool uses_host_page_tables = false;
+    bool bind_to_nearest_node = false;  // the machine has several nodes, and the device is near one of them
+    uint64_t max_pitch = 0;
+  };
+  const Traits& traits() const { return traits_; }
+
+  // Success, or the error of a failed call of this device; a sticky code loses the device.
+  [[gnu::format(printf, 4, 5)]] Result<void> check(const Outcome& outcome, Place place, const char* format,
+                                                   ...);
+  // The same for a call that gives something back: on a lost device that always succeeds.
+  Result<void> check_release(const Outcome& outcome, const char* what);
+
+  bool lost() const override { return lost_.load(std::memory_order_relaxed); }
+  Result<backend::MemoryAvailable> memory_available() override;
+  Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
+  Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
+  Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
+  Result<std::shared_ptr<backend::Event>> create_event(gpumem_event_flags flags) override;
+  Result<std::shared_ptr<backend::Event>> wrap_event(void* native, gpumem_event_flags flags) override;
+  Result<void*> foreign_device_pointer(const void* pointer) override;
+  Result<bool> can_access_peer(backend::Device& peer) override;
+  Result<bool> enable_peer_access(backend::Device& peer) override;
+  Result<void> disable_peer_access(backend::Device& peer) override;
+  backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
+
+ private:
+  Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal);
+  Result<void> fill_facts();
+  Result<void> fill_traits();
+  [[gnu::format(printf, 4, 0)]] Error fail(const Outcome& outcome, Place place, const char* format,
+                                           va_list arguments);
+  Result<bool> enable_peer_access_locked(Device& peer);
+  Result<void> disable_peer_access_locked(Device& peer);
+  backend::Capability try_peer_access(Device& peer);
+
+  const Driver& cu_;
+  const std::vector<CUdevice> all_;
+  const CUdevice handle_;
+  CUcontext context_ = nullptr;
+  bool retained_ = false;
+  Traits traits_;
+  std::atomic<bool> lost_{false};
+  std::mutex peers_;  // so that a trial of peer access never undoes an enable
+};
+
+// Makes the device's context current for a scope, and the caller's again at its end (COM-9). Meanwhile the
+// thread is relaxed about captures: otherwise an allocation would spoil the capture of any stream (COM-22).
+class Scope {
+ public:
+  explicit Scope(Device& device) : device_(device), pushed_(device.cu().CtxPushCurrent(device.context())) {
+    device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
+  }
+  ~Scope() {
+    device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
+    CUcontext popped = nullptr;
+    if (pushed_.ok()) device_.cu().CtxPopCurrent(&popped);
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  Result<void> entered() {
+    return device_.check(pushed_, Place::kHost, "the context of device %u cannot be used",
+                         device_.facts().ordinal);
+  }
+  // Giving back is tried even where the context of a lost device is gone.
+  Result<void> entered_for_release() {
+    auto result = entered();
+    if (device_.lost()) return {};
+    return result;
+  }
+
+ private:
+  Device& device_;
+  CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the other one of the two
+  const Outcome pushed_;
+};
+
+// Whether the driver has refused a call before it did anything. A release that fails otherwise was done all
+// the same, since drivers also report what went wrong before the call; it must not be repeated.
+bool refused(const Outcome& outcome);
+
+}  // namespace gpumem::cuda

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/cuda/loader.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cctype>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "backends/cuda/error.h"
+#include "base/cleanup.h"
+#include "platform/fork.h"
+#include "platform/library.h"
+
+namespace gpumem::cuda {
+namespace {
+
+#define GPUMEM_CUDA_SAME_SIGNATURE(name, since, suffix) \
+  static_assert(std::is_same_v<decltype(Driver::name), Entry<PFN_cu##name##_v##since>>);
+GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_SAME_SIGNATURE)
+#undef GPUMEM_CUDA_SAME_SIGNATURE
+
+// There is no lock here: a child that was forked while another thread held it would wait for ever. Two
+// threads that load at once find the same library, and one of the two tables is kept.
+constinit std::atomic<const Driver*> kept{nullptr};
+
+// Process in which cuInit has succeeded, plus 1; 0 if none has.
+constinit std::atomic<uint64_t> initialised_in{0};
+
+class Symbols {
+ public:
+  explicit Symbols(void* library)
+      : library_(library),
+        get_(reinterpret_cast<PFN_cuGetProcAddress_v12000>(
+            platform::find_symbol(library, "cuGetProcAddress_v2"))),
+        older_get_(reinterpret_cast<PFN_cuGetProcAddress_v11030>(
+            platform::find_symbol(library, "cuGetProcAddress"))) {}
+
+  // Null if the driver has no such variant.
+  void* find(const char* name, int version, const std::string& symbol) const {
+    if (get_ == nullptr && older_get_ == nullptr) return platform::find_symbol(library_, symbol.c_str());
+    constexpr cuuint64_t kFlags = CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+    void* function = nullptr;
+    CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
+    const CUresult code = get_ != nullptr ? get_(name, &function, version, kFlags, &status)
+                                          : older_get_(name, &function, version, kFlags);
+    return code == CUDA_SUCCESS ? function : nullptr;
+  }
+
+ private:
+  void* library_;
+  PFN_cuGetProcAddress_v12000 get_;
+  PFN_cuGetProcAddress_v11030 older_get_;
+};
+
+template <class Function>
+void fill(Entry<Function>& entry, const Symbols& symbols, int driver_version, int version,
+          const char* suffix) {
+  if (entry.function != nullptr || version > driver_version) return;
+  entry.function =
+      reinterpret_cast<Function>(symbols.find(entry.name, version, std::string(entry.name) + suffix));
+  entry.version = version;
+}
+
+// The driver's version, which tells whether it is a driver at all and what can be expected of it.
+Result<int> find_version(void* library) {
+  // By dlsym: this one has a single variant, and the Toolkit's stub answers 34 to it as to everything.
+  const Entry<PFN_cuDriverGetVersion_v2020> get_version{
+      "cuDriverGetVersion",
+      reinterpret_cast<PFN_cuDriverGetVersion_v2020>(platform::find_symbol(library, "cuDriverGetVersion"))};
+  int version = 0;
+  const Outcome outcome = get_version(&version);
+  if (!outcome.ok()) return error_of(outcome, Place::kHost, "the CUDA driver does not tell its version");
+  if (version < GPUMEM_CUDA_DRIVER_VERSION_MIN) {
+    return make_error(GPUMEM_ERROR_DRIVER_TOO_OLD,
+                      "the CUDA driver is version %d.%d, and %d.%d is needed: install a newer driver",
+                      version / 1000, version % 1000 / 10, GPUMEM_CUDA_DRIVER_VERSION_MIN / 1000,
+                      GPUMEM_CUDA_DRIVER_VERSION_MIN % 1000 / 10);
+  }
+  return version;
+}
+
+Result<std::unique_ptr<Driver>> resolve(void* library) {
+  auto version = find_version(library);
+  if (!version) return version.error();
+  auto driver = std::make_unique<Driver>();
+  driver->version = *version;
+  const Symbols symbols(library);
+#define GPUMEM_CUDA_FILL(name, since, suffix) fill(driver->name, symbols, driver->version, since, suffix);
+  GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_FILL, GPUMEM_CUDA_FILL)
+  GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_FILL)
+#undef GPUMEM_CUDA_FILL
+#define GPUMEM_CUDA_REQUIRE(name, since, suffix)                            \
+  if (driver->name.function == nullptr) {                                   \
+    return error_of({CUDA_ERROR_NOT_FOUND, "cu" #name, true}, Place::kHost, \
+                    "the CUDA driver is incomplete");                       \
+  }
+#define GPUMEM_CUDA_IGNORE(name, since, suffix)
+  GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRE, GPUMEM_CUDA_IGNORE)
+#undef GPUMEM_CUDA_IGNORE
+#undef GPUMEM_CUDA_REQUIRE
+  return driver;
+}
+
+Result<const Driver*> find_driver() {
+  if (const Driver* driver = kept.load(std::memory_order_acquire)) return driver;
+  auto library = platform::load_library("libcuda.so.1", GPUMEM_ERROR_DRIVER_NOT_FOUND);
+  if (!library) {
+    Error error = make_error(GPUMEM_ERROR_DRIVER_NOT_FOUND,
+                             "no CUDA driver is here (%s): install one, or use the host backend",
+                             library.error().message);
+    error.entry_point = library.error().entry_point;
+    return error;
+  }
+  // What turns out to be useless is let go of, so that the next attempt can find something better.
+  Cleanup unload([&] { platform::unload_library(*library); });
+  auto driver = resolve(*library);
+  if (!driver) return driver.error();
+  unload.dismiss();
+  const Driver* expected = nullptr;
+  if (kept.compare_exchange_strong(expected, driver->get())) return driver->release();
+  return expected;
+}
+
+Error init_error(const Outcome& outcome) {
+  // The driver says this in a child whose parent had initialised it through other code.
+  if (outcome.code == CUDA_ERROR_NOT_INITIALIZED) {
+    return make_error(GPUMEM_ERROR_FORKED,
+                      "the CUDA driver does not initialise in a forked child: start a new program instead")
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  const bool maybe_denied = outcome.code == CUDA_ERROR_NO_DEVICE ||
+                            outcome.code == CUDA_ERROR_OPERATING_SYSTEM || outcome.code == CUDA_ERROR_UNKNOWN;
+  if (maybe_denied && device_files_denied("/dev")) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "this user may not open the driver's device files: check the rights of /dev/nvidia*")
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  return error_of(outcome, Place::kHost, "the CUDA driver does not initialise");
+}
+
+}  // namespace
+
+Result<const Driver*> load() {
+  const uint64_t here = uint64_t{platform::process_epoch()} + 1;
+  const uint64_t initialised = initialised_in.load();
+  if (initialised != 0 && initialised != here) {
+    return make_error(
+        GPUMEM_ERROR_FORKED,
+        "the parent had initialised the CUDA driver before it forked: start a new program instead");
+  }
+  auto driver = find_driver();
+  if (!driver) return driver.error();
+  const Outcome outcome = (*driver)->Init(0);
+  if (!outcome.ok()) return init_error(outcome);
+  initialised_in.store(here);
+  return *driver;
+}
+
+bool device_files_denied(const char* folder) {
+  DIR* listing = opendir(folder);
+  if (listing == nullptr) return false;
+  bool denied = false;
+  while (const dirent* entry = readdir(listing)) {
+    const std::string name = entry->d_name;
+    const bool device = name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6])) != 0;
+    if (!name.starts_with("nvidia") || !(device || name == "nvidiactl" || name == "nvidia-uvm")) continue;
+    const std::string path = std::string(folder) + "/" + name;
+    if (faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) != 0) {
+      denied = denied || errno == EACCES || errno == EPERM;
+    }
+  }
+  closedir(listing);
+  return denied;
+}
+
+}  // namespace gpumem::cuda

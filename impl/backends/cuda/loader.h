@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The CUDA driver as a table of typed entry points, loaded at the first use and kept for the life of the
+// process.
+#pragma once
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include "base/result.h"
+
+namespace gpumem::cuda {
+
+// What a driver call answered, and which call it was.
+struct Outcome {
+  CUresult code = CUDA_SUCCESS;
+  const char* entry_point = "";
+  bool missing = false;  // this driver has no such entry point
+
+  bool ok() const { return code == CUDA_SUCCESS; }
+};
+
+template <class Function>
+struct Entry;
+
+template <class... Arguments>
+struct Entry<CUresult (*)(Arguments...)> {
+  const char* name;
+  CUresult (*function)(Arguments...) = nullptr;
+  int version = 0;  // of the variant that was found
+
+  Outcome operator()(Arguments... arguments) const {
+    if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
+    return {function(arguments...), name, false};
+  }
+};
+
+// The entry points that the backend uses, by name without "cu", version of the signature, and suffix of the
+// exported symbol (for driver 11.2, which has no cuGetProcAddress). Without a REQUIRED one nothing can be
+// opened; without an OPTIONAL one only the calls that need it fail.
+#define GPUMEM_CUDA_ENTRY_POINTS(REQUIRED, OPTIONAL)   \
+  REQUIRED(Init, 2000, "")                             \
+  REQUIRED(DriverGetVersion, 2020, "")                 \
+  REQUIRED(DeviceGetCount, 2000, "")                   \
+  REQUIRED(DeviceGet, 2000, "")                        \
+  REQUIRED(DeviceGetName, 2000, "")                    \
+  REQUIRED(DeviceGetUuid, 11040, "_v2")                \
+  REQUIRED(DeviceGetAttribute, 2000, "")               \
+  REQUIRED(DeviceTotalMem, 3020, "_v2")                \
+  REQUIRED(DeviceGetPCIBusId, 4010, "")                \
+  REQUIRED(DevicePrimaryCtxRetain, 7000, "")           \
+  REQUIRED(DevicePrimaryCtxRelease, 11000, "_v2")      \
+  REQUIRED(CtxPushCurrent, 4000, "_v2")                \
+  REQUIRED(CtxPopCurrent, 4000, "_v2")                 \
+  OPTIONAL(CtxGetDevice, 2000, "")                     \
+  OPTIONAL(DeviceCanAccessPeer, 4000, "")              \
+  OPTIONAL(DeviceGetP2PAttribute, 8000, "")            \
+  OPTIONAL(CtxEnablePeerAccess, 4000, "")              \
+  OPTIONAL(CtxDisablePeerAccess, 4000, "")             \
+  OPTIONAL(MemGetInfo, 3020, "_v2")                    \
+  OPTIONAL(MemAlloc, 3020, "_v2")                      \
+  OPTIONAL(MemFree, 3020, "_v2")                       \
+  OPTIONAL(MemHostAlloc, 2020, "")                     \
+  OPTIONAL(MemFreeHost, 2000, "")                      \
+  OPTIONAL(MemHostGetDevicePointer, 3020, "_v2")       \
+  OPTIONAL(MemHostRegister, 6050, "_v2")               \
+  OPTIONAL(MemHostUnregister, 4000, "")                \
+  OPTIONAL(MemGetAllocationGranularity, 10020, "")     \
+  OPTIONAL(MemAddressReserve, 10020, "")               \
+  OPTIONAL(MemAddressFree, 10020, "")                  \
+  OPTIONAL(MemCreate, 10020, "")                       \
+  OPTIONAL(MemRelease, 10020, "")                      \
+  OPTIONAL(MemMap, 10020, "")                          \
+  OPTIONAL(MemUnmap, 10020, "")                        \
+  OPTIONAL(MemSetAccess, 10020, "")                    \
+  OPTIONAL(PointerGetAttributes, 7000, "")             \
+  OPTIONAL(MemcpyAsync, 4000, "")                      \
+  OPTIONAL(Memcpy2DAsync, 3020, "_v2")                 \
+  OPTIONAL(MemsetD8Async, 3020, "")                    \
+  OPTIONAL(MemsetD16Async, 3020, "")                   \
+  OPTIONAL(MemsetD32Async, 3020, "")                   \
+  OPTIONAL(MemsetD2D8Async, 3020, "")                  \
+  OPTIONAL(MemsetD2D16Async, 3020, "")                 \
+  OPTIONAL(MemsetD2D32Async, 3020, "")                 \
+  OPTIONAL(StreamCreateWithPriority, 5050, "")         \
+  OPTIONAL(StreamDestroy, 4000, "_v2")                 \
+  OPTIONAL(StreamGetCtx, 9020, "")                     \
+  OPTIONAL(StreamGetPriority, 5050, "")                \
+  OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "") \
+  OPTIONAL(StreamIsCapturing, 10000, "")               \
+  OPTIONAL(StreamQuery, 2000, "")                      \
+  OPTIONAL(StreamSynchronize, 2000, "")                \
+  OPTIONAL(StreamWaitEvent, 3020, "")                  \
+  OPTIONAL(LaunchHostFunc, 10000, "")                  \
+  OPTIONAL(StreamWriteValue32, 11070, "_v2")           \
+  OPTIONAL(StreamWriteValue64, 11070, "_v2")           \
+  OPTIONAL(StreamWaitValue32, 11070, "_v2")            \
+  OPTIONAL(StreamWaitValue64, 11070, "_v2")            \
+  OPTIONAL(EventCreate, 2000, "")                      \
+  OPTIONAL(EventDestroy, 4000, "_v2")                  \
+  OPTIONAL(EventRecord, 2000, "")                      \
+  OPTIONAL(EventQuery, 2000, "")                       \
+  OPTIONAL(EventSynchronize, 2000, "")                 \
+  OPTIONAL(EventElapsedTime, 12080, "_v2")
+
+// Variants of the same signature for drivers that are older than the one above.
+#define GPUMEM_CUDA_OLDER_VARIANTS(OLDER) \
+  OLDER(DeviceGetUuid, 9020, "")          \
+  OLDER(StreamWriteValue32, 8000, "")     \
+  OLDER(StreamWriteValue64, 9000, "")     \
+  OLDER(StreamWaitValue32, 8000, "")      \
+  OLDER(StreamWaitValue64, 9000, "")      \
+  OLDER(EventElapsedTime, 2000, "")
+
+struct Driver {
+  int version = 0;
+#define GPUMEM_CUDA_MEMBER(name, since, suffix) Entry<PFN_cu##name##_v##since> name{"cu" #name};
+  GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_MEMBER, GPUMEM_CUDA_MEMBER)
+#undef GPUMEM_CUDA_MEMBER
+};
+
+// The initialised driver. A failure is not remembered: the next call looks again.
+Result<const Driver*> load();
+
+// Whether the driver's device files in a folder exist but may not be opened by this process.
+bool device_files_denied(const char* folder);
+
+}  // namespace gpumem::cuda

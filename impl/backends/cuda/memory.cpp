@@ -1,0 +1,556 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/cuda/memory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <thread>
+
+#include "backends/cuda/pointer.h"
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "platform/numa.h"
+#include "platform/pages.h"
+
+namespace gpumem::cuda {
+namespace {
+
+// What cuMemAlloc and cuMemHostAlloc promise.
+constexpr uint64_t kDriverAlignment = 256;
+// The driver takes memory in units of this size, so as much may be given up for an alignment (COM-3).
+constexpr uint64_t kAlignmentSlackMax = uint64_t{2} << 20;
+// Beyond this no address range is looked for.
+constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
+
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+// Below this, asking for the system's free memory and starting threads would cost more than it is worth.
+constexpr uint64_t kLargePinned = uint64_t{64} << 20;
+constexpr uint32_t kPopulateThreadsMax = 16;
+
+// Single calls of 512 MiB and more hold locks of the whole driver for long.
+constexpr uint64_t kPiece = uint64_t{256} << 20;
+
+// A process with so many registrations that is refused one more for want of memory has reached their limit.
+constexpr uint64_t kManyRegistrations = 8192;
+constinit std::atomic<uint64_t> live_registrations{0};
+
+gpumem_memory_flags page_locked(const Device& device) {
+  // A device that goes through the host's own page tables need not lock.
+  return device.traits().uses_host_page_tables ? 0 : GPUMEM_MEMORY_PAGE_LOCKED;
+}
+
+Result<void*> device_pointer_of(Device& device, void* host_pointer) {
+  CUdeviceptr address = 0;
+  GPUMEM_TRY(device.check(device.cu().MemHostGetDevicePointer(&address, host_pointer, 0), Place::kDevice,
+                          "device %u has no address for the pinned memory", device.facts().ordinal));
+  return pointer_to(address);
+}
+
+Error unmet_alignment(uint64_t alignment) {
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "an alignment of %llu bytes cannot be met for this memory: ask for less",
+                    static_cast<unsigned long long>(alignment));
+}
+
+// ---- device memory ----
+
+class LinearMemory final : public Memory {
+ public:
+  using Memory::Memory;
+
+  Result<void> allocate(uint64_t size, uint64_t alignment) {
+    const uint64_t slack = alignment > kDriverAlignment ? alignment - kDriverAlignment : 0;
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    GPUMEM_TRY(device_.check(device_.cu().MemAlloc(&base_, size + slack), Place::kDevice,
+                             "%llu bytes cannot be allocated on device %u",
+                             static_cast<unsigned long long>(size), device_.facts().ordinal));
+    Cleanup undo([&] { device_.cu().MemFree(base_); });
+    facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
+    facts_.granted_size = size + slack;
+    if (slack != 0) note_used_part(base_, facts_.device_pointer, size);
+    undo.dismiss();
+    return {};
+  }
+
+  Result<void> release() override {
+    if (base_ == 0) return {};
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered_for_release());
+    forget_used_part(base_);  // before anybody else can get the address
+    const Outcome outcome = device_.cu().MemFree(base_);
+    if (!refused(outcome)) base_ = 0;
+    return device_.check_release(outcome, "the device memory cannot be freed");
+  }
+
+ private:
+  CUdeviceptr base_ = 0;
+};
+
+// Device memory at an alignment that cuMemAlloc could only give by wasting more than the contract allows.
+class AlignedMemory final : public Memory {
+ public:
+  using Memory::Memory;
+
+  Result<void> allocate(uint64_t size, uint64_t alignment) {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    Cleanup undo([&] { (void)give_back(); });
+    GPUMEM_TRY(build(size, alignment));
+    undo.dismiss();
+    return {};
+  }
+
+  Result<void> release() override {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered_for_release());
+    return give_back();
+  }
+
+ private:
+  Result<void> build(uint64_t size, uint64_t alignment) {
+    const Driver& cu = device_.cu();
+    const uint32_t ordinal = device_.facts().ordinal;
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = device_.handle();
+    size_t granularity = 0;
+    GPUMEM_TRY(device_.check(
+        cu.MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+        Place::kDevice, "device %u does not tell its granularity", ordinal));
+    const uint64_t granted = round_up(size, granularity);
+
+    const Outcome reserved = cu.MemAddressReserve(&address_, granted, alignment, 0, 0);
+    if (reserved.code == CUDA_ERROR_INVALID_VALUE) return unmet_alignment(alignment);
+    GPUMEM_TRY(device_.check(reserved, Place::kAddresses, "no addresses for %llu bytes",
+                             static_cast<unsigned long long>(granted)));
+    reserved_ = granted;
+    if (address_ % alignment != 0) return unmet_alignment(alignment);
+    GPUMEM_TRY(device_.check(cu.MemCreate(&block_, granted, &properties, 0), Place::kDevice,
+                             "%llu bytes cannot be allocated on device %u",
+                             static_cast<unsigned long long>(granted), ordinal));
+    has_block_ = true;
+    GPUMEM_TRY(device_.check(cu.MemMap(address_, granted, 0, block_, 0), Place::kDevice,
+                             "the memory cannot be mapped on device %u", ordinal));
+    mapped_ = true;
+    auto access = accessors();
+    if (!access) return access.error();
+    GPUMEM_TRY(device_.check(cu.MemSetAccess(address_, granted, access->data(), access->size()),
+                             Place::kDevice, "device %u cannot be given access to its memory", ordinal));
+    facts_.device_pointer = pointer_to(address_);
+    facts_.granted_size = granted;
+    return {};
+  }
+
+  // Peer access, once enabled, covers all memory of a device (DEV-7). The driver does not do that for mapped
+  // blocks, so every device with a link gets access from the beginning.
+  Result<std::vector<CUmemAccessDesc>> accessors() {
+    std::vector<CUmemAccessDesc> result;
+    for (const CUdevice device : device_.all()) {
+      int can = 1;
+      if (device != device_.handle()) {
+        GPUMEM_TRY(device_.check(device_.cu().DeviceCanAccessPeer(&can, device, device_.handle()),
+                                 Place::kHost, "the devices do not tell whether they reach device %u",
+                                 device_.facts().ordinal));
+      }
+      if (can == 0) continue;
+      CUmemAccessDesc access{};
+      access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      access.location.id = device;
+      access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      result.push_back(access);
+    }
+    return result;
+  }
+
+  Result<void> give_back() {
+    const Driver& cu = device_.cu();
+    Result<void> result;
+    const auto tried = [&](const Outcome& outcome) {
+      auto step = device_.check_release(outcome, "the device memory cannot be freed");
+      if (result.ok() && !step.ok()) result = step;
+      return !refused(outcome);
+    };
+    if (mapped_ && tried(cu.MemUnmap(address_, reserved_))) mapped_ = false;
+    if (has_block_ && !mapped_ && tried(cu.MemRelease(block_))) has_block_ = false;
+    if (reserved_ != 0 && !mapped_ && tried(cu.MemAddressFree(address_, reserved_))) reserved_ = 0;
+    return result;
+  }
+
+  CUdeviceptr address_ = 0;
+  uint64_t reserved_ = 0;  // bytes
+  CUmemGenericAllocationHandle block_ = 0;
+  bool has_block_ = false;
+  bool mapped_ = false;
+};
+
+Result<std::shared_ptr<backend::Memory>> create_device_memory(Device& device,
+                                                              const backend::MemoryRequest& request) {
+  if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
+  if (request.alignment <= std::max(kAlignmentSlackMax, request.size / 8)) {
+    auto memory = std::make_shared<LinearMemory>(device);
+    GPUMEM_TRY(memory->allocate(request.size, request.alignment));
+    return {memory};
+  }
+  auto memory = std::make_shared<AlignedMemory>(device);
+  GPUMEM_TRY(memory->allocate(request.size, request.alignment));
+  return {memory};
+}
+
+// ---- pinned memory ----
+
+// Memory of cuMemHostAlloc, the only source of write-combined memory. It lies on whole pages of its own
+// within what the driver gave, so that these can be kept from forked children (COM-25), which inherit it
+// otherwise.
+class DriverPinnedMemory final : public Memory {
+ public:
+  using Memory::Memory;
+
+  Result<void> allocate(uint64_t size, uint64_t alignment, gpumem_memory_flags wanted) {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    const uint64_t unit = std::max(alignment, platform::page_size());
+    pages_size_ = round_up(size, platform::page_size());
+    const uint64_t whole = pages_size_ + unit - kDriverAlignment;
+    // The first two are always on under unified addressing; passing them makes the driver say so (PIN-2).
+    unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    if ((wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0) flags |= CU_MEMHOSTALLOC_WRITECOMBINED;
+    GPUMEM_TRY(device_.check(device_.cu().MemHostAlloc(&base_, whole, flags), Place::kHost,
+                             "%llu bytes of pinned memory cannot be allocated",
+                             static_cast<unsigned long long>(size)));
+    Cleanup undo([&] { device_.cu().MemFreeHost(base_); });
+    facts_.host_pointer = pointer_to(round_up(address_of(base_), unit));
+    if (device_.traits().can_map_host) {
+      auto pointer = device_pointer_of(device_, facts_.host_pointer);
+      if (!pointer) return pointer.error();
+      facts_.device_pointer = *pointer;
+    }
+    note_used_part(address_of(base_), facts_.host_pointer, size);
+    platform::keep_from_children(facts_.host_pointer, pages_size_);
+    facts_.granted_size = whole;
+    facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device_) |
+                     (wanted & GPUMEM_MEMORY_WRITE_COMBINED);
+    undo.dismiss();
+    return {};
+  }
+
+  Result<void> release() override {
+    if (base_ == nullptr) return {};
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered_for_release());
+    // The driver may use the pages for somebody else next.
+    platform::give_to_children(facts_.host_pointer, pages_size_);
+    forget_used_part(address_of(base_));
+    const Outcome outcome = device_.cu().MemFreeHost(base_);
+    if (!refused(outcome)) base_ = nullptr;
+    return device_.check_release(outcome, "the pinned memory cannot be freed");
+  }
+
+ private:
+  void* base_ = nullptr;
+  uint64_t pages_size_ = 0;
+};
+
+// Pages of the library's own, registered: faster than cuMemHostAlloc at every size (docs/measured), and the
+// only way to choose a NUMA node or an alignment, and to keep the memory out of forked children.
+class MappedPinnedMemory final : public Memory {
+ public:
+  MappedPinnedMemory(Device& device, void* base, uint64_t size, uint64_t mapped_size)
+      : Memory(device),
+        range_(device, base, size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP, kPiece) {
+    facts_.host_pointer = base;
+    facts_.granted_size = mapped_size;
+    facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device);
+  }
+
+  Result<void> lock() {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    GPUMEM_TRY(range_.lock());
+    if (!device_.traits().can_map_host) return {};
+    auto pointer = device_pointer_of(device_, facts_.host_pointer);
+    if (!pointer) {
+      (void)range_.unlock();
+      return pointer.error();
+    }
+    facts_.device_pointer = *pointer;
+    return {};
+  }
+
+  void set_node(int32_t node) {
+    facts_.numa_node = node;
+    facts_.granted |= GPUMEM_MEMORY_NUMA_NODE;
+  }
+
+  uint64_t contiguous(uint64_t offset) const override { return range_.contiguous(offset); }
+
+  Result<void> release() override {
+    if (!mapped_) return {};
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered_for_release());
+    GPUMEM_TRY(range_.unlock());
+    mapped_ = false;
+    if (device_.lost()) {
+      // The driver may still take these addresses for registered ones, so they are never used again.
+      return platform::make_inaccessible(facts_.host_pointer, facts_.granted_size);
+    }
+    platform::unmap(facts_.host_pointer, facts_.granted_size);
+    return {};
+  }
+
+ private:
+  LockedRange range_;
+  bool mapped_ = true;
+};
+
+Result<std::shared_ptr<backend::Memory>> create_mapped_pinned(Device& device,
+                                                              const backend::MemoryRequest& request,
+                                                              gpumem_memory_flags wanted) {
+  const uint64_t page = platform::page_size();
+  const uint64_t size = round_up(request.size, page);
+  if (size >= kLargePinned && size > platform::memory_available()) {
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+                      "%llu bytes of pinned memory are more than the system has free: ask for less",
+                      static_cast<unsigned long long>(size));
+  }
+  auto mapping =
+      platform::map_anonymous(size, std::max(request.alignment, size < kHugePage ? page : kHugePage));
+  if (!mapping) return mapping.error();
+  void* const base = *mapping;
+  Cleanup undo([&] { platform::unmap(base, size); });
+  if (size >= kHugePage) platform::use_huge_pages(base, size);
+
+  const bool node_wanted = (wanted & GPUMEM_MEMORY_NUMA_NODE) != 0;
+  const int32_t node = node_wanted ? request.numa_node : device.facts().numa_node;
+  if (node_wanted || device.traits().bind_to_nearest_node) {
+    auto bound = platform::bind_to_node(base, size, node);
+    if (node_wanted && !bound) return bound.error();
+  }
+  const uint32_t threads =
+      size < kLargePinned ? 1 : std::clamp(std::thread::hardware_concurrency(), 1U, kPopulateThreadsMax);
+  GPUMEM_TRY(platform::populate(base, size, threads));
+
+  auto memory = std::make_shared<MappedPinnedMemory>(device, base, request.size, size);
+  GPUMEM_TRY(memory->lock());
+  if (node_wanted) memory->set_node(node);
+  undo.dismiss();
+  return {memory};
+}
+
+Result<std::shared_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
+                                                       gpumem_memory_flags wanted) {
+  if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
+  const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
+  // Registered pieces are one range for the devices only where addresses are the same for all.
+  if (!write_combined && device.traits().same_pointer) return create_mapped_pinned(device, request, wanted);
+  if ((wanted & GPUMEM_MEMORY_NUMA_NODE) != 0) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the driver takes no NUMA node for %s pinned memory: ask without NUMA_NODE",
+                      write_combined ? "write-combined" : "this");
+  }
+  if (request.alignment > kAlignmentSlackMax / 2) return unmet_alignment(request.alignment);
+  auto memory = std::make_shared<DriverPinnedMemory>(device);
+  GPUMEM_TRY(memory->allocate(request.size, request.alignment, wanted));
+  return {memory};
+}
+
+// ---- registered memory ----
+
+class RegisteredMemory final : public Memory {
+ public:
+  RegisteredMemory(Device& device, const backend::MemoryRequest& request, unsigned flags, uint64_t piece,
+                   gpumem_memory_flags granted)
+      : Memory(device), range_(device, request.host_pointer, request.size, flags, piece) {
+    facts_.host_pointer = request.host_pointer;
+    facts_.granted_size = request.size;
+    facts_.granted = granted;
+  }
+
+  Result<void> lock() {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    GPUMEM_TRY(range_.lock());
+    // Without MAPPED there is no device pointer, whatever the driver would answer (PIN-4).
+    if ((facts_.granted & GPUMEM_MEMORY_MAPPED) == 0 || !device_.traits().can_map_host) return {};
+    auto pointer = device_pointer_of(device_, facts_.host_pointer);
+    if (!pointer) {
+      (void)range_.unlock();
+      return pointer.error();
+    }
+    facts_.device_pointer = *pointer;
+    return {};
+  }
+
+  uint64_t contiguous(uint64_t offset) const override { return range_.contiguous(offset); }
+
+  bool reachable_from(const Device& device) const override {
+    const bool pinned_for = (facts_.granted & GPUMEM_MEMORY_PORTABLE) != 0 || &device == &device_;
+    return facts_.device_pointer != nullptr && pinned_for;
+  }
+
+  Result<void> release() override {
+    Scope scope(device_);
+    GPUMEM_TRY(scope.entered_for_release());
+    return range_.unlock();
+  }
+
+ private:
+  LockedRange range_;
+};
+
+// The driver has one code for everything that is wrong with a mapping. What it was is found out afterwards,
+// so that the registrations that succeed do not pay for a look at every page.
+Error explain_refusal(Device& device, const backend::MemoryRequest& request, bool read_only, Error error) {
+  const auto because = [&](Status status, const char* why) {
+    error.status = status;
+    std::snprintf(error.message, sizeof error.message, "%llu bytes at %p cannot be page-locked: %s",
+                  static_cast<unsigned long long>(request.size), request.host_pointer, why);
+    return error;
+  };
+  const uint64_t first = address_of(request.host_pointer);
+  for (const uint64_t address : {first, first + request.size - 1}) {
+    auto known = pointer_facts(device, pointer_to(address));
+    if (!known || known->kind != GPUMEM_KIND_FOREIGN) continue;
+    if (known->location == GPUMEM_LOCATION_HOST) {
+      return because(GPUMEM_ERROR_ALREADY_EXISTS, "other code has pinned them already; use them as they are");
+    }
+    return because(GPUMEM_ERROR_WRONG_KIND, "they are memory of the driver; register ordinary memory only");
+  }
+  if (!platform::readable(request.host_pointer, request.size)) {
+    return because(GPUMEM_ERROR_INVALID_ARGUMENT, "a page is not mapped; register mapped memory only");
+  }
+  if (!read_only && !platform::writable(request.host_pointer, request.size)) {
+    return because(GPUMEM_ERROR_PERMISSION_DENIED,
+                   "the CPU may only read them; register them with READ_ONLY");
+  }
+  return because(GPUMEM_ERROR_UNSUPPORTED,
+                 "the driver does not lock such a mapping, as a shared one of a file on disk; map the file "
+                 "privately, or register it with READ_ONLY");
+}
+
+Result<std::shared_ptr<backend::Memory>> create_registered(Device& device,
+                                                           const backend::MemoryRequest& request,
+                                                           gpumem_memory_flags wanted) {
+  const bool read_only = (wanted & GPUMEM_MEMORY_READ_ONLY) != 0;
+  const bool io_memory = (wanted & GPUMEM_MEMORY_IOMEMORY) != 0;
+  unsigned flags = 0;
+  if ((wanted & GPUMEM_MEMORY_PORTABLE) != 0) flags |= CU_MEMHOSTREGISTER_PORTABLE;
+  if ((wanted & GPUMEM_MEMORY_MAPPED) != 0) flags |= CU_MEMHOSTREGISTER_DEVICEMAP;
+  if (read_only) flags |= CU_MEMHOSTREGISTER_READ_ONLY;
+  if (io_memory) flags |= CU_MEMHOSTREGISTER_IOMEMORY;
+
+  // Pieces with device addresses of their own would not be one range for the device.
+  const bool one_piece = (wanted & GPUMEM_MEMORY_MAPPED) != 0 && !device.traits().same_pointer;
+  if (one_piece && request.size > largest_registration(device.cu())) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "%llu bytes are more than pin.max_single, and mapped memory cannot be split here: "
+                      "register less at once",
+                      static_cast<unsigned long long>(request.size));
+  }
+  constexpr gpumem_memory_flags kAsAsked =
+      GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY;
+  auto memory = std::make_shared<RegisteredMemory>(device, request, flags, one_piece ? kSizeMax : kPiece,
+                                                   (wanted & kAsAsked) | page_locked(device));
+  auto locked = memory->lock();
+  if (locked) return {memory};
+  // Pages of another device cannot be probed: there the driver's answer stands.
+  const bool unclear = locked.error().native_domain == GPUMEM_NATIVE_CUDA &&
+                       locked.error().native_code == CUDA_ERROR_INVALID_VALUE && !io_memory;
+  return unclear ? explain_refusal(device, request, read_only, locked.error()) : locked.error();
+}
+
+Result<std::shared_ptr<backend::Memory>> create(Device& device, const backend::MemoryRequest& request,
+                                                gpumem_memory_flags wanted) {
+  switch (request.kind) {
+    case GPUMEM_KIND_PINNED:
+      return create_pinned(device, request, wanted);
+    case GPUMEM_KIND_REGISTERED:
+      return create_registered(device, request, wanted);
+    default:
+      return create_device_memory(device, request);
+  }
+}
+
+}  // namespace
+
+// ---- registrations in pieces ----
+
+LockedRange::LockedRange(Device& device, void* base, uint64_t size, unsigned flags, uint64_t piece)
+    : device_(device),
+      base_(address_of(base)),
+      size_(size),
+      first_page_(round_down(base_, platform::page_size())),
+      flags_(flags),
+      piece_(piece) {}
+
+uint64_t LockedRange::piece_begin(uint64_t index) const {
+  return std::max(base_, first_page_ + index * piece_);
+}
+
+uint64_t LockedRange::piece_end(uint64_t index) const {
+  const uint64_t end = base_ + size_;
+  const uint64_t begin = first_page_ + index * piece_;
+  return end - begin <= piece_ ? end : begin + piece_;
+}
+
+Result<void> LockedRange::lock() {
+  const uint64_t pieces = piece_of(size_ - 1) + 1;
+  while (locked_ < pieces) {
+    const uint64_t begin = piece_begin(locked_);
+    const Outcome outcome =
+        device_.cu().MemHostRegister(pointer_to(begin), piece_end(locked_) - begin, flags_);
+    if (!outcome.ok()) {
+      Error error = refusal(outcome);
+      (void)unlock();
+      return error;
+    }
+    ++locked_;
+    live_registrations.fetch_add(1, std::memory_order_relaxed);
+  }
+  return {};
+}
+
+// A piece is given back once, also if the driver reports something else at that: see refused(). So all of
+// them are tried, and the first failure is told.
+Result<void> LockedRange::unlock() {
+  Result<void> result;
+  while (locked_ > 0) {
+    const Outcome outcome = device_.cu().MemHostUnregister(pointer_to(piece_begin(locked_ - 1)));
+    auto unlocked = device_.check_release(outcome, "the memory cannot be unregistered");
+    if (refused(outcome)) return unlocked;
+    --locked_;
+    live_registrations.fetch_sub(1, std::memory_order_relaxed);
+    if (result.ok() && !unlocked.ok()) result = unlocked;
+  }
+  return result;
+}
+
+Error LockedRange::refusal(const Outcome& outcome) {
+  const auto size = static_cast<unsigned long long>(size_);
+  if (outcome.code == CUDA_ERROR_OUT_OF_MEMORY && live_registrations.load() >= kManyRegistrations) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "%llu bytes at %p cannot be page-locked: the limit on registrations is reached (see "
+                      "pin.max_count); unregister some, or register larger ranges",
+                      size, pointer_to(base_))
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  return device_
+      .check(outcome, Place::kHost, "%llu bytes at %p cannot be page-locked", size, pointer_to(base_))
+      .error();
+}
+
+uint64_t largest_registration(const Driver& cu) {
+  constexpr int kDriver580 = 13000;
+  return cu.version >= kDriver580 ? uint64_t{512} << 30 : kSizeMax;
+}
+
+Result<std::shared_ptr<backend::Memory>> Device::create_memory(const backend::MemoryRequest& request) {
+  const gpumem_memory_flags wanted = request.require | request.prefer;
+  auto memory = create(*this, request, wanted);
+  // What is only preferred must not make the call fail.
+  if (!memory && wanted != request.require && !lost()) return create(*this, request, request.require);
+  return memory;
+}
+
+}  // namespace gpumem::cuda

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Device, pinned and registered memory.
+#pragma once
+
+#include "backends/cuda/device.h"
+
+namespace gpumem::cuda {
+
+class Memory : public backend::Memory {
+ public:
+  explicit Memory(Device& device) : device_(device) {}
+
+  // Bytes from an offset up to where the driver sees another object. No driver call goes beyond (PIN-15).
+  virtual uint64_t contiguous(uint64_t) const { return UINT64_MAX; }
+  // Whether a device can use the device pointer.
+  virtual bool reachable_from(const Device&) const { return facts_.device_pointer != nullptr; }
+
+ protected:
+  Device& device_;
+};
+
+// Registers a range of host memory in pieces, all or nothing. Pieces end at whole pages, so only the first
+// and the last page of a range can be shared with a neighbour; the driver accepts that as long as no byte is.
+class LockedRange {
+ public:
+  LockedRange(Device& device, void* base, uint64_t size, unsigned flags, uint64_t piece);
+
+  Result<void> lock();
+  Result<void> unlock();
+  uint64_t contiguous(uint64_t offset) const { return piece_end(piece_of(offset)) - (base_ + offset); }
+
+ private:
+  uint64_t piece_of(uint64_t offset) const { return (base_ + offset - first_page_) / piece_; }
+  uint64_t piece_begin(uint64_t index) const;
+  uint64_t piece_end(uint64_t index) const;
+  Error refusal(const Outcome& outcome);
+
+  Device& device_;
+  const uint64_t base_;
+  const uint64_t size_;
+  const uint64_t first_page_;
+  const unsigned flags_;
+  const uint64_t piece_;
+  uint64_t locked_ = 0;  // pieces
+};
+
+// Largest range that the driver registers in one call; the contract's number for driver 580 and later.
+uint64_t largest_registration(const Driver& cu);
+// Registrations that may live at once in a process.
+inline constexpr uint64_t kRegistrationsMax = 65500;
+
+}  // namespace gpumem::cuda

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/cuda/stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace gpumem::cuda {
+namespace {
+
+// Asks until the answer is yes or the time is over. The driver has no wait with a limit.
+template <class Query>
+Result<bool> poll(uint64_t timeout_ns, Query query) {
+  using std::chrono::nanoseconds;
+  constexpr uint64_t kFirstPause = 50'000;
+  constexpr uint64_t kLastPause = 1'000'000;
+  const auto start = std::chrono::steady_clock::now();
+  for (uint64_t pause = kFirstPause;; pause = std::min(2 * pause, kLastPause)) {
+    auto complete = query();
+    if (!complete || *complete) return complete;
+    const auto passed = static_cast<uint64_t>(nanoseconds(std::chrono::steady_clock::now() - start).count());
+    if (passed >= timeout_ns) return false;
+    std::this_thread::sleep_for(nanoseconds(std::min(pause, timeout_ns - passed)));
+  }
+}
+
+// NOT_READY is an answer, everything else a failure.
+Result<bool> answer(Device& device, const Outcome& outcome, const char* what) {
+  if (outcome.code == CUDA_ERROR_NOT_READY) return false;
+  GPUMEM_TRY(device.check(outcome, Place::kDevice, "%s", what));
+  return true;
+}
+
+}  // namespace
+
+// ---- streams ----
+
+Result<void> Stream::create(int32_t priority) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  const Driver& cu = device_.cu();
+  GPUMEM_TRY(device_.check(cu.StreamCreateWithPriority(&native_, CU_STREAM_NON_BLOCKING, priority),
+                           Place::kDevice, "no stream can be created on device %u", device_.facts().ordinal));
+  auto known = device_.check(cu.StreamGetPriority(native_, &priority_), Place::kDevice,
+                             "the stream does not tell its priority");
+  if (!known) cu.StreamDestroy(native_);
+  return known;
+}
+
+Result<void> Stream::wrap(CUstream native) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  const Driver& cu = device_.cu();
+  CUcontext context = nullptr;
+  const Outcome outcome = cu.StreamGetCtx(native, &context);
+  const bool unknown = outcome.code == CUDA_ERROR_INVALID_HANDLE ||
+                       outcome.code == CUDA_ERROR_INVALID_CONTEXT || outcome.code == CUDA_ERROR_INVALID_VALUE;
+  // Work in the streams of another context, even of this device, could not be ordered by our events.
+  if (unknown || (outcome.ok() && context != device_.context())) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the stream %p is not one of the context in use on device %u: give its context to "
+                      "gpumem_instance_open, or take a stream of the primary context",
+                      static_cast<void*>(native), device_.facts().ordinal);
+  }
+  GPUMEM_TRY(device_.check(outcome, Place::kDevice, "the stream does not tell its context"));
+  GPUMEM_TRY(device_.check(cu.StreamGetPriority(native, &priority_), Place::kDevice,
+                           "the stream does not tell its priority"));
+  native_ = native;
+  return {};
+}
+
+Result<bool> Stream::is_capturing() {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  GPUMEM_TRY(device_.check(device_.cu().StreamIsCapturing(native_, &status), Place::kDevice,
+                           "the stream does not tell whether it is being captured"));
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+Result<void> Stream::wait_event(backend::Event& event) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return device_.check(
+      device_.cu().StreamWaitEvent(native_, static_cast<CUevent>(event.native()), CU_EVENT_WAIT_DEFAULT),
+      Place::kDevice, "the stream cannot be made to wait for the event");
+}
+
+Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return device_.check(device_.cu().LaunchHostFunc(native_, function, user_data), Place::kHost,
+                       "the host function cannot be enqueued");
+}
+
+Result<void> Stream::write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  const Driver& cu = device_.cu();
+  const uint64_t address = device_address(word);
+  const Outcome outcome = value_size == 8
+                              ? cu.StreamWriteValue64(native_, address, value, CU_STREAM_WRITE_VALUE_DEFAULT)
+                              : cu.StreamWriteValue32(native_, address, static_cast<uint32_t>(value),
+                                                      CU_STREAM_WRITE_VALUE_DEFAULT);
+  return device_.check(outcome, Place::kDevice, "the value write cannot be enqueued");
+}
+
+Result<void> Stream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+                                gpumem_wait_value condition) {
+  static_assert(GPUMEM_WAIT_VALUE_GEQ == static_cast<int>(CU_STREAM_WAIT_VALUE_GEQ));
+  static_assert(GPUMEM_WAIT_VALUE_EQ == static_cast<int>(CU_STREAM_WAIT_VALUE_EQ));
+  static_assert(GPUMEM_WAIT_VALUE_AND == static_cast<int>(CU_STREAM_WAIT_VALUE_AND));
+  static_assert(GPUMEM_WAIT_VALUE_NOR == static_cast<int>(CU_STREAM_WAIT_VALUE_NOR));
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  const Driver& cu = device_.cu();
+  const uint64_t address = device_address(word);
+  const auto flags = static_cast<unsigned>(condition);
+  const Outcome outcome = value_size == 8
+                              ? cu.StreamWaitValue64(native_, address, value, flags)
+                              : cu.StreamWaitValue32(native_, address, static_cast<uint32_t>(value), flags);
+  return device_.check(outcome, Place::kDevice, "the value wait cannot be enqueued");
+}
+
+Result<bool> Stream::query_entered() {
+  return answer(device_, device_.cu().StreamQuery(native_), "the stream cannot be queried");
+}
+
+Result<bool> Stream::query() {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return query_entered();
+}
+
+Result<bool> Stream::synchronize(uint64_t timeout_ns) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
+  return answer(device_, device_.cu().StreamSynchronize(native_), "the stream cannot be waited for");
+}
+
+Result<void> Stream::release() {
+  if (!owned_) return {};
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered_for_release());
+  const Outcome outcome = device_.cu().StreamDestroy(native_);
+  owned_ = refused(outcome);
+  return device_.check_release(outcome, "the stream cannot be destroyed");
+}
+
+// ---- events ----
+
+Result<void> Event::create(gpumem_event_flags flags) {
+  unsigned native_flags = CU_EVENT_DEFAULT;
+  if ((flags & GPUMEM_EVENT_DISABLE_TIMING) != 0) native_flags |= CU_EVENT_DISABLE_TIMING;
+  if ((flags & GPUMEM_EVENT_BLOCKING_SYNC) != 0) native_flags |= CU_EVENT_BLOCKING_SYNC;
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return device_.check(device_.cu().EventCreate(&native_, native_flags), Place::kDevice,
+                       "no event can be created on device %u", device_.facts().ordinal);
+}
+
+Result<void> Event::record(backend::Stream& stream) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return device_.check(device_.cu().EventRecord(native_, static_cast<CUstream>(stream.native())),
+                       Place::kDevice, "the event cannot be recorded");
+}
+
+Result<bool> Event::query_entered() {
+  return answer(device_, device_.cu().EventQuery(native_), "the event cannot be queried");
+}
+
+Result<bool> Event::query() {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  return query_entered();
+}
+
+Result<bool> Event::synchronize(uint64_t timeout_ns) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
+  return answer(device_, device_.cu().EventSynchronize(native_), "the event cannot be waited for");
+}
+
+Result<std::optional<float>> Event::elapsed_since(backend::Event& start) {
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered());
+  float milliseconds = 0;
+  const Outcome outcome =
+      device_.cu().EventElapsedTime(&milliseconds, static_cast<CUevent>(start.native()), native_);
+  // The driver says this of events without timing or record, which it alone knows of adopted ones.
+  if (outcome.code == CUDA_ERROR_INVALID_HANDLE) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "one of the events was never recorded or takes no time: record both, made with timing")
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  auto complete = answer(device_, outcome, "the elapsed time cannot be had");
+  if (!complete) return complete.error();
+  if (!*complete) return std::optional<float>();
+  return std::optional<float>(milliseconds);
+}
+
+Result<void> Event::release() {
+  if (!owned_) return {};
+  Scope scope(device_);
+  GPUMEM_TRY(scope.entered_for_release());
+  const Outcome outcome = device_.cu().EventDestroy(native_);
+  owned_ = refused(outcome);
+  return device_.check_release(outcome, "the event cannot be destroyed");
+}
+
+// ---- their making ----
+
+Result<std::shared_ptr<backend::Stream>> Device::create_stream(int32_t priority) {
+  auto stream = std::make_shared<Stream>(*this, true);
+  GPUMEM_TRY(stream->create(priority));
+  return {stream};
+}
+
+Result<std::shared_ptr<backend::Stream>> Device::wrap_stream(void* native) {
+  auto stream = std::make_shared<Stream>(*this, false);
+  GPUMEM_TRY(stream->wrap(static_cast<CUstream>(native)));
+  return {stream};
+}
+
+Result<std::shared_ptr<backend::Event>> Device::create_event(gpumem_event_flags flags) {
+  auto event = std::make_shared<Event>(*this, nullptr, true);
+  GPUMEM_TRY(event->create(flags));
+  return {event};
+}
+
+Result<std::shared_ptr<backend::Event>> Device::wrap_event(void* native, gpumem_event_flags) {
+  return {std::make_shared<Event>(*this, static_cast<CUevent>(native), false)};
+}
+
+}  // namespace gpumem::cuda

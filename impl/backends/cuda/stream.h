@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Streams and events. Copies and fills are in copy.cpp.
+#pragma once
+
+#include "backends/cuda/device.h"
+
+namespace gpumem::cuda {
+
+struct HostWork;
+
+class Stream final : public backend::Stream {
+ public:
+  Stream(Device& device, bool owned) : device_(device), owned_(owned) {}
+
+  Result<void> create(int32_t priority);
+  Result<void> wrap(CUstream native);
+
+  void* native() const override { return native_; }
+  int32_t priority() const override { return priority_; }
+  Result<bool> is_capturing() override;
+  Result<void> copy(const backend::CopyRequest& request) override;
+  Result<void> fill(const backend::FillRequest& request) override;
+  Result<void> wait_event(backend::Event& event) override;
+  Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
+  Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
+  Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+                          gpumem_wait_value condition) override;
+  Result<bool> query() override;
+  Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<void> release() override;
+
+ private:
+  Result<bool> query_entered();
+  Result<void> enqueue_copy(const backend::CopyRequest& request);
+  Result<void> copy_during_call(const backend::CopyRequest& request);
+  Result<void> fill_on_device(const backend::FillRequest& request, uint64_t destination);
+  // The address at which this device writes to an operand; 0 if it has none.
+  uint64_t device_address(const backend::Operand& operand);
+  Result<void> launch(HostWork* work);
+
+  Device& device_;
+  CUstream native_ = nullptr;
+  int32_t priority_ = 0;
+  bool owned_;
+};
+
+class Event final : public backend::Event {
+ public:
+  Event(Device& device, CUevent native, bool owned) : device_(device), native_(native), owned_(owned) {}
+
+  Result<void> create(gpumem_event_flags flags);
+
+  void* native() const override { return native_; }
+  Result<void> record(backend::Stream& stream) override;
+  Result<bool> query() override;
+  Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<std::optional<float>> elapsed_since(backend::Event& start) override;
+  Result<void> release() override;
+
+ private:
+  Result<bool> query_entered();
+
+  Device& device_;
+  CUevent native_;
+  bool owned_;
+};
+
+}  // namespace gpumem::cuda

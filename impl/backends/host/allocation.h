@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The bytes behind a memory, kept by the memory and by all work that uses them, and the table that finds them
+// by device address.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "backend/backend.h"
+#include "backends/host/budget.h"
+#include "backends/host/clock.h"
+#include "backends/host/page_locks.h"
+#include "backends/host/range.h"
+#include "base/arithmetic.h"
+
+namespace gpumem::host {
+
+class HostDevice;
+
+struct Allocation {
+  explicit Allocation(HostDevice& owner) : device(owner) {}
+
+  HostDevice& device;
+  gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+  gpumem_memory_flags granted = 0;
+  int32_t numa_node = -1;
+  uint64_t size = 0;
+  uint64_t granted_size = 0;
+  std::byte* bytes =
+      nullptr;  // where this backend reaches them: the private view, or the caller's own memory
+  void* host_address = nullptr;
+  void* device_address = nullptr;
+  uint64_t foreign_id = 0;  // not 0: planted by gpumem_host_foreign_alloc()
+
+  Charge charge;        // of device memory
+  Charge registration;  // in pieces
+  Range private_view;
+  PageLock page_lock;  // of the private view or the caller's pages
+  Range host_range;    // addresses that were handed out
+  Range device_range;  // the same for device addresses, where they differ
+
+  Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
+};
+
+// Allocations by device address. Guarded by Shared::mutex.
+class AddressTable {
+ public:
+  // Those without a device address are not entered.
+  void add(const std::shared_ptr<Allocation>& allocation) {
+    if (allocation->device_address != nullptr) {
+      allocations_.emplace(address_of(allocation->device_address), allocation);
+    }
+  }
+
+  void remove(const Allocation& allocation) { allocations_.erase(address_of(allocation.device_address)); }
+
+  // The one that holds the address, or null.
+  std::shared_ptr<Allocation> find(const void* address) const {
+    auto next = allocations_.upper_bound(address_of(address));
+    if (next == allocations_.begin()) return nullptr;
+    const auto& [begin, allocation] = *std::prev(next);
+    return address_of(address) - begin < allocation->size ? allocation : nullptr;
+  }
+
+ private:
+  std::map<uint64_t, std::shared_ptr<Allocation>> allocations_;
+};
+
+}  // namespace gpumem::host

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/backend.h"
+
+#include <atomic>
+
+#include "backends/host/current_device.h"
+#include "backends/host/host_backend.h"
+#include "backends/host/memory.h"
+#include "backends/host/stream.h"
+#include "platform/numa.h"
+
+namespace gpumem::host {
+
+namespace {
+
+thread_local int32_t current_device = -1;
+
+// Ids of foreign memory: unique in the process, and apart from those that the layers above give (UVA-4).
+constinit std::atomic<uint64_t> next_foreign_id{uint64_t{1} << 63};
+
+}  // namespace
+
+int32_t set_current_device(int32_t ordinal) { return std::exchange(current_device, ordinal); }
+
+backend::ProbeFacts probe() {
+  return {GPUMEM_BACKEND_HOST, 0, Options().device_count, "host (CPU and operating system)"};
+}
+
+Result<std::unique_ptr<backend::Backend>> open(const backend::OpenRequest& request) {
+  auto options = check_options(request.host);
+  if (!options) return options.error();
+  return std::unique_ptr<backend::Backend>(std::make_unique<HostBackend>(*options));
+}
+
+HostBackend::HostBackend(const Options& options) : shared_(options) {
+  for (uint32_t ordinal = 0; ordinal < options.device_count; ++ordinal) {
+    devices_.push_back(std::make_unique<HostDevice>(shared_, queues_, ordinal));
+  }
+}
+
+HostBackend::~HostBackend() {
+  queues_.stop();
+  shared_.table = AddressTable();  // what other code has not freed is still charged to the devices
+}
+
+bool HostBackend::has_numa_node(int32_t node) const {
+  const uint32_t pretended = shared_.options.numa_nodes;
+  if (pretended == 0) return platform::numa_node_exists(node);
+  return node >= 0 && static_cast<uint32_t>(node) < pretended;
+}
+
+Result<backend::PointerFacts> HostBackend::pointer_facts(const void* pointer) {
+  const Lock lock(shared_.mutex);
+  backend::PointerFacts facts;
+  const auto allocation = shared_.table.find(pointer);
+  if (allocation == nullptr || allocation->foreign_id == 0) return facts;
+  const bool on_device = allocation->kind == GPUMEM_KIND_DEVICE;
+  const auto ordinal = static_cast<int32_t>(allocation->device.facts().ordinal);
+  facts.kind = GPUMEM_KIND_FOREIGN;
+  facts.location = on_device ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST;
+  facts.location_id = on_device ? ordinal : -1;
+  facts.device_ordinal = ordinal;
+  facts.device_pointer = const_cast<void*>(pointer);
+  facts.host_pointer = on_device ? nullptr : facts.device_pointer;
+  facts.base = allocation->device_address;
+  facts.size = allocation->size;
+  facts.buffer_id = allocation->foreign_id;
+  return facts;
+}
+
+Result<void> HostBackend::launch(backend::Stream& stream, gpumem_host_kernel_function function,
+                                 void* user_data) {
+  return static_cast<HostStream&>(stream).launch_kernel(function, user_data);
+}
+
+Result<void*> HostBackend::native_stream_create(backend::Device& device) {
+  const CurrentDevice current(device.facts().ordinal);
+  auto queue = queues_.start(static_cast<HostDevice&>(device), true);
+  if (!queue) return queue.error();
+  return static_cast<void*>(queue->get());
+}
+
+Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* native) {
+  const CurrentDevice current(device.facts().ordinal);
+  if (native == nullptr) return {};
+  auto found = queues_.find(static_cast<HostDevice&>(device), native);
+  if (!found || !(*found)->made_natively) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "no native stream of device %u is %p", device.facts().ordinal,
+                      native);
+  }
+  Queue& queue = **found;
+  const Lock lock(shared_.mutex);
+  if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
+    return make_error(GPUMEM_ERROR_BUSY, "%u adopted handles of the native stream live", handles);
+  }
+  queue.retire(lock);
+  return {};
+}
+
+void HostBackend::set_capturing(backend::Stream& stream, bool capturing) {
+  const Lock lock(shared_.mutex);
+  static_cast<HostStream&>(stream).queue().capturing = capturing;
+}
+
+void HostBackend::lose(backend::Device& device) {
+  static_cast<HostDevice&>(device).lose("gpumem_host_device_lose() was called");
+}
+
+Result<void*> HostBackend::foreign_alloc(backend::Device& device, gpumem_kind kind, uint64_t size) {
+  const CurrentDevice current(device.facts().ordinal);
+  auto& owner = static_cast<HostDevice&>(device);
+  GPUMEM_TRY(owner.require_not_lost());
+  backend::MemoryRequest request;
+  request.kind = kind;
+  request.size = size;
+  auto allocation = allocate(shared_, owner, request);
+  if (!allocation) return allocation.error();
+  (*allocation)->foreign_id = next_foreign_id++;
+  const Lock lock(shared_.mutex);
+  shared_.table.add(*allocation);
+  return (*allocation)->device_address;
+}
+
+Result<void> HostBackend::foreign_free(backend::Device& device, void* pointer) {
+  const CurrentDevice current(device.facts().ordinal);
+  if (pointer == nullptr) return {};
+  std::shared_ptr<Allocation> allocation;
+  {
+    const Lock lock(shared_.mutex);
+    allocation = shared_.table.find(pointer);
+  }
+  if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
+      allocation->device_address != pointer) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
+                      device.facts().ordinal, pointer);
+  }
+  return release(shared_, *allocation);
+}
+
+Result<void> HostBackend::foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) {
+  const CurrentDevice current(device.facts().ordinal);
+  return static_cast<HostDevice&>(device).set_foreign_peer_access(static_cast<HostDevice&>(peer), enabled);
+}
+
+}  // namespace gpumem::host

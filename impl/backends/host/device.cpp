@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/device.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "backends/host/current_device.h"
+#include "backends/host/event.h"
+#include "backends/host/memory.h"
+#include "backends/host/stream.h"
+#include "base/cleanup.h"
+#include "platform/numa.h"
+
+namespace gpumem::host {
+
+namespace {
+
+// Lower numbers would run first; every stream has a thread of its own here, so nothing depends on it.
+constexpr int32_t kPriorityHighest = -1;
+constexpr int32_t kPriorityLowest = 0;
+
+uint64_t bit(const HostDevice& device) { return uint64_t{1} << device.facts().ordinal; }
+
+}  // namespace
+
+HostDevice::HostDevice(Shared& shared, Queues& queues, uint32_t ordinal)
+    : shared_(shared), queues_(queues), budget_(shared.options.device_bytes) {
+  const uint32_t pretended = shared.options.numa_nodes;
+  facts_.ordinal = ordinal;
+  facts_.numa_node =
+      static_cast<int32_t>(ordinal % (pretended != 0 ? pretended : platform::numa_node_count()));
+  facts_.total_bytes = shared.options.device_bytes;
+  facts_.uuid = device_uuid(shared.options, ordinal);
+  facts_.name = "gpumem host device " + std::to_string(ordinal);
+}
+
+Result<void> HostDevice::require_not_lost() const {
+  if (!lost()) return {};
+  return make_error(GPUMEM_ERROR_DEVICE_LOST, "device %u is lost: %s", facts_.ordinal, lost_reason_);
+}
+
+void HostDevice::lose(const char* reason) {
+  const Lock lock(shared_.mutex);
+  if (lost()) return;
+  std::snprintf(lost_reason_, sizeof lost_reason_, "%s", reason);
+  lost_.store(true, std::memory_order_release);
+  shared_.progress.notify_all();
+}
+
+Result<backend::MemoryAvailable> HostDevice::memory_available() {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  return backend::MemoryAvailable{budget_.available(), budget_.total()};
+}
+
+Result<std::shared_ptr<backend::Memory>> HostDevice::create_memory(const backend::MemoryRequest& request) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  return host::create_memory(shared_, *this, request);
+}
+
+Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t priority) {
+  const CurrentDevice current(facts_.ordinal);
+  auto queue = queues_.start(*this, false);
+  if (!queue) return queue.error();
+  Cleanup end_again([&] {
+    const Lock lock(shared_.mutex);
+    (*queue)->retire(lock);
+  });
+  const int32_t granted = std::clamp(priority, kPriorityHighest, kPriorityLowest);
+  const auto stream = std::make_shared<HostStream>(shared_, *queue, queue->get(), granted, true);
+  end_again.dismiss();
+  return std::shared_ptr<backend::Stream>(stream);
+}
+
+Result<std::shared_ptr<backend::Stream>> HostDevice::wrap_stream(void* native) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  auto queue = native == nullptr ? default_queue() : queues_.find(*this, native);
+  if (!queue) return queue.error();
+  return std::shared_ptr<backend::Stream>(
+      std::make_shared<HostStream>(shared_, *queue, native, kPriorityLowest, false));
+}
+
+Result<std::shared_ptr<Queue>> HostDevice::default_queue() {
+  {
+    const Lock lock(shared_.mutex);
+    if (default_queue_ != nullptr) return default_queue_;
+  }
+  auto started = queues_.start(*this, false);
+  if (!started) return started;
+  const Lock lock(shared_.mutex);
+  if (default_queue_ == nullptr) {
+    default_queue_ = *started;
+  } else {
+    (*started)->retire(lock);  // another thread was faster
+  }
+  return default_queue_;
+}
+
+Result<std::shared_ptr<backend::Event>> HostDevice::create_event(gpumem_event_flags /*flags*/) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  GPUMEM_TRY(shared_.steps.take("event"));
+  return std::shared_ptr<backend::Event>(std::make_shared<HostEvent>(shared_, *this));
+}
+
+Result<std::shared_ptr<backend::Event>> HostDevice::wrap_event(void* /*native*/,
+                                                               gpumem_event_flags /*flags*/) {
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "the host backend has no native events");
+}
+
+Result<void*> HostDevice::foreign_device_pointer(const void* pointer) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  const Lock lock(shared_.mutex);
+  const auto allocation = shared_.table.find(pointer);
+  if (allocation == nullptr || allocation->foreign_id == 0) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory is at %p", pointer);
+  }
+  return const_cast<void*>(pointer);  // device and host addresses of foreign memory are equal here
+}
+
+bool HostDevice::has_link_to(const HostDevice& peer) const {
+  return (shared_.options.links.at(facts_.ordinal) & bit(peer)) != 0;
+}
+
+Result<void> HostDevice::require_link_to(const HostDevice& peer) const {
+  if (has_link_to(peer)) return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "there is no link from device %u to device %u (capability peer.access)", facts_.ordinal,
+                    peer.facts().ordinal);
+}
+
+bool HostDevice::reaches(const Lock& /*held*/, const HostDevice& peer) const {
+  return &peer == this || ((enabled_peers_ | foreign_peers_) & bit(peer)) != 0;
+}
+
+Result<bool> HostDevice::can_access_peer(backend::Device& peer) {
+  const CurrentDevice current(facts_.ordinal);
+  return has_link_to(static_cast<HostDevice&>(peer));
+}
+
+Result<bool> HostDevice::enable_peer_access(backend::Device& peer) {
+  const CurrentDevice current(facts_.ordinal);
+  auto& other = static_cast<HostDevice&>(peer);
+  GPUMEM_TRY(require_not_lost());
+  GPUMEM_TRY(other.require_not_lost());
+  GPUMEM_TRY(require_link_to(other));
+  GPUMEM_TRY(shared_.options.require(EntryPoint::kPeerAccess));
+  GPUMEM_TRY(shared_.steps.take("peer_access"));
+  const Lock lock(shared_.mutex);
+  if ((foreign_peers_ & bit(other)) != 0) return false;
+  enabled_peers_ |= bit(other);
+  return true;
+}
+
+Result<void> HostDevice::disable_peer_access(backend::Device& peer) {
+  const CurrentDevice current(facts_.ordinal);
+  const Lock lock(shared_.mutex);
+  enabled_peers_ &= ~bit(static_cast<HostDevice&>(peer));
+  return {};
+}
+
+Result<void> HostDevice::set_foreign_peer_access(const HostDevice& peer, bool enabled) {
+  GPUMEM_TRY(require_link_to(peer));
+  const Lock lock(shared_.mutex);
+  if (enabled) {
+    foreign_peers_ |= bit(peer);
+  } else {
+    foreign_peers_ &= ~bit(peer);
+  }
+  return {};
+}
+
+}  // namespace gpumem::host

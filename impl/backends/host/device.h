@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// An emulated device: its budget of memory, its links to others, and whether it is lost.
+#pragma once
+
+#include <atomic>
+
+#include "backend/backend.h"
+#include "backends/host/allocation.h"
+#include "backends/host/queue.h"
+#include "backends/host/shared.h"
+
+namespace gpumem::host {
+
+class HostDevice final : public backend::Device {
+ public:
+  HostDevice(Shared& shared, Queues& queues, uint32_t ordinal);
+
+  bool lost() const override { return lost_.load(std::memory_order_acquire); }
+  Result<backend::MemoryAvailable> memory_available() override;
+  Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
+  Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
+  Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
+  Result<std::shared_ptr<backend::Event>> create_event(gpumem_event_flags flags) override;
+  Result<std::shared_ptr<backend::Event>> wrap_event(void* native, gpumem_event_flags flags) override;
+  Result<void*> foreign_device_pointer(const void* pointer) override;
+  Result<bool> can_access_peer(backend::Device& peer) override;
+  Result<bool> enable_peer_access(backend::Device& peer) override;
+  Result<void> disable_peer_access(backend::Device& peer) override;
+  backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
+
+  const std::atomic<bool>& lost_flag() const { return lost_; }
+  Result<void> require_not_lost() const;
+  // Pending work will not be run. `reason` goes into the messages of later failures; the first one counts.
+  void lose(const char* reason);
+
+  Budget& budget() { return budget_; }
+  bool has_link_to(const HostDevice& peer) const;
+  // Whether kernels may use the peer's memory now. Needs Shared::mutex held.
+  bool reaches(const Lock& held, const HostDevice& peer) const;
+  // UNSUPPORTED without a link.
+  Result<void> set_foreign_peer_access(const HostDevice& peer, bool enabled);
+
+ private:
+  Result<void> require_link_to(const HostDevice& peer) const;
+  // The one that stands for a native stream of null; made when it is first asked for.
+  Result<std::shared_ptr<Queue>> default_queue();
+  backend::Capability answer(gpumem_capability capability, const HostDevice* peer) const;
+
+  Shared& shared_;
+  Queues& queues_;
+  Budget budget_;
+  std::atomic<bool> lost_{false};
+  char lost_reason_[160] = "";            // written once, before lost_
+  std::shared_ptr<Queue> default_queue_;  // guarded by Shared::mutex
+  uint64_t enabled_peers_ = 0;            // bits of ordinals, switched on through the contract; guarded
+  uint64_t foreign_peers_ = 0;            // the same, by other code
+};
+
+}  // namespace gpumem::host

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/kernel.h"
+
+#include <cinttypes>
+
+#include "backends/host/device.h"
+#include "backends/host/host_backend.h"
+#include "platform/pages.h"
+
+namespace gpumem::host {
+
+namespace {
+
+thread_local backend::Kernel* running = nullptr;
+
+bool may_use(const Lock& held, const HostDevice& device, const Allocation& allocation, bool write) {
+  switch (allocation.kind) {
+    case GPUMEM_KIND_DEVICE:
+      return device.reaches(held, allocation.device);
+    case GPUMEM_KIND_REGISTERED:
+      return (&allocation.device == &device || (allocation.granted & GPUMEM_MEMORY_PORTABLE) != 0) &&
+             !(write && (allocation.granted & GPUMEM_MEMORY_READ_ONLY) != 0);
+    default:
+      return true;
+  }
+}
+
+bool mapped(const void* address, uint64_t size, bool write) {
+  return write ? platform::writable(address, size) : platform::readable(address, size);
+}
+
+}  // namespace
+
+backend::Kernel* current_kernel() { return running; }
+
+void RunningKernel::run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data) {
+  RunningKernel kernel(shared, queue);
+  running = &kernel;
+  function(reinterpret_cast<gpumem_host_kernel>(running), user_data);
+  running = nullptr;
+  const Lock lock(shared.mutex);
+  queue.timeline()->faulting = false;
+}
+
+Result<void*> RunningKernel::view(const void* address, uint64_t size, gpumem_access access) {
+  HostDevice& device = queue_.device();
+  GPUMEM_TRY(device.require_not_lost());
+  const bool write = access == GPUMEM_ACCESS_READWRITE;
+  if (void* const bytes = translate(address, size, write); bytes != nullptr) return bytes;
+  char reason[128];
+  std::snprintf(reason, sizeof reason, "a kernel had no right to %s %" PRIu64 " bytes at %p",
+                write ? "write" : "read", size, address);
+  {
+    const Lock lock(shared_.mutex);
+    queue_.timeline()->faulting = true;
+  }
+  device.lose(reason);
+  return device.require_not_lost().error();
+}
+
+void* RunningKernel::translate(const void* address, uint64_t size, bool write) {
+  const HostDevice& device = queue_.device();
+  std::shared_ptr<Allocation> allocation;
+  {
+    const Lock lock(shared_.mutex);
+    allocation = shared_.table.find(address);
+    if (allocation != nullptr) {
+      const uint64_t offset = address_of(address) - address_of(allocation->device_address);
+      if (size > allocation->size - offset || !may_use(lock, device, *allocation, write)) return nullptr;
+      used_.push_back(allocation);
+      if (shared_.options.strict) {
+        allocation->uses.prepare();
+        allocation->uses.advance(queue_.timeline(), queue_.timeline()->completed + 1);
+      }
+    }
+  }
+  if (allocation != nullptr) {
+    std::byte* const bytes =
+        allocation->bytes + (address_of(address) - address_of(allocation->device_address));
+    if (allocation->kind == GPUMEM_KIND_REGISTERED && !mapped(bytes, size, write)) return nullptr;
+    return bytes;
+  }
+  if (shared_.options.pageable && mapped(address, size, write)) return const_cast<void*>(address);
+  return nullptr;
+}
+
+}  // namespace gpumem::host

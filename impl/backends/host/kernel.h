@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A running kernel stand-in, whose views of memory are checked as a device's address translation would.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "backends/host/queue.h"
+
+namespace gpumem::host {
+
+class RunningKernel final : public backend::Kernel {
+ public:
+  RunningKernel(Shared& shared, Queue& queue) : shared_(shared), queue_(queue) {}
+
+  // A refused view loses the device (HST-4).
+  Result<void*> view(const void* address, uint64_t size, gpumem_access access) override;
+
+  static void run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data);
+
+ private:
+  // The bytes, or null if the device has no such right there.
+  void* translate(const void* address, uint64_t size, bool write);
+
+  Shared& shared_;
+  Queue& queue_;
+  std::vector<std::shared_ptr<Allocation>> used_;  // the views stay good until the kernel ends
+};
+
+}  // namespace gpumem::host

@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/memory.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <thread>
+
+#include "backends/host/current_device.h"
+#include "backends/host/device.h"
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "platform/numa.h"
+#include "platform/pages.h"
+
+namespace gpumem::host {
+
+namespace {
+
+constexpr int kFreshByte = 0xA5;                     // COM-14
+constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do no harm to a full system
+constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
+
+// The system lacks something for memory at a location; the location decides the class.
+Error located(Error error, Status exhausted) {
+  if (error.status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY || error.status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE) {
+    error.status = exhausted;
+  }
+  return error;
+}
+
+// Brings the pages of a view into being.
+Result<void> populate(Shared& shared, const Range& view, Status exhausted) {
+  GPUMEM_TRY(shared.steps.take("madvise"));
+  constexpr uint32_t kThreadsMax = 4;
+  const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
+  if (auto populated = platform::populate(view.address(), view.size(), threads); !populated) {
+    return located(populated.error(), exhausted);
+  }
+  return {};
+}
+
+// Puts untouched pages where they are wanted. True if the wanted node was granted.
+Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
+                   const backend::MemoryRequest& request) {
+  if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) == 0) {
+    const int32_t nearest = device.facts().numa_node;
+    if (platform::numa_node_count() > 1 && platform::numa_node_exists(nearest)) {
+      platform::prefer_node(view.address(), view.size(), nearest);
+    }
+    return false;
+  }
+  if (!platform::numa_node_exists(request.numa_node)) return true;  // a node that the options pretend
+  GPUMEM_TRY(shared.steps.take("mbind"));
+  if (auto bound = platform::bind_to_node(view.address(), view.size(), request.numa_node); !bound) {
+    if ((request.require & GPUMEM_MEMORY_NUMA_NODE) != 0) return bound.error();
+    return false;
+  }
+  return true;
+}
+
+// Locks pages in pieces. True if all are locked, false if the call may go on without.
+Result<bool> lock_in_pieces(Shared& shared, uint64_t begin, uint64_t end, gpumem_memory_flags require,
+                            PageLock* out) {
+  const bool required = (require & GPUMEM_MEMORY_PAGE_LOCKED) != 0;
+  if (shared.options.lock_mode == GPUMEM_HOST_LOCK_OFF) {
+    if (!required) return false;
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the instance was opened with locking off (capability pin.page_locked)");
+  }
+  PageLock lock(begin);
+  for (uint64_t at = begin; at < end;) {
+    at += std::min(shared.options.lock_piece, end - at);
+    GPUMEM_TRY(shared.steps.take("mlock"));
+    if (auto locked = lock.extend(at); !locked) {
+      if (required || shared.options.lock_mode == GPUMEM_HOST_LOCK_REQUIRE) return locked.error();
+      return false;
+    }
+  }
+  *out = std::move(lock);
+  return true;
+}
+
+// An address range for `size` bytes, inaccessible so far.
+Result<Range> reserve(Shared& shared, uint64_t size, uint64_t alignment, Status exhausted) {
+  GPUMEM_TRY(shared.steps.take("mmap"));
+  auto address = platform::reserve(size, std::max(alignment, platform::page_size()));
+  if (!address) return located(address.error(), exhausted);
+  return Range(*address, size);
+}
+
+Result<void*> map_file(Shared& shared, int file, uint64_t size, void* address, Status exhausted) {
+  GPUMEM_TRY(shared.steps.take("mmap"));
+  auto view = platform::map_file(file, size, address);
+  if (!view) return located(view.error(), exhausted);
+  return view;
+}
+
+Result<void> charge(Shared& shared, Allocation& allocation) {
+  Budget& budget = allocation.device.budget();
+  allocation.granted_size = round_up(allocation.size, shared.options.granularity);
+  if (allocation.charge.take(budget, allocation.granted_size)) return {};
+  return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                    "device %u has %" PRIu64 " of %" PRIu64 " bytes left, and %" PRIu64 " are needed",
+                    allocation.device.facts().ordinal, budget.available(), budget.total(),
+                    allocation.granted_size);
+}
+
+Status exhausted_status(const backend::MemoryRequest& request) {
+  return request.kind == GPUMEM_KIND_PINNED ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+                                            : GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+}
+
+// The pages themselves, as the private view shows them.
+Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
+                        Allocation& allocation) {
+  const bool pinned = request.kind == GPUMEM_KIND_PINNED;
+  const Status exhausted = exhausted_status(request);
+  auto view = map_file(shared, file, size, nullptr, exhausted);
+  if (!view) return view.error();
+  allocation.private_view = Range(*view, size);
+  allocation.bytes = static_cast<std::byte*>(*view);
+  if (pinned) {
+    auto placed = place(shared, allocation.device, allocation.private_view, request);
+    if (!placed) return placed.error();
+    if (*placed) {
+      allocation.granted |= GPUMEM_MEMORY_NUMA_NODE;
+      allocation.numa_node = request.numa_node;
+    }
+  }
+  if (pinned || shared.options.fill) GPUMEM_TRY(populate(shared, allocation.private_view, exhausted));
+  if (shared.options.fill) std::memset(*view, kFreshByte, size);
+  if (pinned) {
+    const uint64_t begin = address_of(*view);
+    auto locked = lock_in_pieces(shared, begin, begin + size, request.require, &allocation.page_lock);
+    if (!locked) return locked.error();
+    if (*locked) allocation.granted |= GPUMEM_MEMORY_PAGE_LOCKED;
+  }
+  return {};
+}
+
+// The addresses of the pages that are handed out.
+Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
+                            Allocation& allocation) {
+  const bool pinned = request.kind == GPUMEM_KIND_PINNED;
+  const Status exhausted = exhausted_status(request);
+  auto range = reserve(shared, size, request.alignment, exhausted);
+  if (!range) return range.error();
+  if (pinned || !shared.options.strict) {
+    auto mapped = map_file(shared, file, size, range->address(), exhausted);
+    if (!mapped) return mapped.error();
+  }
+  if (!pinned) {
+    allocation.device_range = std::move(*range);
+    allocation.device_address = allocation.device_range.address();
+    return {};
+  }
+  GPUMEM_TRY(populate(shared, *range, exhausted));
+  allocation.granted_size = size;
+  allocation.granted |= GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
+  allocation.host_range = std::move(*range);
+  allocation.host_address = allocation.device_address = allocation.host_range.address();
+  if (((request.require | request.prefer) & GPUMEM_MEMORY_WRITE_COMBINED) == 0) return {};
+  auto device_range = reserve(shared, size, request.alignment, exhausted);
+  if (!device_range) return device_range.error();
+  allocation.device_range = std::move(*device_range);
+  allocation.device_address = allocation.device_range.address();
+  allocation.granted |= GPUMEM_MEMORY_WRITE_COMBINED;
+  return {};
+}
+
+// Pages of a memory file, seen through a private view and through the addresses that are handed out.
+Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
+  const uint64_t size = round_up(request.size, platform::page_size());
+  const bool touched = request.kind == GPUMEM_KIND_PINNED || shared.options.fill;
+  const bool worth_asking = touched && size >= kLargeSize;
+  if (const uint64_t available = worth_asking ? platform::memory_available() : size; size > available) {
+    return make_error(exhausted_status(request),
+                      "the system has %" PRIu64 " bytes of memory available, and %" PRIu64 " are needed",
+                      available, size);
+  }
+  GPUMEM_TRY(shared.steps.take("memfd_create"));
+  auto file = platform::memory_file(size);
+  if (!file) return located(file.error(), exhausted_status(request));
+  const Cleanup close([&] { platform::close_file(*file); });  // the views keep the pages
+  GPUMEM_TRY(make_pages(shared, *file, size, request, allocation));
+  return make_addresses(shared, *file, size, request, allocation);
+}
+
+// Memory of the caller, which stays where it is.
+Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
+  const gpumem_memory_flags asked = request.require | request.prefer;
+  GPUMEM_TRY(shared.options.require(EntryPoint::kRegister));
+  if ((request.require & GPUMEM_MEMORY_IOMEMORY) != 0) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "emulated devices have no I/O memory (capability pin.register_iomemory)");
+  }
+  const platform::Mapping mapping = platform::probe(request.host_pointer, request.size);
+  if (mapping == platform::Mapping::kNone) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a page of the %" PRIu64 " bytes at %p is not mapped",
+                      request.size, request.host_pointer);
+  }
+  if (mapping == platform::Mapping::kReadOnly && (asked & GPUMEM_MEMORY_READ_ONLY) == 0) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "a page of the %" PRIu64 " bytes at %p is read-only: GPUMEM_MEMORY_READ_ONLY is needed",
+                      request.size, request.host_pointer);
+  }
+
+  const uint64_t address = address_of(request.host_pointer);
+  const uint64_t page = platform::page_size();
+  const uint64_t begin = round_down(address, page);
+  const uint64_t end = round_up(address + request.size, page);
+  const uint64_t pieces = (end - begin + shared.options.lock_piece - 1) / shared.options.lock_piece;
+  if (Budget& budget = shared.registrations; !allocation.registration.take(budget, pieces)) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "%" PRIu64 " of %" PRIu64 " registrations are left, and %" PRIu64 " are needed",
+                      budget.available(), budget.total(), pieces);
+  }
+  auto locked = lock_in_pieces(shared, begin, end, request.require, &allocation.page_lock);
+  if (!locked) return locked.error();
+  if (*locked) allocation.granted |= GPUMEM_MEMORY_PAGE_LOCKED;
+
+  constexpr gpumem_memory_flags kAsAsked =
+      GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY;
+  allocation.granted |= asked & kAsAsked;
+  allocation.granted_size = request.size;
+  allocation.bytes = static_cast<std::byte*>(request.host_pointer);
+  allocation.host_address = request.host_pointer;
+  if ((asked & GPUMEM_MEMORY_MAPPED) != 0 && shared.options.same_pointer) {
+    allocation.device_address = request.host_pointer;
+  } else if ((asked & GPUMEM_MEMORY_MAPPED) != 0) {
+    auto range = reserve(shared, end - begin, page, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+    if (!range) return range.error();
+    allocation.device_range = std::move(*range);
+    allocation.device_address = pointer_to(address_of(allocation.device_range.address()) + (address - begin));
+  }
+  return {};
+}
+
+// What only memory that is no longer in the table loses at once; its bytes end with the last work on them.
+void let_go(Shared& shared, Allocation& allocation) {
+  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
+    allocation.page_lock = PageLock();
+    allocation.registration = Charge();
+  }
+  shared.quarantine.add(std::move(allocation.host_range));
+  shared.quarantine.add(std::move(allocation.device_range));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
+                                             const backend::MemoryRequest& request) {
+  if (request.alignment > kAlignmentMax) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "an alignment above 2^40 cannot be met");
+  }
+  auto allocation = std::make_shared<Allocation>(device);
+  allocation->kind = request.kind;
+  allocation->size = request.size;
+  if (request.kind == GPUMEM_KIND_REGISTERED) {
+    GPUMEM_TRY(adopt_bytes(shared, request, *allocation));
+  } else {
+    if (request.kind == GPUMEM_KIND_DEVICE) GPUMEM_TRY(charge(shared, *allocation));
+    GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  }
+  return allocation;
+}
+
+Result<void> release(Shared& shared, Allocation& allocation) {
+  {
+    const Lock lock(shared.mutex);
+    if (!allocation.device.lost() && !allocation.uses.settled()) {
+      return make_error(GPUMEM_ERROR_BUSY,
+                        "work that uses the memory was not observed complete: synchronize its stream first");
+    }
+    shared.table.remove(allocation);
+  }
+  let_go(shared, allocation);
+  return {};
+}
+
+HostMemory::HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation)
+    : shared_(shared), allocation_(std::move(allocation)) {
+  facts_.host_pointer = allocation_->host_address;
+  facts_.device_pointer = allocation_->device_address;
+  facts_.granted_size = allocation_->granted_size;
+  facts_.granted = allocation_->granted;
+  facts_.numa_node = allocation_->numa_node;
+}
+
+HostMemory::~HostMemory() {
+  if (allocation_ == nullptr) return;
+  {
+    const Lock lock(shared_.mutex);
+    shared_.table.remove(*allocation_);
+  }
+  let_go(shared_, *allocation_);
+}
+
+Result<void> HostMemory::release() {
+  const CurrentDevice current(allocation_->device.facts().ordinal);
+  GPUMEM_TRY(host::release(shared_, *allocation_));
+  allocation_.reset();
+  return {};
+}
+
+Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevice& device,
+                                                       const backend::MemoryRequest& request) {
+  auto allocation = allocate(shared, device, request);
+  if (!allocation) return allocation.error();
+  const auto memory = std::make_shared<HostMemory>(shared, *allocation);
+  const Lock lock(shared.mutex);
+  shared.table.add(*allocation);
+  return std::shared_ptr<backend::Memory>(memory);
+}
+
+}  // namespace gpumem::host

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The options of a host instance after their check: every value is in its range, every default filled in.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "backend/backend.h"
+
+namespace gpumem::host {
+
+inline constexpr uint32_t kDevicesMax = 64;
+
+// Functions that can be treated as missing (COM-20); bits of Options::masked.
+enum class EntryPoint : uint32_t {
+  kLaunchHostFunction,
+  kWriteValue,
+  kWaitValue,
+  kRegister,
+  kCopy2d,
+  kFill2d,
+  kPeerAccess,
+};
+
+struct Options {
+  uint32_t device_count = 2;
+  bool strict = true;
+  uint64_t device_bytes = uint64_t{64} << 20;
+  uint64_t granularity = uint64_t{2} << 20;
+  bool pageable = false;
+  bool same_pointer = false;
+  int32_t lock_mode = GPUMEM_HOST_LOCK_TRY;
+  uint32_t numa_nodes = 0;  // 0: those of the machine
+  uint64_t register_count_max = 65500;
+  uint64_t lock_piece = uint64_t{256} << 20;
+  uint32_t quarantine = 64;
+  bool fill = true;
+  std::array<uint64_t, kDevicesMax> links{};  // bit e of links[d]: device d can reach device e
+  uint32_t masked = 0;
+
+  // SYMBOL_MISSING if the entry point is masked.
+  Result<void> require(EntryPoint entry_point) const;
+};
+
+// INVALID_ARGUMENT names the first option that is out of its range, and the range.
+Result<Options> check_options(const backend::HostOptions& options);
+
+// The same for equal options and ordinal, in every process (HST-7).
+std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal);
+
+}  // namespace gpumem::host

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Locks of the caller's pages. The system does not count them, so registrations that share a page, of one or
+// of several instances, are counted here (PIN-12).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "base/result.h"
+
+namespace gpumem::host {
+
+// Pages that are locked until the end of its life.
+class PageLock {
+ public:
+  explicit PageLock(uint64_t begin = 0) : begin_(begin), end_(begin) {}
+  PageLock(PageLock&& other) noexcept
+      : begin_(std::exchange(other.begin_, 0)), end_(std::exchange(other.end_, 0)) {}
+  PageLock& operator=(PageLock&& other) noexcept {
+    std::swap(begin_, other.begin_);
+    std::swap(end_, other.end_);
+    return *this;
+  }
+  ~PageLock();
+
+  // Locks the pages that follow, all or none, up to `end`.
+  Result<void> extend(uint64_t end);
+
+ private:
+  uint64_t begin_;
+  uint64_t end_;
+};
+
+}  // namespace gpumem::host

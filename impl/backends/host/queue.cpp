@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/queue.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "backends/host/device.h"
+#include "platform/thread.h"
+
+namespace gpumem::host {
+
+Queue::Queue(Shared& shared, HostDevice& device)
+    : shared_(shared), device_(device), timeline_(std::make_shared<Timeline>(device.lost_flag())) {}
+
+Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
+                            std::initializer_list<Allocation*> used) {
+  GPUMEM_TRY(device_.require_not_lost());
+  if (retired_)
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the stream was destroyed by the code that made it");
+  GPUMEM_TRY(shared_.steps.take("enqueue"));
+  // All that can run out of memory comes before the first change.
+  std::list<Operation> node;
+  node.push_back(std::move(operation));
+  const bool tracked = shared_.options.strict;
+  for (Allocation* const allocation : used) {
+    if (tracked && allocation != nullptr) allocation->uses.prepare();
+  }
+  const uint64_t number = ++timeline_->enqueued;
+  for (Allocation* const allocation : used) {
+    if (tracked && allocation != nullptr) allocation->uses.advance(timeline_, number);
+  }
+  operations_.splice(operations_.end(), node);
+  wake_.notify_one();
+  return {};
+}
+
+Result<void> Queue::enqueue(Operation operation, std::initializer_list<Allocation*> used) {
+  const Lock lock(shared_.mutex);
+  return enqueue(lock, std::move(operation), used);
+}
+
+Mark Queue::mark(const Lock& /*held*/) const { return {timeline_, timeline_->enqueued, before_}; }
+
+Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
+  Clock before = before_;
+  before.merge(mark.before);
+  before.prepare();
+  before.advance(mark.timeline, mark.number);
+  GPUMEM_TRY(enqueue(held,
+                     [this, timeline = mark.timeline, number = mark.number]() -> Result<void> {
+                       Lock lock(shared_.mutex);
+                       shared_.progress.wait(lock,
+                                             [&] { return timeline->completed >= number || device_.lost(); });
+                       return {};
+                     },
+                     {}));
+  before_ = std::move(before);
+  return {};
+}
+
+void Queue::retire(const Lock& /*held*/) {
+  retired_ = true;
+  wake_.notify_one();
+}
+
+bool Queue::retired(const Lock& /*held*/) const { return retired_; }
+
+void Queue::hold_until(const std::function<bool()>& done) {
+  constexpr std::chrono::microseconds kLongestPause{500};
+  std::chrono::microseconds pause{10};
+  Lock lock(shared_.mutex);
+  while (!done()) {
+    abandoned_ = device_.lost() || shared_.closing;
+    if (abandoned_) return;
+    shared_.progress.wait_for(lock, pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+}
+
+void Queue::run() {
+  pthread_setname_np(pthread_self(), "gpumem-stream");
+  Lock lock(shared_.mutex);
+  for (;;) {
+    wake_.wait(lock, [this] { return !operations_.empty() || retired_ || shared_.closing; });
+    if (operations_.empty()) return;
+    std::list<Operation> current;
+    current.splice(current.end(), operations_, operations_.begin());
+    const bool wanted = !device_.lost() && !abandoned_;
+    lock.unlock();
+    Result<void> result;
+    if (wanted) result = current.front()();
+    current.clear();  // lets go of its memory before anyone can observe that it is over
+    lock.lock();
+    const uint64_t number = ++timeline_->completed;
+    if (!result && !timeline_->failure) timeline_->failure = {number, result.error()};
+    shared_.progress.notify_all();
+  }
+}
+
+void Queues::stop() {
+  {
+    const Lock lock(shared_.mutex);
+    shared_.closing = true;
+    shared_.progress.notify_all();
+    for (Worker& worker : workers_)
+      worker.queue->wake(lock);
+  }
+  for (Worker& worker : workers_)
+    worker.thread.join();
+  workers_.clear();
+}
+
+Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_natively) {
+  std::list<Worker> finished;
+  {
+    const Lock lock(shared_.mutex);
+    for (auto worker = workers_.begin(); worker != workers_.end();) {
+      const auto next = std::next(worker);
+      if (worker->finished) finished.splice(finished.end(), workers_, worker);
+      worker = next;
+    }
+  }
+  for (Worker& worker : finished)
+    worker.thread.join();
+
+  GPUMEM_TRY(device.require_not_lost());
+  GPUMEM_TRY(shared_.steps.take("pthread_create"));
+  auto queue = std::make_shared<Queue>(shared_, device);
+  queue->made_natively = made_natively;
+  std::list<Worker> started(1);
+  Worker& worker = started.front();
+  worker.queue = queue;
+  worker.thread = platform::start_thread([this, &worker, queue] {
+    queue->run();
+    const Lock lock(shared_.mutex);
+    worker.finished = true;
+  });
+  const Lock lock(shared_.mutex);
+  workers_.splice(workers_.end(), started);
+  return queue;
+}
+
+Result<std::shared_ptr<Queue>> Queues::find(const HostDevice& device, const void* native) {
+  const Lock lock(shared_.mutex);
+  for (Worker& worker : workers_) {
+    Queue& queue = *worker.queue;
+    if (&queue == native && &queue.device() == &device && !queue.retired(lock)) return worker.queue;
+  }
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u has no native stream %p",
+                    device.facts().ordinal, native);
+}
+
+}  // namespace gpumem::host

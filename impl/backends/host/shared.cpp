@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/shared.h"
+
+#include <chrono>
+
+#include "backends/host/device.h"
+
+namespace gpumem::host {
+
+Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns) {
+  // Longer than a process lives, and still no danger for the arithmetic of the clock.
+  constexpr uint64_t kLongest = uint64_t{1} << 61;
+  Timeline& timeline = *mark.timeline;
+  // A kernel that has lost the device may still use what its caller lent to it.
+  const auto over = [&] {
+    return timeline.completed >= mark.number || (device.lost() && !timeline.faulting);
+  };
+  std::unique_lock lock(mutex);
+  if (timeout_ns == 0) {
+    if (!over()) return false;
+  } else if (timeout_ns >= kLongest) {
+    progress.wait(lock, over);
+  } else {
+    const auto limit = std::chrono::nanoseconds(static_cast<int64_t>(timeout_ns));
+    if (!progress.wait_for(lock, limit, over)) return false;
+  }
+  GPUMEM_TRY(device.require_not_lost());
+  if (timeline.observed < mark.number) timeline.observed = mark.number;
+  mark.before.observe();
+  if (timeline.failure && timeline.failure->number <= mark.number) {
+    const Error error = timeline.failure->error;
+    timeline.failure.reset();
+    return error;
+  }
+  return true;
+}
+
+}  // namespace gpumem::host

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/stream.h"
+
+#include <atomic>
+
+#include "backends/host/current_device.h"
+#include "backends/host/device.h"
+#include "backends/host/event.h"
+#include "backends/host/kernel.h"
+#include "backends/host/transfer.h"
+
+namespace gpumem::host {
+
+namespace {
+
+template <class T>
+bool holds(T word, T value, gpumem_wait_value condition) {
+  switch (condition) {
+    case GPUMEM_WAIT_VALUE_GEQ:
+      return static_cast<std::make_signed_t<T>>(static_cast<T>(word - value)) >= 0;
+    case GPUMEM_WAIT_VALUE_EQ:
+      return word == value;
+    case GPUMEM_WAIT_VALUE_AND:
+      return (word & value) != 0;
+    default:
+      return static_cast<T>(~(word | value)) != 0;
+  }
+}
+
+template <class T>
+std::atomic_ref<T> word_at(const Rectangle& word) {
+  return std::atomic_ref<T>(*reinterpret_cast<T*>(word.bytes.first));
+}
+
+}  // namespace
+
+HostStream::HostStream(Shared& shared, std::shared_ptr<Queue> queue, void* native, int32_t priority,
+                       bool owned)
+    : shared_(shared), queue_(std::move(queue)), native_(native), priority_(priority), owned_(owned) {
+  const Lock lock(shared_.mutex);
+  ++queue_->timeline()->handles;
+}
+
+HostStream::~HostStream() {
+  if (!released_) (void)release();
+}
+
+Result<void> HostStream::release() {
+  const Lock lock(shared_.mutex);
+  if (std::exchange(released_, true)) return {};
+  --queue_->timeline()->handles;
+  if (owned_) queue_->retire(lock);
+  return {};
+}
+
+Result<bool> HostStream::is_capturing() {
+  const Lock lock(shared_.mutex);
+  return queue_->capturing;
+}
+
+Result<void> HostStream::copy(const backend::CopyRequest& request) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  if (request.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
+  auto destination =
+      resolve(shared_, request.destination, request.destination_pitch, request.width, request.height);
+  if (!destination) return destination.error();
+  auto source = resolve(shared_, request.source, request.source_pitch, request.width, request.height);
+  if (!source) return source.error();
+  if (request.source_order == GPUMEM_SOURCE_ORDER_DURING_CALL) {
+    GPUMEM_TRY(shared_.steps.take("malloc"));
+    source = stage(*source);
+    if (!source) return source.error();
+  }
+  return queue_->enqueue([to = *destination, from = *source] { return host::copy(to, from); },
+                         {destination->bytes.allocation.get(), source->bytes.allocation.get()});
+}
+
+Result<void> HostStream::fill(const backend::FillRequest& request) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  if (request.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
+  auto destination = resolve(shared_, request.destination, request.pitch, request.width, request.height);
+  if (!destination) return destination.error();
+  return queue_->enqueue([to = *destination, value = request.value,
+                          size = request.value_size] { return host::fill(to, value, size); },
+                         {destination->bytes.allocation.get()});
+}
+
+Result<void> HostStream::wait_event(backend::Event& event) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  const Lock lock(shared_.mutex);
+  const auto record = static_cast<HostEvent&>(event).latest();
+  if (record == nullptr) return queue_->device().require_not_lost();
+  return queue_->wait_for(lock, record->mark);
+}
+
+Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
+  return queue_->enqueue(
+      [function, user_data]() -> Result<void> {
+        function(user_data);
+        return {};
+      },
+      {});
+}
+
+Result<void> HostStream::launch_kernel(gpumem_host_kernel_function function, void* user_data) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  return queue_->enqueue(
+      [this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
+        RunningKernel::run(shared, *this_queue, function, user_data);
+        return {};
+      },
+      {});
+}
+
+Result<void> HostStream::write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  GPUMEM_TRY(shared_.options.require(EntryPoint::kWriteValue));
+  auto to = resolve(shared_, word, value_size, value_size, 1);
+  if (!to) return to.error();
+  return queue_->enqueue(
+      [to = *to, value]() -> Result<void> {
+        GPUMEM_TRY(require_reachable(to, Use::kWrite));
+        if (to.width == sizeof(uint32_t)) {
+          word_at<uint32_t>(to).store(static_cast<uint32_t>(value), std::memory_order_release);
+        } else {
+          word_at<uint64_t>(to).store(value, std::memory_order_release);
+        }
+        return {};
+      },
+      {to->bytes.allocation.get()});
+}
+
+Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+                                    gpumem_wait_value condition) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  GPUMEM_TRY(shared_.options.require(EntryPoint::kWaitValue));
+  auto from = resolve(shared_, word, value_size, value_size, 1);
+  if (!from) return from.error();
+  return queue_->enqueue(
+      [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
+        Result<void> reached;
+        queue->hold_until([&] {
+          reached = require_reachable(from, Use::kRead);
+          if (!reached) return true;
+          if (from.width == sizeof(uint32_t)) {
+            const uint32_t now = word_at<uint32_t>(from).load(std::memory_order_acquire);
+            return holds(now, static_cast<uint32_t>(value), condition);
+          }
+          return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
+        });
+        return reached;
+      },
+      {from->bytes.allocation.get()});
+}
+
+Result<bool> HostStream::query() { return synchronize(0); }
+
+Result<bool> HostStream::synchronize(uint64_t timeout_ns) {
+  const CurrentDevice current(queue_->device().facts().ordinal);
+  Mark mark;
+  {
+    const Lock lock(shared_.mutex);
+    mark = queue_->mark(lock);
+  }
+  return shared_.await(queue_->device(), mark, timeout_ns);
+}
+
+}  // namespace gpumem::host

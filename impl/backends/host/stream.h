@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A stream of the contract: a way to a queue, with the operations that can be put into it.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "backends/host/queue.h"
+
+namespace gpumem::host {
+
+class HostStream final : public backend::Stream {
+ public:
+  // `owned`: the queue ends with this stream.
+  HostStream(Shared& shared, std::shared_ptr<Queue> queue, void* native, int32_t priority, bool owned);
+  ~HostStream() override;
+
+  void* native() const override { return native_; }
+  int32_t priority() const override { return priority_; }
+  Result<bool> is_capturing() override;
+  Result<void> copy(const backend::CopyRequest& request) override;
+  Result<void> fill(const backend::FillRequest& request) override;
+  Result<void> wait_event(backend::Event& event) override;
+  Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
+  Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
+  Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+                          gpumem_wait_value condition) override;
+  Result<bool> query() override;
+  Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<void> release() override;
+
+  Queue& queue() { return *queue_; }
+  Result<void> launch_kernel(gpumem_host_kernel_function function, void* user_data);
+
+ private:
+  Shared& shared_;
+  const std::shared_ptr<Queue> queue_;
+  void* const native_;
+  const int32_t priority_;
+  const bool owned_;
+  bool released_ = false;  // guarded by Shared::mutex
+};
+
+}  // namespace gpumem::host

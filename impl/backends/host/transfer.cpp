@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/transfer.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "backends/host/memory.h"
+#include "platform/pages.h"
+
+namespace gpumem::host {
+
+namespace {
+
+// Nothing is read or written between the rows, but usually everything is mapped and asked for in one go.
+bool reachable(const Rectangle& rectangle, Use use) {
+  const auto ask = use == Use::kRead ? platform::readable : platform::writable;
+  const std::byte* const first = rectangle.bytes.first;
+  if (ask(first, rectangle.pitch * (rectangle.height - 1) + rectangle.width)) return true;
+  for (uint64_t row = 0; row < rectangle.height; ++row) {
+    if (!ask(first + row * rectangle.pitch, rectangle.width)) return false;
+  }
+  return true;
+}
+
+template <class T>
+void fill_rows(const Rectangle& destination, T value) {
+  for (uint64_t row = 0; row < destination.height; ++row) {
+    std::byte* const first = destination.bytes.first + row * destination.pitch;
+    std::fill_n(reinterpret_cast<T*>(first), destination.width / sizeof(T), value);
+  }
+}
+
+}  // namespace
+
+Result<void> require_reachable(const Rectangle& rectangle, Use use) {
+  if (!rectangle.bytes.lent() || reachable(rectangle, use)) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "the %s memory at %p is not mapped any more so that it can be %s",
+                    rectangle.bytes.allocation == nullptr ? "pageable" : "registered",
+                    static_cast<void*>(rectangle.bytes.first), use == Use::kRead ? "read" : "written");
+}
+
+Result<Rectangle> resolve(Shared& shared, const backend::Operand& operand, uint64_t pitch, uint64_t width,
+                          uint64_t height) {
+  Rectangle rectangle{{}, height > 1 ? pitch : width, width, height};
+  Bytes& bytes = rectangle.bytes;
+  if (operand.kind == GPUMEM_KIND_PAGEABLE) {
+    bytes.first = static_cast<std::byte*>(operand.address);
+  } else if (operand.kind == GPUMEM_KIND_FOREIGN) {
+    const std::lock_guard lock(shared.mutex);
+    bytes.allocation = shared.table.find(operand.address);
+    if (bytes.allocation == nullptr || bytes.allocation->foreign_id == 0) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "the foreign memory at %p is gone", operand.address);
+    }
+    bytes.first = bytes.allocation->bytes +
+                  (address_of(operand.address) - address_of(bytes.allocation->device_address));
+  } else {
+    bytes.allocation = static_cast<HostMemory&>(*operand.memory).allocation();
+    bytes.first = bytes.allocation->bytes + operand.offset;
+    const uint64_t extent = rectangle.pitch * (height - 1) + width;
+    if (bytes.lent() && !platform::mapped(bytes.first, extent)) {
+      return make_error(GPUMEM_ERROR_INVALID_STATE,
+                        "a page of the registered memory at %p is not mapped any more",
+                        static_cast<void*>(bytes.first));
+    }
+  }
+  return rectangle;
+}
+
+Result<void> copy(const Rectangle& destination, const Rectangle& source) {
+  GPUMEM_TRY(require_reachable(source, Use::kRead));
+  GPUMEM_TRY(require_reachable(destination, Use::kWrite));
+  const bool gapless = destination.pitch == destination.width && source.pitch == source.width;
+  const uint64_t width = gapless ? source.width * source.height : source.width;
+  for (uint64_t row = 0; row < (gapless ? 1 : source.height); ++row) {
+    std::memcpy(destination.bytes.first + row * destination.pitch, source.bytes.first + row * source.pitch,
+                width);
+  }
+  return {};
+}
+
+Result<void> fill(const Rectangle& destination, uint32_t value, uint32_t value_size) {
+  GPUMEM_TRY(require_reachable(destination, Use::kWrite));
+  switch (value_size) {
+    case 1:
+      fill_rows(destination, static_cast<uint8_t>(value));
+      break;
+    case 2:
+      fill_rows(destination, static_cast<uint16_t>(value));
+      break;
+    default:
+      fill_rows(destination, value);
+      break;
+  }
+  return {};
+}
+
+Result<Rectangle> stage(const Rectangle& source) {
+  Rectangle staged{{}, source.width, source.width, source.height};
+  staged.bytes.staging = std::make_unique_for_overwrite<std::byte[]>(source.width * source.height);
+  staged.bytes.first = staged.bytes.staging.get();
+  GPUMEM_TRY(copy(staged, source));
+  return staged;
+}
+
+}  // namespace gpumem::host

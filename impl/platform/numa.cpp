@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/numa.h"
+
+#include <linux/mempolicy.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+
+#include "platform/pages.h"
+
+namespace gpumem::platform {
+
+namespace {
+
+constexpr int32_t kNodesMax = 1024;  // as many as the kernel can be built for
+
+bool set_policy(void* address, uint64_t size, int policy, int32_t node) {
+  constexpr auto kBits = static_cast<int32_t>(8 * sizeof(unsigned long));
+  std::array<unsigned long, kNodesMax / kBits> mask{};
+  mask.at(static_cast<size_t>(node / kBits)) = 1UL << (node % kBits);
+  // The kernel looks at one bit less than it is told.
+  return syscall(SYS_mbind, address, size, policy, mask.data(), kNodesMax + 1L, 0) == 0;
+}
+
+}  // namespace
+
+bool numa_node_exists(int32_t node) {
+  if (node < 0 || node >= kNodesMax) return false;
+  char path[64];
+  std::snprintf(path, sizeof path, "/sys/devices/system/node/node%d", node);
+  if (access(path, F_OK) == 0) return true;
+  return node == 0 && access("/sys/devices/system/node/node0", F_OK) != 0;
+}
+
+uint32_t numa_node_count() {
+  static const uint32_t count = [] {
+    uint32_t found = 0;
+    for (int32_t node = 0; node < 64; ++node) {
+      if (numa_node_exists(node)) ++found;
+    }
+    return found == 0 ? 1 : found;
+  }();
+  return count;
+}
+
+Result<void> bind_to_node(void* address, uint64_t size, int32_t node) {
+  if (set_policy(address, size, MPOL_BIND, node)) return {};
+  const int error = errno;
+  const Status status = error == ENOMEM  ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+                        : error == EPERM ? GPUMEM_ERROR_PERMISSION_DENIED
+                                         : GPUMEM_ERROR_UNSUPPORTED;
+  return system_error(status, error, "mbind", "the memory cannot be bound to the NUMA node");
+}
+
+void prefer_node(void* address, uint64_t size, int32_t node) {
+  set_policy(address, size, MPOL_PREFERRED, node);
+}
+
+int32_t node_of(const void* address) {
+  int node = -1;
+  if (syscall(SYS_get_mempolicy, &node, nullptr, 0UL, address, MPOL_F_NODE | MPOL_F_ADDR) != 0) return -1;
+  return node;
+}
+
+}  // namespace gpumem::platform

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/pages.h"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "base/arithmetic.h"
+#include "platform/thread.h"
+
+// Newer than some C libraries.
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace gpumem::platform {
+
+namespace {
+
+constexpr uint64_t kWordSize = 8;
+
+// The kernel does the access, so that a fault comes back as an error. It reads the signal set before it
+// refuses the unknown operation.
+bool word_readable(uint64_t address) {
+  constexpr int kUnknownOperation = -1;
+  syscall(SYS_rt_sigprocmask, kUnknownOperation, pointer_to(round_down(address, kWordSize)), nullptr,
+          kWordSize);
+  return errno != EFAULT;
+}
+
+// Lets the kernel write a word atomically with what it contains. Nobody waits for the other word, and a
+// waiter that happens to sleep on this one sees at worst a wake-up without cause.
+bool word_writable(uint64_t address) {
+  constexpr uint32_t kOrWithZero = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0x555);
+  uint32_t nobody = 0;
+  return syscall(SYS_futex, &nobody, FUTEX_WAKE_OP | FUTEX_PRIVATE_FLAG, 0, 0L,
+                 pointer_to(round_down(address, kWordSize)), kOrWithZero) >= 0;
+}
+
+// One call for the whole range where the kernel has it (5.14) and the mapping allows it; otherwise page by
+// page.
+template <class F>
+bool every_page(const void* address, uint64_t size, int populate_advice, F allowed) {
+  const uint64_t page = page_size();
+  const uint64_t begin = round_down(address_of(address), page);
+  const uint64_t last = round_down(address_of(address) + size - 1, page);
+  if (begin != last && madvise(pointer_to(begin), last - begin + page, populate_advice) == 0) return true;
+  for (uint64_t at = begin;; at += page) {
+    if (!allowed(at)) return false;
+    if (at == last) return true;
+  }
+}
+
+Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, Status status,
+                  const char* what) {
+  // More than is needed, cut down to the aligned part.
+  const uint64_t slack = alignment > page_size() ? alignment - page_size() : 0;
+  void* const start = add_wraps(size, slack) ? (errno = ENOMEM, MAP_FAILED)
+                                             : mmap(nullptr, size + slack, protection,
+                                                    MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (start == MAP_FAILED) return system_error(status, errno, "mmap", what);
+  const uint64_t begin = round_up(address_of(start), alignment);
+  const uint64_t head = begin - address_of(start);
+  if (head != 0) munmap(start, head);
+  if (slack != head) munmap(pointer_to(begin + size), slack - head);
+  if (madvise(pointer_to(begin), size, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    munmap(pointer_to(begin), size);
+    return system_error(status, error, "madvise", what);
+  }
+  return pointer_to(begin);
+}
+
+uint64_t number_in(const std::string& path, const char* key) {
+  FILE* const file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return UINT64_MAX;
+  uint64_t number = UINT64_MAX;
+  char line[256];
+  while (number == UINT64_MAX && std::fgets(line, sizeof line, file) != nullptr) {
+    const size_t length = std::strlen(key);
+    unsigned long long value = 0;
+    if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%llu", &value) == 1)
+      number = value;
+  }
+  std::fclose(file);
+  return number;
+}
+
+// Path of the process in the unified hierarchy of control groups; "/" in a container, empty if there is none.
+std::string control_group() {
+  FILE* const file = std::fopen("/proc/self/cgroup", "re");
+  if (file == nullptr) return "";
+  std::string path;
+  char line[4096];
+  while (path.empty() && std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::strncmp(line, "0::", 3) == 0) path.assign(line + 3, std::strcspn(line + 3, "\n"));
+  }
+  std::fclose(file);
+  return path;
+}
+
+}  // namespace
+
+uint64_t page_size() {
+  static const auto size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
+Error system_error(Status status, int error_number, const char* entry_point, const char* what) {
+  const char* const name = strerrorname_np(error_number);
+  const char* const text = strerrordesc_np(error_number);
+  return make_error(status, "%s: %s", what, text == nullptr ? "unknown error" : text)
+      .from_native(GPUMEM_NATIVE_ERRNO, error_number, name == nullptr ? "" : name, entry_point);
+}
+
+Result<int> memory_file(uint64_t size) {
+  constexpr const char* kWhat = "no file of anonymous memory can be made";
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  int file = memfd_create("gpumem", kFlags | MFD_NOEXEC_SEAL);
+  if (file < 0 && errno == EINVAL) file = memfd_create("gpumem", kFlags);  // before Linux 6.3
+  if (file < 0) {
+    const bool limit = errno == EMFILE || errno == ENFILE;
+    return system_error(limit ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
+                        "memfd_create", kWhat);
+  }
+  const char* failed = nullptr;
+  if (size > kSizeMax) {
+    errno = EFBIG;
+    failed = "ftruncate";
+  } else if (ftruncate(file, static_cast<off_t>(size)) != 0) {
+    failed = "ftruncate";
+  } else if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    failed = "fcntl";
+  }
+  if (failed == nullptr) return file;
+  const int error = errno;
+  close(file);
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, failed, kWhat);
+}
+
+void close_file(int file_descriptor) { close(file_descriptor); }
+
+Result<void*> reserve(uint64_t size, uint64_t alignment) {
+  return map(size, alignment, PROT_NONE, MAP_NORESERVE, GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+             "no address range of that size is free");
+}
+
+Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
+  return map(size, alignment, PROT_READ | PROT_WRITE, 0, GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+             "the system has not enough memory");
+}
+
+Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
+  constexpr const char* kWhat = "the memory cannot be mapped";
+  void* const view = mmap(address, size, PROT_READ | PROT_WRITE,
+                          MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED), file_descriptor, 0);
+  if (view == MAP_FAILED) return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
+  if (madvise(view, size, MADV_DONTFORK) == 0) return view;
+  const int error = errno;
+  if (address == nullptr) {
+    munmap(view, size);
+  } else {
+    (void)make_inaccessible(view, size);
+  }
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", kWhat);
+}
+
+Result<void> make_inaccessible(void* address, uint64_t size) {
+  constexpr const char* kWhat = "the address range cannot be made inaccessible";
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(address, size, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) {
+    return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
+  }
+  if (madvise(address, size, MADV_DONTFORK) != 0) {
+    return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
+  }
+  return {};
+}
+
+void keep_from_children(void* address, uint64_t size) { (void)madvise(address, size, MADV_DONTFORK); }
+
+void give_to_children(void* address, uint64_t size) { (void)madvise(address, size, MADV_DOFORK); }
+
+void unmap(void* address, uint64_t size) { munmap(address, size); }
+
+Result<void> populate(void* address, uint64_t size, uint32_t threads) {
+  constexpr uint64_t kChunk = uint64_t{32} << 20;
+  std::atomic<uint64_t> next{0};
+  std::atomic<int> error{0};
+  const auto work = [&] {
+    for (uint64_t offset = next.fetch_add(kChunk); offset < size && error == 0;
+         offset = next.fetch_add(kChunk)) {
+      void* const chunk = pointer_to(address_of(address) + offset);
+      const uint64_t length = std::min(kChunk, size - offset);
+      if (madvise(chunk, length, MADV_POPULATE_WRITE) == 0) continue;
+      const int reason = errno;
+      // An older kernel does not know the advice; the probe writes without changing.
+      if (reason != EINVAL || !writable(chunk, length)) error = reason;
+    }
+  };
+  const uint64_t helpful = std::min<uint64_t>(threads, (size + kChunk - 1) / kChunk);
+  std::vector<std::thread> helpers;
+  helpers.reserve(helpful);
+  try {
+    while (helpers.size() + 1 < helpful)
+      helpers.push_back(start_thread(work));
+  } catch (const std::system_error&) {
+    // Fewer threads do the same work.
+  }
+  work();
+  for (std::thread& helper : helpers)
+    helper.join();
+  if (error == 0) return {};
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise",
+                      "the pages cannot be brought into memory");
+}
+
+uint64_t memory_available() {
+  const uint64_t kibibytes = number_in("/proc/meminfo", "MemAvailable:");
+  uint64_t available = kibibytes > UINT64_MAX / 1024 ? UINT64_MAX : kibibytes * 1024;
+  // The limits of the process's control group and of all groups around it; the last one is a container's.
+  for (std::string folder = "/sys/fs/cgroup" + control_group();; folder.resize(folder.rfind('/'))) {
+    const uint64_t limit = number_in(folder + "/memory.max", "");
+    const uint64_t used = number_in(folder + "/memory.current", "");
+    if (limit != UINT64_MAX && used != UINT64_MAX)
+      available = std::min(available, limit - std::min(limit, used));
+    if (folder.size() <= std::strlen("/sys/fs/cgroup")) break;
+  }
+  return available;
+}
+
+// By number, because the sanitizers turn the functions of the C library into nothing.
+Result<void> lock(void* address, uint64_t size) {
+  if (syscall(SYS_mlock, address, size) == 0) return {};
+  const int error = errno;
+  if (error == ENOMEM || error == EPERM) {
+    return system_error(
+        GPUMEM_ERROR_LIMIT_EXCEEDED, error, "mlock",
+        "the pages cannot be locked within RLIMIT_MEMLOCK (ulimit -l); raise it or lock less");
+  }
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "mlock", "the pages cannot be locked");
+}
+
+void unlock(void* address, uint64_t size) { syscall(SYS_munlock, address, size); }
+
+void use_huge_pages(void* address, uint64_t size) { madvise(address, size, MADV_HUGEPAGE); }
+
+bool readable(const void* address, uint64_t size) {
+  return every_page(address, size, MADV_POPULATE_READ, word_readable);
+}
+
+bool writable(const void* address, uint64_t size) {
+  return every_page(address, size, MADV_POPULATE_WRITE, word_writable);
+}
+
+bool mapped(const void* address, uint64_t size) {
+  const uint64_t page = page_size();
+  const uint64_t end = round_up(address_of(address) + size, page);
+  unsigned char present[4096];
+  uint64_t step = 0;
+  for (uint64_t at = round_down(address_of(address), page); at < end; at += step) {
+    step = std::min(end - at, sizeof present * page);
+    if (mincore(pointer_to(at), step, present) != 0) return false;
+  }
+  return true;
+}
+
+Mapping probe(const void* address, uint64_t size) {
+  if (writable(address, size)) return Mapping::kWritable;
+  return readable(address, size) ? Mapping::kReadOnly : Mapping::kNone;
+}
+
+}  // namespace gpumem::platform

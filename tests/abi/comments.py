@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Every exported function says what a caller must know. Usage: comments.py HEADER..."""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from tap import Tap
+import public_headers
+
+_COMMANDS = r"\\(?:param|retval|return|handles|blocking|threads|owner|since)\b"
+
+
+def missing_parts(function):
+    if function.comment is None:
+        return ["no documentation comment"]
+    text = re.sub(r"^\s*\* ?", "", function.comment, flags=re.MULTILINE)
+    missing = []
+    if not re.match(r"\s*[A-Z][^\\]*?[.:](\s|$)", text):
+        missing.append("no sentence at the start that says what it does")
+    documented = re.findall(r"\\param(?:\[[\w,]+\])?\s+(\w+)", text)
+    missing += [f"\\param {name} is missing" for name in function.parameters if name not in documented]
+    missing += [f"\\param {name} names no parameter" for name in documented if name not in function.parameters]
+    if function.returns == "gpumem_status":
+        statuses = re.findall(r"\\retval\s+(\w+)", text)
+        if "GPUMEM_SUCCESS" not in statuses:
+            missing.append("\\retval GPUMEM_SUCCESS is missing")
+        missing += [f"\\retval {s} stands twice" for s in sorted(set(statuses)) if statuses.count(s) > 1]
+    elif function.returns != "void" and not re.search(r"\\returns?\s", text):
+        missing.append("\\return is missing")
+    missing += [f"{command} stands inside a line" for command in re.findall(rf"\S.*?[^\s`].*?({_COMMANDS})", text)]
+    for part in (r"\blocking{", r"\threads{", r"\since "):
+        if part not in text:
+            missing.append(f"{part.rstrip(' {')} is missing")
+    return missing
+
+
+def self_check():
+    """A comment that lacks everything is found."""
+    with tempfile.TemporaryDirectory() as folder:
+        header = Path(folder) / "bad.h"
+        header.write_text("/** \n * \\param b wrong \\return name\n */\nGPUMEM_API gpumem_status gpumem_bad(int a);\n"
+                          "GPUMEM_API void gpumem_bare(void);\n", encoding="utf-8")
+        bad, bare = public_headers.functions([header])
+        found = missing_parts(bad) + missing_parts(bare)
+        expected = ["no sentence", "\\param a", "\\param b", "\\retval", "\\blocking", "\\threads", "\\since", "\\return stands",
+                    "no documentation"]
+        return [f"a missing part was not noticed: {part}" for part in expected
+                if not any(line.startswith(part) for line in found)]
+
+
+def main():
+    headers = sys.argv[1:]
+    tap = Tap()
+    tap.check("the test notices missing parts", self_check())
+    functions = public_headers.functions(headers)
+    marks = public_headers.export_marks(headers)
+    tap.check("every GPUMEM_API declaration was understood",
+              [] if marks == len(functions) else [f"{marks} declarations, {len(functions)} understood"])
+    for function in functions:
+        tap.check(function.name, missing_parts(function))
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Every public header compiles alone, in each language standard, without a warning; and two translation units that
+include all of them link. Usage: header_matrix.py INCLUDE_FOLDER HEADER..."""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tap import Tap
+import public_headers
+
+WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wundef", "-Werror"]
+# Standard names that the oldest supported compilers know.
+STANDARDS = {"c": ["c99", "c11", "c17", "c2x"], "c++": ["c++11", "c++14", "c++17", "c++20", "c++2b"]}
+COMPILERS = {"gcc": {"c": "gcc", "c++": "g++"}, "clang": {"c": "clang", "c++": "clang++"}}
+EMPTY = "typedef int nothing;\n"
+SHADOW = "int shadow(int a);\nint shadow(int a) { { int a = 1; return a; } }\n"
+ALLOWED_SYSTEM = {"<stddef.h>", "<stdint.h>"}
+
+
+def compile_text(compiler, language, standard, include, text, extra=("-fsyntax-only",)):
+    command = [compiler, "-x", language, f"-std={standard}", *WARNINGS, f"-I{include}", *extra, "-"]
+    return subprocess.run(command, input=text, text=True, capture_output=True, check=False)
+
+
+def link_twice(compiler, language, standard, include, text):
+    with tempfile.TemporaryDirectory() as folder:
+        objects = []
+        for unit, body in (("a", text), ("b", text + "int main(void) { return 0; }\n")):
+            objects.append(str(Path(folder) / f"{unit}.o"))
+            result = compile_text(compiler, language, standard, include, body, ("-c", "-o", objects[-1]))
+            if result.returncode:
+                return result.stderr
+        return subprocess.run([compiler, *objects, "-o", str(Path(folder) / "linked")], text=True,
+                              capture_output=True, check=False).stderr
+
+
+def main():
+    include, headers = sys.argv[1], [Path(name) for name in sys.argv[2:]]
+    tap = Tap()
+
+    own = {f'"{path.name}"' for path in headers}
+    tap.check("includes nothing but each other, stddef.h and stdint.h",
+              [f"{path.name} includes {name}" for path in headers for name in public_headers.includes(path)
+               if name not in ALLOWED_SYSTEM and name not in own])
+    present = {path.name for path in (Path(include) / "gpumem").glob("*.h")}
+    tap.check("the build installs every header in the folder",
+              [f"{name} is not installed" for name in present - {path.name for path in headers}])
+    everything = {name.strip('"') for name in public_headers.includes(Path(include) / "gpumem" / "gpumem.h")}
+    tap.check("gpumem.h includes every other header",
+              [f"{path.name} is missing" for path in headers if path.name not in everything | {"gpumem.h"}])
+
+    all_of_them = "".join(f"#include <gpumem/{path.name}>\n" for path in headers)
+    for family, compilers in COMPILERS.items():
+        for language, standards in STANDARDS.items():
+            compiler = compilers[language]
+            if not shutil.which(compiler):
+                tap.skip(f"{compiler}", f"{compiler} is not installed")
+                continue
+            bad = compile_text(compiler, language, standards[0], include, SHADOW)
+            tap.check(f"{compiler}: a warning is an error", [] if bad.returncode else ["a warning passed"])
+            for standard in standards:
+                if compile_text(compiler, language, standard, include, EMPTY).returncode:
+                    tap.skip(f"{compiler} {standard}", f"this {family} does not know -std={standard}")
+                    continue
+                tap.check(f"{compiler} {standard}: each header alone",
+                          [compile_text(compiler, language, standard, include,
+                                        f"#include <gpumem/{path.name}>\n").stderr for path in headers])
+                # The second copy of the includes proves the guards.
+                tap.check(f"{compiler} {standard}: two units with all headers, twice each, link",
+                          link_twice(compiler, language, standard, include, all_of_them * 2))
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,414 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The benchmark program: creating memory, copies, small calls and loading, each beside the raw driver or
+// operating system in the same run. It prints ratios and judges none.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "runner.h"
+
+namespace bench {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = 1024 * kKiB;
+constexpr uint64_t kGiB = 1024 * kMiB;
+
+std::string text_of(uint64_t size) {
+  if (size >= kGiB) return std::to_string(size / kGiB) + "GiB";
+  return size >= kMiB ? std::to_string(size / kMiB) + "MiB" : std::to_string(size / kKiB) + "KiB";
+}
+
+void check(gpumem_status status, const gpumem_error& error) {
+  if (status != GPUMEM_SUCCESS) {
+    fail(std::string(error.function) + ": " + gpumem_status_name(status) + ": " + error.message);
+  }
+}
+
+// Runs a call that takes a gpumem_error as its last argument. In the timed calls the detail is not asked for.
+template <class Function, class... Arguments>
+void must(Function function, Arguments... arguments) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  check(function(arguments..., &error), error);
+}
+inline void must_succeed(gpumem_status status) {
+  if (status != GPUMEM_SUCCESS) fail(gpumem_status_name(status));
+}
+
+// Ordinary memory whose pages exist.
+class Pages {
+ public:
+  explicit Pages(uint64_t size) : size_(size) {
+    pointer_ = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (pointer_ == MAP_FAILED) fail("mmap of " + std::to_string(size) + " bytes");
+  }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  ~Pages() { munmap(pointer_, size_); }
+  void* get() const { return pointer_; }
+
+ private:
+  void* pointer_;
+  uint64_t size_;
+};
+
+gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require, void* existing) {
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = kind;
+  desc.size = size;
+  desc.require = require;
+  desc.host_pointer = existing;
+  return desc;
+}
+
+// The opened backend with what all cases use.
+class Bench {
+ public:
+  Bench(const Options& options, uint64_t device_bytes) : runner(options) {
+    gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
+    // What STRICT adds has no counterpart in the raw calls.
+    host.strict = GPUMEM_TOGGLE_OFF;
+    host.fill = GPUMEM_TOGGLE_OFF;
+    host.device_bytes = device_bytes;
+    gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+    desc.backend = options.backend;
+    desc.host = &host;
+    must(gpumem_instance_open, &desc, &instance);
+    must(gpumem_device_get, instance, 0u, &device);
+    must(gpumem_stream_create, device, nullptr, &stream);
+    raw = options.backend == GPUMEM_BACKEND_CUDA ? open_raw_cuda() : open_raw_host();
+  }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
+  ~Bench() { gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr); }
+
+  Setting setting() const {
+    gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+    must(gpumem_device_get_info, device, &info);
+    gpumem_instance_info opened = GPUMEM_INSTANCE_INFO_INIT;
+    must(gpumem_instance_get_info, instance, &opened);
+    return {opened.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", info.name, raw->name()};
+  }
+
+  Runner runner;
+  std::unique_ptr<Raw> raw;
+  gpumem_instance instance = nullptr;
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+};
+
+// ---- creating and destroying ----
+
+constexpr uint64_t kCreateSizes[] = {4 * kKiB, 64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB, kGiB};
+
+void create_and_destroy(Bench& bench, const gpumem_memory_desc& desc) {
+  gpumem_memory memory = nullptr;
+  must_succeed(gpumem_memory_create(bench.device, &desc, &memory, nullptr));
+  must_succeed(gpumem_memory_destroy(memory, nullptr));
+}
+
+void creating(Bench& bench) {
+  struct Kind {
+    const char* name;
+    gpumem_kind kind;
+    gpumem_memory_flags require;
+  };
+  constexpr Kind kKinds[] = {{"device", GPUMEM_KIND_DEVICE, 0},
+                             {"pinned", GPUMEM_KIND_PINNED, 0},
+                             {"write_combined", GPUMEM_KIND_PINNED, GPUMEM_MEMORY_WRITE_COMBINED}};
+  Raw& raw = *bench.raw;
+  for (const Kind& kind : kKinds) {
+    for (const uint64_t size : kCreateSizes) {
+      const std::string name = "create_destroy/" + std::string(kind.name) + "/" + text_of(size);
+      if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
+      const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require, nullptr);
+      bench.runner.time(
+          name, [&] { create_and_destroy(bench, desc); },
+          [&] { raw.free(kind.kind, raw.allocate(kind.kind, kind.require, size), size); });
+    }
+  }
+  for (const uint64_t size : kCreateSizes) {
+    const std::string name = "create_destroy/registered/" + text_of(size);
+    if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
+    const Pages pages(size);
+    const gpumem_memory_desc desc =
+        memory_desc(GPUMEM_KIND_REGISTERED, size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, pages.get());
+    bench.runner.time(
+        name, [&] { create_and_destroy(bench, desc); },
+        [&] {
+          raw.pin(pages.get(), size);
+          raw.unpin(pages.get(), size);
+        });
+  }
+}
+
+// ---- copies ----
+
+constexpr uint64_t kCopySizes[] = {4 * kKiB, 64 * kKiB, kMiB, 16 * kMiB, 256 * kMiB};
+
+enum class Place { kPageable, kPinned, kWriteCombined, kRegistered, kDevice };
+
+const char* name_of(Place place) {
+  switch (place) {
+    case Place::kPageable:
+      return "pageable";
+    case Place::kPinned:
+      return "pinned";
+    case Place::kWriteCombined:
+      return "write_combined";
+    case Place::kRegistered:
+      return "registered";
+    case Place::kDevice:
+      return "device";
+  }
+  return "";
+}
+
+// An operand for either side, each made by the calls of that side.
+class Operand {
+ public:
+  Operand(Bench& bench, Place place, uint64_t size) : raw_(*bench.raw), place_(place), size_(size) {
+    kind_ = place == Place::kDevice ? GPUMEM_KIND_DEVICE : GPUMEM_KIND_PINNED;
+    if (place == Place::kPageable || place == Place::kRegistered) {
+      our_pages_ = std::make_unique<Pages>(size);
+      raw_pages_ = std::make_unique<Pages>(size);
+      ours_ = our_pages_->get();
+      raw_pointer_ = raw_pages_->get();
+    }
+    if (place == Place::kPageable) return;
+    if (place == Place::kRegistered) {
+      make(bench, memory_desc(GPUMEM_KIND_REGISTERED, size, 0, ours_));
+      raw_.pin(raw_pointer_, size);
+      return;
+    }
+    const gpumem_memory_flags require = place == Place::kWriteCombined ? GPUMEM_MEMORY_WRITE_COMBINED : 0;
+    make(bench, memory_desc(kind_, size, require, nullptr));
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    must(gpumem_memory_get_info, memory_, &info);
+    ours_ = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
+    raw_pointer_ = raw_.allocate(kind_, require, size);
+  }
+  Operand(const Operand&) = delete;
+  Operand& operator=(const Operand&) = delete;
+  ~Operand() {
+    gpumem_memory_destroy(memory_, nullptr);
+    if (place_ == Place::kRegistered) raw_.unpin(raw_pointer_, size_);
+    if (raw_pages_ == nullptr) raw_.free(kind_, raw_pointer_, size_);
+  }
+  void* ours() const { return ours_; }
+  void* raw() const { return raw_pointer_; }
+
+ private:
+  void make(Bench& bench, const gpumem_memory_desc& desc) {
+    must(gpumem_memory_create, bench.device, &desc, &memory_);
+  }
+
+  Raw& raw_;
+  Place place_;
+  uint64_t size_;
+  gpumem_kind kind_;
+  std::unique_ptr<Pages> our_pages_;
+  std::unique_ptr<Pages> raw_pages_;
+  gpumem_memory memory_ = nullptr;
+  void* ours_ = nullptr;
+  void* raw_pointer_ = nullptr;
+};
+
+// The last byte arrives; otherwise a rate would mean nothing.
+void check_copy(Bench& bench, const Operand& to, const Operand& from, uint64_t size, const Call& copy) {
+  constexpr uint8_t kMark = 0x5A;
+  uint8_t last = 0;
+  const uint8_t* const end = static_cast<uint8_t*>(to.ours()) + size - 1;
+  must(gpumem_fill, bench.instance, nullptr, from.ours(), size, uint32_t{kMark}, 1u);
+  must(gpumem_fill, bench.instance, nullptr, to.ours(), size, 0u, 1u);
+  copy();
+  must(gpumem_copy, bench.instance, nullptr, &last, end, uint64_t{1}, nullptr);
+  if (last != kMark) fail("a copy did not arrive");
+}
+
+void copies(Bench& bench) {
+  constexpr std::pair<Place, Place> kPaths[] = {
+      {Place::kPageable, Place::kDevice},      {Place::kDevice, Place::kPageable},
+      {Place::kPinned, Place::kDevice},        {Place::kDevice, Place::kPinned},
+      {Place::kWriteCombined, Place::kDevice}, {Place::kDevice, Place::kWriteCombined},
+      {Place::kRegistered, Place::kDevice},    {Place::kDevice, Place::kRegistered},
+      {Place::kDevice, Place::kDevice},        {Place::kPinned, Place::kPinned},
+      {Place::kPageable, Place::kPinned},      {Place::kPageable, Place::kPageable}};
+  Raw& raw = *bench.raw;
+  for (const auto& [source, destination] : kPaths) {
+    const std::string path = "copy/" + std::string(name_of(source)) + "_to_" + name_of(destination);
+    for (const uint64_t size : kCopySizes) {
+      const std::string sync = path + "/sync/" + text_of(size);
+      const std::string async = path + "/async/" + text_of(size);
+      if (!bench.runner.wanted(size) || !(bench.runner.wanted(sync) || bench.runner.wanted(async))) continue;
+      const Operand from(bench, source, size);
+      const Operand to(bench, destination, size);
+      const Call copy = [&] {
+        must_succeed(gpumem_copy(bench.instance, nullptr, to.ours(), from.ours(), size, nullptr, nullptr));
+      };
+      const Call enqueue = [&] {
+        must_succeed(
+            gpumem_copy(bench.instance, bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
+        must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
+      };
+      check_copy(bench, to, from, size, copy);
+      check_copy(bench, to, from, size, enqueue);
+      bench.runner.rate(sync, size, copy, [&] { raw.copy(to.raw(), from.raw(), size); });
+      bench.runner.rate(async, size, enqueue, [&] {
+        raw.enqueue_copy(to.raw(), from.raw(), size);
+        raw.synchronize();
+      });
+    }
+  }
+}
+
+// ---- small calls ----
+
+void small_calls(Bench& bench) {
+  gpumem_memory memory = nullptr;
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0, nullptr);
+  must(gpumem_memory_create, bench.device, &desc, &memory);
+  gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
+  must(gpumem_memory_get_info, memory, &memory_info);
+  gpumem_pointer_info pointer_info = GPUMEM_POINTER_INFO_INIT;
+  gpumem_event event = nullptr;
+  must(gpumem_event_create, bench.device, nullptr, &event);
+  auto* const pointer = static_cast<uint8_t*>(memory_info.device_pointer) + 1000;
+  void* const raw_pointer = bench.raw->allocate(GPUMEM_KIND_DEVICE, 0, kMiB);
+
+  const Call settle = [&] {
+    must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
+    bench.raw->synchronize();
+  };
+  const auto measure = [&](const char* name, SmallCall which, const Call& ours) {
+    bench.runner.time(std::string("call/") + name, ours,
+                      bench.raw->small_call(which, static_cast<uint8_t*>(raw_pointer) + 1000), settle);
+  };
+  measure("pointer_get_info", SmallCall::kPointerQuery,
+          [&] { must_succeed(gpumem_pointer_get_info(bench.instance, pointer, &pointer_info, nullptr)); });
+  measure("memory_get_info", SmallCall::kMemoryQuery,
+          [&] { must_succeed(gpumem_memory_get_info(memory, &memory_info, nullptr)); });
+  measure("stream_query", SmallCall::kStreamQuery,
+          [&] { must_succeed(gpumem_stream_query(bench.stream, nullptr)); });
+  measure("event_record", SmallCall::kEventRecord,
+          [&] { must_succeed(gpumem_event_record(event, bench.stream, nullptr)); });
+  measure("empty_copy", SmallCall::kEmptyCopy, [&] {
+    must_succeed(gpumem_copy(bench.instance, bench.stream, pointer, pointer, 0, nullptr, nullptr));
+  });
+
+  bench.raw->free(GPUMEM_KIND_DEVICE, raw_pointer, kMiB);
+  must(gpumem_event_destroy, event);
+  must(gpumem_memory_destroy, memory);
+}
+
+// ---- loading ----
+
+// Seconds that a dlopen takes in a process of its own.
+double seconds_to_load(const std::string& loader, const std::string& library) {
+  const std::string command = "'" + loader + "' '" + library + "'";
+  FILE* const pipe = popen(command.c_str(), "r");
+  double microseconds = 0;
+  const bool read = pipe != nullptr && std::fscanf(pipe, "%lf", &microseconds) == 1;
+  if (pipe == nullptr || pclose(pipe) != 0 || !read) fail("cannot run " + command);
+  return microseconds / 1e6;
+}
+
+// The helper programs and libraries lie beside this program, or where the build has put them.
+void loading(Bench& bench) {
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const std::string loader = folder / "bench_loader";
+  const std::string empty = folder / "libbench_empty.so";
+  if (!std::filesystem::exists(loader))
+    return;  // with a sanitizer inside, the library loads into no other program
+  std::string ours;
+  FILE* const maps = std::fopen("/proc/self/maps", "r");
+  char line[4096];
+  while (maps != nullptr && ours.empty() && std::fgets(line, sizeof line, maps) != nullptr) {
+    const char* const path = std::strchr(line, '/');
+    if (path != nullptr && std::strstr(path, "libgpumem.so") != nullptr)
+      ours.assign(path, std::strcspn(path, "\n"));
+  }
+  if (maps != nullptr) std::fclose(maps);
+  bench.runner.clocked(
+      "dlopen", [&] { return seconds_to_load(loader, ours); },
+      [&] { return seconds_to_load(loader, empty); });
+}
+
+// ---- the program ----
+
+int usage(FILE* stream, int exit_code) {
+  std::fputs(
+      "Usage: gpumem_bench [--backend host|cuda] [--only TEXT] [--repeat N] [--max-size MIB] [--json FILE] "
+      "[--smoke]\n"
+      "\n"
+      "Measures gpumem beside the raw driver or operating system in one run and prints a line for each "
+      "case:\n"
+      "name, ours, raw, ratio (ours / raw), unit. Each number is a median of rows of calls that take turns.\n"
+      "\n"
+      "  --backend   host (default) or cuda\n"
+      "  --only      only the cases with this text in their names\n"
+      "  --repeat    rows of calls for each side; 15 if not given. Slow cases take fewer, but at least 5\n"
+      "  --max-size  leave out cases with more memory than this\n"
+      "  --json      write the results to a file too\n"
+      "  --smoke     each case once and small, only to see that it works\n",
+      stream);
+  return exit_code;
+}
+
+bool parse(int argc, char** argv, Options& options) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--smoke") {
+      options.smoke = true;
+      continue;
+    }
+    if (++i == argc) return false;
+    const std::string value = argv[i];
+    if (word == "--backend" && (value == "host" || value == "cuda")) {
+      options.backend = value == "cuda" ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST;
+    } else if (word == "--only") {
+      options.only = value;
+    } else if (word == "--json") {
+      options.json = value;
+    } else if (word == "--repeat" && std::atoi(value.c_str()) > 0) {
+      options.repeat = std::atoi(value.c_str());
+    } else if (word == "--max-size" && std::atoi(value.c_str()) > 0) {
+      options.max_size = static_cast<uint64_t>(std::atoi(value.c_str())) * kMiB;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+int run(int argc, char** argv) {
+  if (argc == 2 && (std::strcmp(argv[1], "--help") == 0 || std::strcmp(argv[1], "-h") == 0)) {
+    return usage(stdout, 0);
+  }
+  Options options;
+  if (!parse(argc, argv, options)) return usage(stderr, 2);
+  try {
+    Bench bench(options, 2 * kGiB);
+    const Setting setting = bench.setting();
+    bench.runner.print_heading(setting);
+    creating(bench);
+    copies(bench);
+    small_calls(bench);
+    loading(bench);
+    if (!options.json.empty()) bench.runner.write_json(setting);
+  } catch (const std::exception& problem) {
+    std::fprintf(stderr, "gpumem_bench: %s\n", problem.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace bench
+
+int main(int argc, char** argv) { return bench::run(argc, argv); }

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What the library is measured against: the same work by the fewest calls of the driver or operating system.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "gpumem/gpumem.h"
+
+namespace bench {
+
+using Call = std::function<void()>;
+
+enum class SmallCall { kPointerQuery, kMemoryQuery, kStreamQuery, kEventRecord, kEmptyCopy };
+
+class Raw {
+ public:
+  virtual ~Raw() = default;
+  virtual std::string name() const = 0;
+
+  // GPUMEM_KIND_DEVICE, or GPUMEM_KIND_PINNED with or without WRITE_COMBINED.
+  virtual void* allocate(gpumem_kind kind, gpumem_memory_flags flags, uint64_t size) = 0;
+  virtual void free(gpumem_kind kind, void* pointer, uint64_t size) = 0;
+  virtual void pin(void* pointer, uint64_t size) = 0;
+  virtual void unpin(void* pointer, uint64_t size) = 0;
+
+  virtual void copy(void* destination, const void* source, uint64_t size) = 0;  // done on return
+  virtual void enqueue_copy(void* destination, const void* source, uint64_t size) = 0;
+  virtual void synchronize() = 0;
+
+  // Empty where the driver or system has no such call. `pointer` lies inside device memory.
+  virtual Call small_call(SmallCall which, void* pointer) = 0;
+};
+
+[[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }
+
+std::unique_ptr<Raw> open_raw_host();
+// Device 0. Fails in a build without the CUDA headers.
+std::unique_ptr<Raw> open_raw_cuda();
+
+}  // namespace bench

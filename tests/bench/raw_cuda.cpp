@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The cuda backend's counterpart: the driver API, loaded at run time.
+#include "raw.h"
+
+#ifdef HAVE_CUDA_HEADERS
+#include <cuda.h>
+#include <dlfcn.h>
+
+#include <array>
+
+namespace bench {
+namespace {
+
+// clang-format off
+#define RAW_FUNCTIONS(X)                                                                                  \
+  X(cuInit) X(cuDriverGetVersion) X(cuDeviceGet) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) \
+  X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost)    \
+  X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyAsync) X(cuStreamCreate)              \
+  X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventDestroy)           \
+  X(cuEventRecord) X(cuPointerGetAttributes) X(cuMemGetAddressRange)
+// clang-format on
+
+struct Driver {
+#define RAW_MEMBER(function) decltype(&::function) function = nullptr;
+  RAW_FUNCTIONS(RAW_MEMBER)
+#undef RAW_MEMBER
+
+  Driver() {
+    void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) fail(dlerror());
+      // cuda.h gives some functions another exported name by a macro, so the name is that of the expanded
+      // one.
+#define RAW_NAME(function) #function
+#define RAW_LOAD(function) load(library, RAW_NAME(function), &Driver::function);
+    RAW_FUNCTIONS(RAW_LOAD)
+#undef RAW_LOAD
+#undef RAW_NAME
+  }
+
+ private:
+  template <class Function>
+  void load(void* library, const char* name, Function Driver::*member) {
+    this->*member = reinterpret_cast<Function>(dlsym(library, name));
+    if (this->*member == nullptr) fail(std::string("the driver has no ") + name);
+  }
+};
+
+void check(CUresult result, const char* what) {
+  if (result != CUDA_SUCCESS) fail(std::string(what) + " gave " + std::to_string(result));
+}
+#define CHECK(call) check(driver_.call, #call)
+
+CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+class RawCuda : public Raw {
+ public:
+  RawCuda() {
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device_, 0));
+    CHECK(cuDevicePrimaryCtxRetain(&context_, device_));
+    CHECK(cuCtxPushCurrent(context_));
+    CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&event_, CU_EVENT_DEFAULT));
+  }
+  RawCuda(const RawCuda&) = delete;
+  RawCuda& operator=(const RawCuda&) = delete;
+  ~RawCuda() override {
+    driver_.cuEventDestroy(event_);
+    driver_.cuStreamDestroy(stream_);
+    driver_.cuCtxPopCurrent(&context_);
+    driver_.cuDevicePrimaryCtxRelease(device_);
+  }
+
+  std::string name() const override {
+    int version = 0;
+    CHECK(cuDriverGetVersion(&version));
+    return "CUDA driver API " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
+
+  void* allocate(gpumem_kind kind, gpumem_memory_flags flags, uint64_t size) override {
+    if (kind == GPUMEM_KIND_DEVICE) {
+      CUdeviceptr pointer = 0;
+      CHECK(cuMemAlloc(&pointer, size));
+      return reinterpret_cast<void*>(pointer);
+    }
+    void* pointer = nullptr;
+    unsigned native = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    if ((flags & GPUMEM_MEMORY_WRITE_COMBINED) != 0) native |= CU_MEMHOSTALLOC_WRITECOMBINED;
+    CHECK(cuMemHostAlloc(&pointer, size, native));
+    return pointer;
+  }
+  void free(gpumem_kind kind, void* pointer, uint64_t) override {
+    if (kind == GPUMEM_KIND_DEVICE) {
+      CHECK(cuMemFree(address(pointer)));
+    } else {
+      CHECK(cuMemFreeHost(pointer));
+    }
+  }
+  void pin(void* pointer, uint64_t size) override {
+    CHECK(cuMemHostRegister(pointer, size, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP));
+  }
+  void unpin(void* pointer, uint64_t) override { CHECK(cuMemHostUnregister(pointer)); }
+
+  void copy(void* destination, const void* source, uint64_t size) override {
+    // cuMemcpy alone may return before the bytes are there, which a synchronous copy of gpumem never does.
+    CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
+    CHECK(cuStreamSynchronize(stream_));
+  }
+  void enqueue_copy(void* destination, const void* source, uint64_t size) override {
+    CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
+  }
+  void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
+
+  Call small_call(SmallCall which, void* pointer) override {
+    switch (which) {
+      case SmallCall::kPointerQuery:
+        return [this, pointer] { query(pointer); };
+      case SmallCall::kMemoryQuery:
+        return [this, pointer] {
+          CUdeviceptr base = 0;
+          size_t size = 0;
+          CHECK(cuMemGetAddressRange(&base, &size, address(pointer)));
+        };
+      case SmallCall::kStreamQuery:
+        return [this] { CHECK(cuStreamQuery(stream_)); };
+      case SmallCall::kEventRecord:
+        return [this] { CHECK(cuEventRecord(event_, stream_)); };
+      case SmallCall::kEmptyCopy:
+        return [this, pointer] { CHECK(cuMemcpyAsync(address(pointer), address(pointer), 0, stream_)); };
+    }
+    return {};
+  }
+
+ private:
+  // The attributes that answer what gpumem_pointer_get_info() answers.
+  void query(void* pointer) {
+    int type = 0;
+    int ordinal = 0;
+    CUdeviceptr base = 0;
+    CUdeviceptr device_pointer = 0;
+    void* host_pointer = nullptr;
+    size_t size = 0;
+    uint64_t id = 0;
+    std::array<CUpointer_attribute, 7> attributes = {
+        CU_POINTER_ATTRIBUTE_MEMORY_TYPE,    CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+        CU_POINTER_ATTRIBUTE_DEVICE_POINTER, CU_POINTER_ATTRIBUTE_HOST_POINTER,
+        CU_POINTER_ATTRIBUTE_BUFFER_ID,      CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+        CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+    std::array<void*, 7> values = {&type, &ordinal, &device_pointer, &host_pointer, &id, &base, &size};
+    CHECK(cuPointerGetAttributes(static_cast<unsigned>(attributes.size()), attributes.data(), values.data(),
+                                 address(pointer)));
+  }
+
+  Driver driver_;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  CUstream stream_ = nullptr;
+  CUevent event_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Raw> open_raw_cuda() { return std::make_unique<RawCuda>(); }
+
+}  // namespace bench
+
+#else
+
+namespace bench {
+
+std::unique_ptr<Raw> open_raw_cuda() { fail("built without the CUDA headers: nothing to measure against"); }
+
+}  // namespace bench
+
+#endif

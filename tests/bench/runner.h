@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Measures ours against raw: both in turns in one run, medians, a line of a table for each case.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "raw.h"
+
+namespace bench {
+
+struct Options {
+  gpumem_backend backend = GPUMEM_BACKEND_HOST;
+  std::string only;  // part of the names of the cases to run; empty for all
+  std::string json;  // file for the results; empty for none
+  int repeat = 15;
+  uint64_t max_size = 0;  // largest memory in bytes; 0 for the largest that has a case
+  bool smoke = false;     // each case once and small, to see that it works
+};
+
+struct Setting {
+  std::string backend;
+  std::string device;
+  std::string raw;
+};
+
+class Runner {
+ public:
+  explicit Runner(const Options& options) : options_(options) {}
+
+  bool wanted(const std::string& name) const;
+  bool wanted(uint64_t size) const;
+
+  // One call of each is the unit of work. `raw` may be empty: then there is nothing to compare with. `settle`
+  // runs after each timed row of calls, and counts for neither.
+  void time(const std::string& name, const Call& ours, const Call& raw, const Call& settle = {});
+  // The same for calls that each move `bytes`.
+  void rate(const std::string& name, uint64_t bytes, const Call& ours, const Call& raw);
+  // Two calls that measure by themselves, in seconds.
+  using Clock = std::function<double()>;
+  void clocked(const std::string& name, const Clock& ours, const Clock& raw);
+
+  void print_heading(const Setting& setting) const;
+  void write_json(const Setting& setting) const;
+
+ private:
+  struct Result {
+    std::string name;
+    double ours;
+    double raw;  // 0 for none
+    std::string unit;
+
+    double ratio() const { return raw > 0 ? ours / raw : 0; }
+  };
+  struct Seconds {
+    double ours;
+    double raw;
+  };
+
+  Seconds measure(const Clock& ours, const Clock& raw) const;
+  Seconds measure_calls(const Call& ours, const Call& raw, const Call& settle) const;
+  void add_time(const std::string& name, const Seconds& seconds);
+  void add(Result result);
+
+  Options options_;
+  std::vector<Result> results_;
+};
+
+}  // namespace bench

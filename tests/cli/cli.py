@@ -1,0 +1,538 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Runs every command of the program gpumem and looks at its output, its exit status and its complaints.
+Usage: cli.py PROGRAM MAN_PAGE STATUS_HEADER [FOLDER_OF_A_FAKE_CUDA_DRIVER]
+
+Nearly everything is done on the host backend. Some cases use the cuda backend, with a fake driver and, where there is
+one, with the GPU.
+"""
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tap import Tap
+
+PROGRAM = sys.argv[1]
+MAN_PAGE = Path(sys.argv[2])
+STATUS_HEADER = Path(sys.argv[3])
+FAKE_CUDA = sys.argv[4] if len(sys.argv) > 4 else None
+KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped"]
+MIB = 1 << 20
+
+
+class Failed(Exception):
+    """What a case found."""
+
+
+class Skipped(Exception):
+    """Why a case cannot run here."""
+
+
+def require(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def environment(**variables):
+    """This process's environment without settings for gpumem and without the fake driver, and with those given."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("GPUMEM_", "FAKE_CUDA_"))}
+    folders = [folder for folder in plain.pop("LD_LIBRARY_PATH", "").split(":") if folder and folder != FAKE_CUDA]
+    folders = filter(None, [variables.pop("LD_LIBRARY_PATH", None), *folders])
+    return {**plain, "LD_LIBRARY_PATH": ":".join(folders), **{name: str(value) for name, value in variables.items()}}
+
+
+class Outcome:
+    def __init__(self, status, out, err):
+        self.status, self.out, self.err = status, out, err
+
+    def __str__(self):
+        return f"exit status {self.status}\nstdout:\n{self.out}\nstderr:\n{self.err}"
+
+    def json(self):
+        require(self.status == 0, str(self))
+        return json.loads(self.out)
+
+
+def run(*arguments, variables=None, **more):
+    result = subprocess.run([PROGRAM, *map(os.fspath, arguments)], env=environment(**(variables or {})),
+                            stdin=subprocess.DEVNULL, stdout=more.pop("stdout", subprocess.PIPE),
+                            stderr=subprocess.PIPE, check=False, **more)
+    return Outcome(result.returncode, (result.stdout or b"").decode(), result.stderr.decode())
+
+
+@contextlib.contextmanager
+def fake_driver():
+    """Yields the variables for a run with the fake driver, and requires that everything was freed in the end."""
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report"
+        yield {"LD_LIBRARY_PATH": FAKE_CUDA, "FAKE_CUDA_REPORT": report, "FAKE_CUDA_LEAKS_AT_EXIT": 1}
+        # The process keeps its default instance, and that the device's context.
+        require(report.read_text(encoding="utf-8") == "leak: 1 of context\n", report.read_text(encoding="utf-8"))
+
+
+def run_host(command, *arguments, **more):
+    return run(command, "--backend", "host", *arguments, **more)
+
+
+def require_failure(outcome, status, *words):
+    """One line on stderr that has these words, nothing on stdout."""
+    require(outcome.status == status, f"exit status {status} was expected\n{outcome}")
+    require(outcome.out == "", f"nothing should be on stdout\n{outcome}")
+    require(re.fullmatch(r"gpumem: [^\n]+\n", outcome.err), f"stderr should be one line of gpumem\n{outcome}")
+    for word in words:
+        require(word in outcome.err, f"{word!r} is not mentioned\n{outcome}")
+
+
+def make_file(folder, size, name="file"):
+    """A file whose chunks differ from each other and from anything a memory might hold by chance."""
+    path = Path(folder) / name
+    block = os.urandom(min(size, MIB))
+    with open(path, "wb") as file:
+        for number in range(0, size, MIB):
+            file.write((number.to_bytes(8, "little") + block)[:min(MIB, size - number)])
+    return path
+
+
+def make_sparse_file(folder, size):
+    path = Path(folder) / "sparse"
+    with open(path, "wb") as file:
+        file.truncate(size)
+    return path
+
+
+def require_all_verified(report, kinds=tuple(KINDS)):
+    require([path["kind"] for path in report["paths"]] == list(kinds), f"not the expected paths: {report}")
+    for path in report["paths"]:
+        require(path["verified"] is True, f"not verified: {path}")
+        require(path["xxh3_128"] == report["xxh3_128"], f"another hash: {path}")
+        for direction in ("to_device", "to_host"):
+            for side in ("gpumem", "raw"):
+                rates = path[direction][side]
+                require(len(rates["passes"]) == report["repeat"], f"not {report['repeat']} passes: {rates}")
+                require(0 < min(rates["passes"]) <= rates["median"] <= rates["best"], f"odd rates: {rates}")
+            expected = path[direction]["gpumem"]["median"] / path[direction]["raw"]["median"]
+            require(abs(path[direction]["ratio"] / expected - 1) < 1e-6, f"not the ratio: {path[direction]}")
+
+
+@contextlib.contextmanager
+def on_terminal(*arguments, **variables):
+    """The program with a terminal as its stderr; yields the process and a function that reads the terminal until it
+    has shown some text, or until it is closed."""
+    terminal, end = pty.openpty()
+    with subprocess.Popen([PROGRAM, *map(os.fspath, arguments)], env=environment(**variables),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end) as process:
+        os.close(end)
+        shown = []
+
+        def read_until(text=None):
+            while text is None or text not in "".join(shown):
+                try:
+                    piece = os.read(terminal, 4096)
+                except OSError:  # How Linux reports that the other end is closed.
+                    piece = b""
+                if not piece:
+                    break
+                shown.append(piece.decode())
+            return "".join(shown).replace("\r\n", "\n")
+
+        try:
+            yield process, read_until
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
+# ---- usage ----
+
+
+def case_help_names_each_command():
+    outcome = run("--help")
+    require(outcome.status == 0 and outcome.err == "", str(outcome))
+    for word in ("info", "move", "errors"):
+        require(word in outcome.out, f"{word} is missing\n{outcome}")
+
+
+def case_version():
+    outcome = run("--version")
+    require(outcome.status == 0 and re.fullmatch(r"gpumem \d+\.\d+\.\d+\n", outcome.out), str(outcome))
+
+
+def case_wrong_usage_is_status_2():
+    for arguments in ([], ["fly"], ["info", "--fly"], ["info", "--backend", "abacus"], ["info", "--device", "x"],
+                      ["info", "--device", "-1"], ["move"], ["move", "--repeat", "0", "file"],
+                      ["move", "--kind", "liquid", "file"], ["move", "--chunk", "12", "file"],
+                      ["move", "--chunk", "1 parsec", "file"], ["move", "file", "file"],
+                      ["errors", "--json", "--markdown"]):
+        require_failure(run(*arguments), 2)
+
+
+def case_man_page_has_each_option():
+    page = MAN_PAGE.read_text(encoding="utf-8")
+    for command in ("info", "move", "errors"):
+        require(f".Cm {command}" in page, f"{command} is missing")
+        for option in set(re.findall(r"--([a-z]+)", run(command, "--help").out)):
+            require(re.search(rf"Fl -{option}\b", page), f"--{option} of {command} is missing")
+
+
+def case_a_full_disk_is_noticed():
+    with open("/dev/full", "wb") as full:
+        for arguments in (["errors"], ["info", "--backend", "host"]):
+            outcome = run(*arguments, stdout=full)
+            require(outcome.status == 1 and "cannot write" in outcome.err, str(outcome))
+
+
+# ---- info ----
+
+
+def case_info_for_people():
+    outcome = run_host("info")
+    require(outcome.status == 0 and outcome.err == "", str(outcome))
+    for pattern in (r"^  cuda +(un)?usable", r"^  host +usable", r"^Device 0 of host: ", r"^  uuid +[0-9a-f-]{36}$",
+                    r"^  memory +64 MiB, ", r"^  CAPABILITY +VALUE +FROM +REASON$", r"^  pin\.map_host +yes "):
+        require(re.search(pattern, outcome.out, re.MULTILINE), f"nothing matches {pattern}\n{outcome}")
+
+
+def case_info_for_programs():
+    report = run_host("info", "--json", variables={"GPUMEM_HOST_DEVICES": 3}).json()
+    require([backend["name"] for backend in report["backends"]] == ["cuda", "host"], str(report))
+    require(report["backend"] == "host" and len(report["devices"]) == 3, str(report))
+    require(len({device["uuid"] for device in report["devices"]}) == 3, "the devices share a uuid")
+    for ordinal, device in enumerate(report["devices"]):
+        require(device["ordinal"] == ordinal, str(device))
+        require(device["free_bytes"] <= device["total_bytes"] == 64 * MIB, str(device))
+        names = [capability["name"] for capability in device["capabilities"]]
+        require(len(names) == len(set(names)), f"a capability is listed twice: {names}")
+        peers = {f"peer.access {other}" for other in range(3) if other != ordinal}
+        require({"uva", "pin.register", "copy.engines"} | peers <= set(names), f"something is missing: {names}")
+        for capability in device["capabilities"]:
+            require(capability["source"] in ("attribute", "trial", "configuration", "contract"), str(capability))
+            require(capability["reason"], f"no reason: {capability}")
+            refused = capability["value"] == "no"
+            require(refused == (capability["status"] != "GPUMEM_SUCCESS"), f"value and status disagree: {capability}")
+
+
+def case_info_of_one_device():
+    report = run_host("info", "--json", "--device", "1").json()
+    require([device["ordinal"] for device in report["devices"]] == [1], str(report))
+
+
+def case_info_of_a_device_that_is_not_there():
+    outcome = run_host("info", "--device", "9")
+    require(outcome.status == 1 and "GPUMEM_ERROR_INVALID_ARGUMENT" in outcome.err, str(outcome))
+
+
+def case_info_says_why_cuda_is_unusable():
+    answers = {backend["name"]: backend for backend in run_host("info", "--json").json()["backends"]}
+    cuda = answers["cuda"]
+    if cuda["usable"]:
+        require(cuda["device_count"] > 0 and re.fullmatch(r"\d+\.\d+", cuda["driver"]), str(cuda))
+        return
+    require(cuda["status"].startswith("GPUMEM_ERROR_") and cuda["code"] < 0, str(cuda))
+    require(cuda["reason"] and cuda["remedy"], f"no reason or remedy: {cuda}")
+    outcome = run_host("info")
+    for text in (cuda["status"], cuda["reason"], cuda["remedy"]):
+        require(text in outcome.out, f"{text!r} is missing\n{outcome}")
+    outcome = run("info", "--backend", "cuda", "--json")
+    require(outcome.status == 1 and cuda["status"] in outcome.err, str(outcome))
+    require(json.loads(outcome.out)["devices"] == [], str(outcome))
+
+
+def case_the_environment_counts():
+    report = run("info", "--json", variables={"GPUMEM_BACKEND": "host", "GPUMEM_HOST_DEVICE_BYTES": 16 * MIB}).json()
+    require(report["backend"] == "host" and report["devices"][0]["total_bytes"] == 16 * MIB, str(report))
+    outcome = run("info", "--backend", "host", variables={"GPUMEM_HOST_DEVICES": "many"})
+    require(outcome.status == 1 and "GPUMEM_HOST_DEVICES" in outcome.err, str(outcome))
+
+
+# ---- errors ----
+
+
+def header_statuses():
+    text = STATUS_HEADER.read_text(encoding="utf-8")
+    pattern = r"^#define (GPUMEM_(?:SUCCESS|NOT_READY|NO_EFFECT|ERROR_(?!INIT)\w+)) \(?(-?\d+)\)?"
+    return {name: int(code) for name, code in re.findall(pattern, text, re.MULTILINE)}
+
+
+def case_errors_lists_each_status_of_the_header():
+    listed = run("errors", "--json").json()
+    require({status["name"]: status["code"] for status in listed} == header_statuses(), str(listed))
+    for status in listed:
+        require(status["cause"] and status["remedy"], f"no cause or remedy: {status}")
+
+
+def case_errors_finds_one_by_number_or_name():
+    for code in ("-301", "301", "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY", "out_of_device_memory"):
+        outcome = run("errors", code)
+        require(outcome.status == 0 and outcome.out.startswith("GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY (-301)\n"),
+                f"{code}: {outcome}")
+    for code in ("success", "0"):
+        (status,) = run("errors", "--json", code).json()
+        require(status["name"] == "GPUMEM_SUCCESS", str(status))
+
+
+def case_errors_does_not_know_everything():
+    for code in ("-7", "12345678901234", "nothing", "30"):
+        require_failure(run("errors", code), 1, code)
+
+
+def case_errors_as_markdown():
+    rows = run("errors", "--markdown").out.splitlines()
+    listed = run("errors", "--json").json()
+    require(len(rows) == len(listed) + 2, f"{len(rows)} rows")
+    for row, status in zip(rows[2:], listed):
+        expected = f"| `{status['name']}` | {status['code']} | {status['cause']} | {status['remedy']} |"
+        require(row == expected, f"{row!r} is not {expected!r}")
+
+
+# ---- move ----
+
+
+def case_move_for_people():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 3 * MIB + 5)
+        outcome = run_host("move", path)
+    require(outcome.status == 0 and outcome.err == "", str(outcome))
+    require(f"{path}: {3 * MIB + 5} bytes (3 MiB), XXH3 " in outcome.out, str(outcome))
+    for kind in KINDS:
+        require(re.search(rf"^{kind}( +\d+\.\d+){{6}}  verified$", outcome.out, re.MULTILINE), f"{kind}\n{outcome}")
+
+
+def case_move_of_any_size():
+    chunk = 64 * 1024
+    with tempfile.TemporaryDirectory() as folder:
+        for size in (1, chunk - 1, chunk, chunk + 1, 4 * chunk, 4 * chunk + 1, 9 * chunk + 77):
+            report = run_host("move", "--json", "--repeat", "2", "--chunk", "64KiB", make_file(folder, size)).json()
+            require(report["bytes"] == size and report["repeat"] == 2, str(report))
+            require(report["chunk_bytes"] == min(chunk, size), str(report))
+            require_all_verified(report)
+
+
+def case_move_of_a_file_larger_than_the_device():
+    with tempfile.TemporaryDirectory() as folder:
+        report = run_host("move", "--json", "--repeat", "1", make_file(folder, 40 * MIB + 1),
+                          variables={"GPUMEM_HOST_DEVICE_BYTES": 8 * MIB}).json()
+    require(report["chunk_bytes"] * report["chunks_in_flight"] < 8 * MIB, str(report))
+    require_all_verified(report)
+
+
+def case_move_hashes_the_contents():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, MIB)
+        same = make_file(folder, 0, "same")
+        same.write_bytes(path.read_bytes())
+        other = make_file(folder, 0, "other")
+        other.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1]))
+        hashes = [run_host("move", "--json", "--kind", "pageable", "--repeat", "1", file).json()["xxh3_128"]
+                  for file in (path, same, other)]
+    require(hashes[0] == hashes[1] != hashes[2], str(hashes))
+    require(all(re.fullmatch(r"[0-9a-f]{32}", text) for text in hashes), str(hashes))
+
+
+def case_move_by_chosen_kinds():
+    with tempfile.TemporaryDirectory() as folder:
+        report = run_host("move", "--kind", "registered", "--json", "--kind", "pageable", make_file(folder, 1000)).json()
+    require_all_verified(report, ["pageable", "registered"])
+
+
+def case_move_to_another_device():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 1000)
+        report = run_host("move", "--json", "--device", "1", path).json()
+        require(report["device"]["ordinal"] == 1, str(report))
+        require_failure(run_host("move", "--device", "2", path), 1, "GPUMEM_ERROR_INVALID_ARGUMENT")
+
+
+def case_move_without_a_kind_that_cannot_be_had():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 1000)
+        masked = {"GPUMEM_HOST_MASKED": "register"}
+        report = run_host("move", "--json", path, variables=masked).json()
+        verified = {item["kind"]: item["verified"] for item in report["paths"]}
+        require(verified == {kind: kind != "registered" for kind in KINDS}, str(report))
+        outcome = run_host("move", path, variables=masked)
+        require(re.search(r"^registered( +-){6}  GPUMEM_ERROR_SYMBOL_MISSING: ", outcome.out, re.MULTILINE), str(outcome))
+        require_failure(run_host("move", "--kind", "registered", path, variables=masked), 1,
+                        "GPUMEM_ERROR_SYMBOL_MISSING")
+
+
+def case_move_within_limits():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, MIB)
+        require_failure(run_host("move", path, variables={"GPUMEM_PIN_BUDGET": 4096}), 1, "GPUMEM_ERROR_LIMIT_EXCEEDED")
+        outcome = run_host("move", "--kind", "pageable", path, variables={"GPUMEM_PIN_BUDGET": 4096})
+        require(outcome.status == 0, str(outcome))
+        require_failure(run_host("move", "--chunk", "1GiB", make_sparse_file(folder, 1 << 30)), 1,
+                        "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY")
+
+
+def case_move_needs_a_regular_file_with_bytes():
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        pipe = folder / "pipe"
+        os.mkfifo(pipe)
+        for path, words in ((folder / "none", "No such file"), (folder, "is a directory"),
+                            (pipe, "is not a regular file"), (make_file(folder, 0, "empty"), "is empty"),
+                            (Path("/dev/null"), "is not a regular file"), (make_file(folder, 1) / "x", "Not a directory")):
+            require_failure(run_host("move", path), 1, str(path), words)
+
+
+def case_move_needs_a_readable_file():
+    def as_nobody():
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+
+    try:
+        usable = run("--version", preexec_fn=as_nobody).status == 0
+    except PermissionError:
+        usable = False
+    if not usable:
+        raise Skipped("an ordinary user may not run the program from where it lies")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = make_file(folder, 1)
+        os.chmod(path, 0)
+        require_failure(run_host("move", path, preexec_fn=as_nobody), 1, str(path), "Permission denied")
+
+
+def case_move_of_a_file_that_shrinks():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_sparse_file(folder, 2 << 30)
+        with on_terminal("move", "--backend", "host", "--kind", "pageable", path) as (process, read_until):
+            read_until("|----|")
+            os.truncate(path, 4096)
+            shown = read_until()
+            out, status = process.stdout.read(), process.wait()
+    require(status == 1 and out == b"", f"exit status {status}: {out} {shown}")
+    require(re.search(rf"\ngpumem: {path} has shrunk while it was read: it had {2 << 30} bytes, and ends after \d+\n$",
+                      shown), shown)
+
+
+def case_move_of_a_file_that_vanishes():
+    # A file that is open stays readable when its name is gone.
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_sparse_file(folder, 256 * MIB)
+        with on_terminal("move", "--backend", "host", "--kind", "pageable", "--repeat", "1", "--json",
+                         path) as (process, read_until):
+            read_until("|----|")
+            path.unlink()
+            report = Outcome(0, process.stdout.read().decode(), read_until())
+            require(process.wait() == 0, str(report))
+    require_all_verified(report.json(), ["pageable"])
+
+
+def stop_by(number):
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_sparse_file(folder, 2 << 30)
+        with on_terminal("move", "--backend", "host", path) as (process, read_until):
+            read_until("|----|")
+            process.send_signal(number)
+            shown = read_until()
+            out, status = process.stdout.read(), process.wait()
+    require(status == 130 and out == b"", f"exit status {status}: {out} {shown}")
+    require(shown.endswith("\ngpumem: interrupted; everything was freed\n"), shown)
+
+
+def case_move_stopped_by_ctrl_c():
+    stop_by(signal.SIGINT)
+
+
+def case_move_stopped_by_sigterm():
+    stop_by(signal.SIGTERM)
+
+
+def case_move_shows_progress_on_a_terminal_only():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 3 * MIB)
+        with on_terminal("move", "--backend", "host", "--json", path) as (process, read_until):
+            shown = read_until()
+            report = Outcome(0, process.stdout.read().decode(), shown)
+            require(process.wait() == 0, str(report))
+        piped = run_host("move", "--json", path)
+    require_all_verified(report.json())
+    require(re.fullmatch(r"0% .* 100%\n\|[-|]+\|\n\*{51}\n", shown), shown)
+    require(piped.status == 0 and piped.err == "", str(piped))
+
+
+def case_move_of_a_file_whose_name_is_not_utf8():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(os.fsencode(folder), b"\xff\xfe")
+        Path(os.fsdecode(path)).write_bytes(b"bytes")
+        require_all_verified(run_host("move", "--json", os.fsdecode(path)).json())
+
+
+def case_info_of_a_fake_gpu():
+    with fake_driver() as variables:
+        report = run("info", "--json", variables=variables).json()
+    cuda = report["backends"][0]
+    require(report["backend"] == "cuda" and cuda["usable"] and cuda["device_count"] == 1, str(report))
+    require(re.fullmatch(r"\d+\.\d+", cuda["driver"]), str(cuda))
+    require(re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.0", report["devices"][0]["pci_id"].lower()), str(report))
+
+
+def case_move_on_a_fake_gpu():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 5 * MIB + 3)
+        for arguments in ([], ["--chunk", "64KiB", "--repeat", "2"]):
+            with fake_driver() as variables:
+                report = run("move", "--json", path, *arguments, variables=variables).json()
+            require(report["backend"] == "cuda" and report["raw"] == "the CUDA driver", str(report))
+            require_all_verified(report)
+        require(report["chunks_in_flight"] == 4, str(report))
+
+
+def case_move_frees_everything_after_a_failure():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, MIB)
+        for number in (1, 4, 9):
+            with fake_driver() as variables:
+                rule = {"FAKE_CUDA_FAIL": f"cuMemcpyAsync:{number}:once:999"}
+                require_failure(run("move", path, variables={**variables, **rule}), 1)
+
+
+def case_move_frees_everything_after_ctrl_c():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_sparse_file(folder, 2 << 30)
+        with fake_driver() as variables, on_terminal("move", path, **variables) as (process, read_until):
+            read_until("|----|")
+            process.send_signal(signal.SIGINT)
+            shown = read_until()
+            require(process.wait() == 130 and "everything was freed" in shown, shown)
+
+
+def case_move_on_the_gpu():
+    cuda = run_host("info", "--json").json()["backends"][0]
+    if not cuda["usable"]:
+        raise Skipped(cuda["reason"])
+    with tempfile.TemporaryDirectory() as folder:
+        require_all_verified(run("move", "--backend", "cuda", "--json", make_file(folder, 300 * MIB + 3)).json())
+
+
+def main():
+    tap = Tap()
+    for name, case in list(globals().items()):
+        if name.startswith("case_"):
+            title = name[len("case_"):].replace("_", " ")
+            try:
+                case()
+                tap.check(title, [])
+            except Skipped as reason:
+                tap.skip(title, reason)
+            except (Failed, ValueError, KeyError, OSError) as found:
+                tap.check(title, f"{type(found).__name__}: {found}")
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

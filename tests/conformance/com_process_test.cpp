@@ -1,0 +1,515 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Those of the rules COM-18 to COM-26 that need a process of their own: lost devices, loading the driver,
+// fork, exit.
+#include <dlfcn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "harness.h"
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+using ComProcess = Conformance;
+
+// ---- COM-18: a lost device ----
+
+CHILD(com_18_device_lost) {
+  Instance instance = open_instance();
+  if (!can_lose()) skip_child("a real GPU cannot be lost without a faulting kernel");
+  const gpumem_device device = instance.device();
+  const gpumem_device other = instance.device_count() > 1 ? instance.device(1) : nullptr;
+  Pages pages(4 * page_size());
+  Memory memory = alloc_device(device, kMiB);
+  Memory pinned = alloc_pinned(device, kMiB);
+  Memory registered = register_memory(device, pages.get(), page_size());
+  Stream stream = create_stream(device);
+  Event event = create_event(device);
+  EXPECT_OK(gpumem_event_record(event, stream, why()));
+  stream.synchronize();
+  uint8_t* const address = memory.device();
+
+  lose(device);
+
+  const auto expect_lost = [&](const char* what, gpumem_status status) {
+    EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, status) << what;
+  };
+  const auto nothing = [](void*) {};
+  gpumem_memory no_memory = nullptr;
+  gpumem_stream no_stream = nullptr;
+  gpumem_event no_event = nullptr;
+  void* pointer = nullptr;
+  const gpumem_memory_desc on_device = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
+  const gpumem_memory_desc of_pages = register_desc(pages.get() + page_size(), page_size());
+  expect_lost("copy", gpumem_copy(instance, stream, address, pinned.host(), kMiB, nullptr, why()));
+  expect_lost("synchronous copy",
+              gpumem_copy(instance, nullptr, address, pinned.host(), kMiB, nullptr, why()));
+  expect_lost("fill", gpumem_fill(instance, stream, address, kMiB, 1, 1, why()));
+  expect_lost("create device memory", gpumem_memory_create(device, &on_device, &no_memory, why()));
+  expect_lost("register", gpumem_memory_create(device, &of_pages, &no_memory, why()));
+  expect_lost("malloc", gpumem_malloc(device, GPUMEM_KIND_PINNED, kMiB, &pointer, why()));
+  expect_lost("create stream", gpumem_stream_create(device, nullptr, &no_stream, why()));
+  expect_lost("create event", gpumem_event_create(device, nullptr, &no_event, why()));
+  expect_lost("query stream", gpumem_stream_query(stream, why()));
+  expect_lost("synchronize stream", gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  expect_lost("host function", gpumem_stream_launch_host_function(stream, nothing, nullptr, why()));
+  expect_lost("write value", gpumem_stream_write_value(stream, address, 1, 4, why()));
+  expect_lost("wait for event", gpumem_stream_wait_event(stream, event, why()));
+  expect_lost("record event", gpumem_event_record(event, stream, why()));
+  expect_lost("query event", gpumem_event_query(event, why()));
+  expect_lost("synchronize event", gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  expect_lost("free memory", gpumem_device_get_memory(device, nullptr, nullptr, why()));
+
+  // The registry still answers.
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device, &info, why()));
+  EXPECT_EQ(info.lost, 1u);
+  EXPECT_EQ(memory.info().size, kMiB);
+  EXPECT_EQ(pointer_info(instance, address + 1).base, address);
+  EXPECT_EQ(stats(instance).device.live_count, 1u);
+
+  // Another device goes on.
+  if (other) {
+    const Memory theirs = alloc_device(other, kMiB);
+    const Stream their_stream = create_stream(other);
+    EXPECT_OK(gpumem_fill(instance, their_stream, theirs.device(), kMiB, 1, 1, why()));
+    their_stream.synchronize();
+  }
+
+  memory.destroy();
+  pinned.destroy();
+  registered.destroy();
+  event.destroy();
+  EXPECT_OK(gpumem_stream_destroy(stream.release(), why()));
+  const gpumem_stats now = stats(instance);
+  EXPECT_EQ(now.device.live_bytes + now.pinned.live_bytes + now.registered.live_bytes, 0u);
+  instance.close();
+}
+
+TEST_F(ComProcess, com_18_a_lost_device) { EXPECT_CHILD_OK(run_child("com_18_device_lost")); }
+
+CHILD(com_18_close_waits_for_nothing) {
+  if (!on_host()) skip_child("on cuda the driver ends the work of a lost device");
+  const gpumem_instance instance = open_instance().release();
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  const gpumem_memory memory = alloc_device(device, kMiB).release();
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
+  // A wait that nobody will end.
+  ASSERT_OK(gpumem_fill(instance, nullptr, info.device_pointer, kMiB, 0, 1, why()));
+  ASSERT_OK(gpumem_stream_wait_value(stream, info.device_pointer, 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+  lose(device);
+  uint64_t destroyed = 0;
+  EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, &destroyed, why()));
+  EXPECT_EQ(destroyed, 2u);
+}
+
+TEST_F(ComProcess, com_18_close_waits_for_nothing) {
+  EXPECT_CHILD_OK(run_child("com_18_close_waits_for_nothing"));
+}
+
+// ---- COM-19: loading the driver ----
+
+std::string fake_driver() {
+  const char* path = std::getenv("GPUMEM_FAKE_CUDA");
+  return path ? path : "";
+}
+
+std::string folder_of_fake_driver() { return std::filesystem::path(fake_driver()).parent_path().string(); }
+
+bool a_driver_is_loaded() {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("libcuda") != std::string::npos) return true;
+  }
+  return false;
+}
+
+gpumem_status probe_cuda() {
+  gpumem_probe_info info = GPUMEM_PROBE_INFO_INIT;
+  return gpumem_instance_probe(GPUMEM_BACKEND_CUDA, &info, why());
+}
+
+gpumem_status open_cuda() {
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = GPUMEM_BACKEND_CUDA;
+  gpumem_instance instance = nullptr;
+  const gpumem_status status = gpumem_instance_open(&desc, &instance, why());
+  EXPECT_EQ(instance != nullptr, status == GPUMEM_SUCCESS);
+  if (status == GPUMEM_SUCCESS) Instance(instance).close();
+  return status;
+}
+
+// These tests speak of the cuda backend whatever backend is under test.
+#define REQUIRE_CUDA_BACKEND()                                   \
+  if (!gpumem_feature_supported(GPUMEM_FEATURE_BACKEND_CUDA)) {  \
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, probe_cuda());       \
+    SKIP_RULE("the library was built without the cuda backend"); \
+  }
+#define REQUIRE_FAKE_DRIVER() \
+  REQUIRE_CUDA_BACKEND();     \
+  if (fake_driver().empty()) SKIP_RULE("GPUMEM_FAKE_CUDA does not name a fake driver")
+
+// A child that passes and has printed nothing.
+#define EXPECT_SILENT_CHILD(result)                                                 \
+  do {                                                                              \
+    const ProcessResult silent = (result);                                          \
+    if (silent.exit_code == kChildSkipped) GTEST_SKIP() << silent.out;              \
+    EXPECT_TRUE(silent.ok() && silent.out.empty() && silent.err.empty()) << silent; \
+  } while (false)
+
+CHILD(com_19_load) {
+  EXPECT_FALSE(a_driver_is_loaded());
+  EXPECT_EQ(gpumem_version(), GPUMEM_VERSION);
+  gpumem_status_name(GPUMEM_SUCCESS);
+  gpumem_table table;
+  table.struct_size = sizeof(table);
+  EXPECT_OK(gpumem_table_get(GPUMEM_VERSION, &table, why()));
+  open_backend(GPUMEM_BACKEND_HOST).close();
+  EXPECT_FALSE(a_driver_is_loaded());
+  EXPECT_OK(probe_cuda());
+  EXPECT_TRUE(a_driver_is_loaded());
+}
+
+TEST_F(ComProcess, com_19_loading_the_library_loads_no_driver) {
+  REQUIRE_FAKE_DRIVER();
+  EXPECT_SILENT_CHILD(run_child("com_19_load", {"LD_LIBRARY_PATH=" + folder_of_fake_driver()}));
+}
+
+bool a_driver_is_installed() {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver) dlclose(driver);
+  return driver != nullptr;
+}
+
+CHILD(com_19_no_driver) {
+  if (a_driver_is_installed()) skip_child("a driver is installed, so it cannot be missing");
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_STATUS(GPUMEM_ERROR_DRIVER_NOT_FOUND, probe_cuda());
+    EXPECT_NE(std::strstr(last_error().message, "libcuda.so.1"), nullptr) << last_error().message;
+    EXPECT_STATUS(GPUMEM_ERROR_DRIVER_NOT_FOUND, open_cuda());
+  }
+  // Who leaves the choice to the library gets the host backend.
+  gpumem_probe_info probe = GPUMEM_PROBE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_ANY, &probe, why()));
+  EXPECT_EQ(probe.backend, GPUMEM_BACKEND_HOST);
+  const Instance instance = open_backend(GPUMEM_BACKEND_ANY);
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
+  EXPECT_EQ(info.backend, GPUMEM_BACKEND_HOST);
+}
+
+TEST_F(ComProcess, com_19_without_a_driver) {
+  REQUIRE_CUDA_BACKEND();
+  EXPECT_SILENT_CHILD(run_child("com_19_no_driver", {"LD_LIBRARY_PATH"}));
+}
+
+CHILD(com_19_driver_appears) {
+  if (a_driver_is_installed()) skip_child("a driver is installed, so it cannot appear");
+  EXPECT_STATUS(GPUMEM_ERROR_DRIVER_NOT_FOUND, probe_cuda());
+  EXPECT_STATUS(GPUMEM_ERROR_DRIVER_NOT_FOUND, open_cuda());
+  const std::string link = child_arguments().at(0) + "/libcuda.so.1";
+  ASSERT_EQ(symlink(fake_driver().c_str(), link.c_str()), 0);
+  EXPECT_OK(probe_cuda());
+  EXPECT_OK(open_cuda());
+}
+
+TEST_F(ComProcess, com_19_a_driver_that_appears_later_is_seen) {
+  REQUIRE_FAKE_DRIVER();
+  std::string folder = testing::TempDir() + "gpumem_driver_XXXXXX";
+  ASSERT_TRUE(mkdtemp(folder.data()));
+  const ProcessResult result = run_child("com_19_driver_appears", {"LD_LIBRARY_PATH=" + folder}, {folder});
+  std::filesystem::remove_all(folder);
+  EXPECT_SILENT_CHILD(result);
+}
+
+CHILD(com_19_unusable) {
+  const gpumem_status expected = std::stoi(child_arguments().at(0));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_STATUS(expected, probe_cuda());
+    EXPECT_STATUS(expected, open_cuda());
+  }
+}
+
+TEST_F(ComProcess, com_19_why_a_driver_is_unusable) {
+  REQUIRE_FAKE_DRIVER();
+  struct Case {
+    const char* setting;
+    gpumem_status expected;
+  };
+  for (const Case& one : {Case{"FAKE_CUDA_DEVICES=0", GPUMEM_ERROR_NO_DEVICE},
+                          Case{"FAKE_CUDA_INIT=100", GPUMEM_ERROR_NO_DEVICE},
+                          Case{"FAKE_CUDA_INIT=34", GPUMEM_ERROR_DRIVER_NOT_FOUND},
+                          Case{"FAKE_CUDA_INIT=803", GPUMEM_ERROR_DRIVER_TOO_OLD},
+                          Case{"FAKE_CUDA_INIT=800", GPUMEM_ERROR_PERMISSION_DENIED},
+                          Case{"FAKE_CUDA_INIT=36", GPUMEM_ERROR_DRIVER_TOO_OLD}}) {
+    const ProcessResult result =
+        run_child("com_19_unusable", {"LD_LIBRARY_PATH=" + folder_of_fake_driver(), one.setting},
+                  {std::to_string(one.expected)});
+    EXPECT_TRUE(result.ok() && result.out.empty() && result.err.empty()) << one.setting << ": " << result;
+  }
+}
+
+// ---- COM-20 on cuda: an old driver ----
+
+CHILD(com_20_oldest_driver) {
+  const Instance instance = open_backend(GPUMEM_BACKEND_CUDA);
+  ASSERT_TRUE(instance.get());
+  const Memory memory = alloc_device(instance.device(), kMiB);
+  const Memory pinned = alloc_pinned(instance.device(), kMiB);
+  const Stream stream = create_stream(instance.device());
+  fill_pattern(pinned.host(), kMiB, 8);
+  EXPECT_OK(gpumem_copy(instance, stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
+  stream.synchronize();
+  EXPECT_TRUE(holds_pattern(instance, memory.device(), kMiB, 8));
+}
+
+TEST_F(ComProcess, com_20_the_oldest_driver_works) {
+  REQUIRE_FAKE_DRIVER();
+  EXPECT_SILENT_CHILD(run_child("com_20_oldest_driver",
+                                {"LD_LIBRARY_PATH=" + folder_of_fake_driver(), "FAKE_CUDA_VERSION=11.2"}));
+}
+
+// ---- COM-25: fork ----
+
+TEST_F(ComProcess, com_25_a_child_gets_forked) {
+  Pages pages(page_size());
+  const Memory memory = alloc_device(device_, kMiB);
+  const Memory registered = register_memory(device_, pages.get(), page_size());
+  const Stream stream = create_stream(device_);
+  const Event event = create_event(device_);
+  put_pattern(instance_, memory.device(), kMiB, 2);
+  uint8_t* const address = memory.device();
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
+
+  const ProcessResult result = in_forked_child([&] {
+    const auto expect_forked = [](const char* what, gpumem_status status) {
+      EXPECT_STATUS(GPUMEM_ERROR_FORKED, status) << what;
+    };
+    const auto nothing = [](void*) {};
+    gpumem_instance_info instance_info = GPUMEM_INSTANCE_INFO_INIT;
+    gpumem_device_info device_info = GPUMEM_DEVICE_INFO_INIT;
+    gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
+    gpumem_pointer_info of_pointer = GPUMEM_POINTER_INFO_INIT;
+    gpumem_capability_info capability_info = GPUMEM_CAPABILITY_INFO_INIT;
+    gpumem_stats now = GPUMEM_STATS_INIT;
+    gpumem_memory created = nullptr;
+    gpumem_device device = nullptr;
+    void* pointer = nullptr;
+    expect_forked("instance info", gpumem_instance_get_info(instance_, &instance_info, why()));
+    expect_forked("close", gpumem_instance_close(instance_, GPUMEM_CLOSE_FORCE, nullptr, why()));
+    expect_forked("device", gpumem_device_get(instance_, 0, &device, why()));
+    expect_forked("device info", gpumem_device_get_info(device_, &device_info, why()));
+    expect_forked("device memory", gpumem_device_get_memory(device_, nullptr, nullptr, why()));
+    expect_forked("capability", gpumem_device_get_capability(device_, GPUMEM_CAPABILITY_UVA, nullptr,
+                                                             &capability_info, why()));
+    expect_forked("create", gpumem_memory_create(device_, &desc, &created, why()));
+    expect_forked("malloc", gpumem_malloc(device_, GPUMEM_KIND_DEVICE, kMiB, &pointer, why()));
+    expect_forked("free", gpumem_free(instance_, address, why()));
+    expect_forked("unregister", gpumem_unregister(instance_, pages.get(), why()));
+    expect_forked("memory info", gpumem_memory_get_info(memory.get(), &memory_info, why()));
+    expect_forked("destroy memory", gpumem_memory_destroy(memory.get(), why()));
+    expect_forked("pointer", gpumem_pointer_get_info(instance_, address, &of_pointer, why()));
+    expect_forked("copy", gpumem_copy(instance_, stream, address, pages.get(), 16, nullptr, why()));
+    expect_forked("fill", gpumem_fill(instance_, nullptr, address, 16, 0, 1, why()));
+    expect_forked("query stream", gpumem_stream_query(stream.get(), why()));
+    expect_forked("synchronize", gpumem_stream_synchronize(stream.get(), GPUMEM_TIMEOUT_INFINITE, why()));
+    expect_forked("launch", gpumem_stream_launch_host_function(stream.get(), nothing, nullptr, why()));
+    expect_forked("destroy stream", gpumem_stream_destroy(stream.get(), why()));
+    expect_forked("record", gpumem_event_record(event.get(), stream.get(), why()));
+    expect_forked("query event", gpumem_event_query(event.get(), why()));
+    expect_forked("destroy event", gpumem_event_destroy(event.get(), why()));
+    expect_forked("stats", gpumem_stats_get(instance_, &now, why()));
+    // FORKED comes before everything else that is wrong (COM-17).
+    expect_forked("NULL output", gpumem_memory_get_info(memory.get(), nullptr, why()));
+    // What needs no instance goes on.
+    EXPECT_STREQ(gpumem_status_name(GPUMEM_ERROR_FORKED), "GPUMEM_ERROR_FORKED");
+    EXPECT_OK(gpumem_memory_destroy(nullptr, why()));
+  });
+  EXPECT_TRUE(result.ok()) << result;
+  EXPECT_TRUE(holds_pattern(instance_, address, kMiB, 2));
+}
+
+TEST_F(ComProcess, com_25_a_child_cannot_touch_the_memory) {
+  Pages pages(page_size());
+  const Memory memory = alloc_device(device_, kMiB);
+  const Memory pinned = alloc_pinned(device_, kMiB);
+  const Memory registered = register_memory(device_, pages.get(), page_size());
+  fill_pattern(pages.get(), page_size(), 3);
+  fill_pattern(pinned.host(), kMiB, 4);
+  uint8_t* const host = pinned.host();
+  uint8_t* const device = memory.device();
+  const ProcessResult result = in_forked_child([&] {
+    EXPECT_TRUE(read_faults(host));
+    EXPECT_TRUE(read_faults(host + kMiB - 1));
+    EXPECT_TRUE(read_faults(device));
+    // Registered memory is the caller's and follows the ordinary rules.
+    EXPECT_TRUE(has_pattern(pages.get(), page_size(), 3));
+    std::memset(pages.get(), 0, page_size());
+  });
+  EXPECT_TRUE(result.ok()) << result;
+  EXPECT_TRUE(has_pattern(pages.get(), page_size(), 3));
+  EXPECT_TRUE(has_pattern(host, kMiB, 4));
+}
+
+TEST_F(ComProcess, com_25_a_child_opens_its_own) {
+  const Memory pinned = alloc_pinned(device_, kMiB);
+  const ProcessResult result = in_forked_child([&] {
+    if (on_cuda()) {
+      gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+      desc.backend = GPUMEM_BACKEND_CUDA;
+      gpumem_instance none = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_instance_open(&desc, &none, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_instance_probe(GPUMEM_BACKEND_CUDA, nullptr, why()));
+    }
+    const Instance own = open_backend(GPUMEM_BACKEND_HOST);
+    ASSERT_TRUE(own.get());
+    const Memory memory = alloc_device(own.device(), kMiB);
+    const Stream stream = create_stream(own.device());
+    EXPECT_OK(gpumem_fill(own, stream, memory.device(), kMiB, 0x11, 1, why()));
+    stream.synchronize();
+    std::vector<uint8_t> bytes(kMiB);
+    EXPECT_OK(gpumem_copy(own, nullptr, bytes.data(), memory.device(), kMiB, nullptr, why()));
+    EXPECT_EQ(bytes, std::vector<uint8_t>(kMiB, 0x11));
+    // The parent's objects stay out of reach.
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_memory_get_info(pinned.get(), &info, why()));
+  });
+  EXPECT_TRUE(result.ok()) << result;
+}
+
+TEST_F(ComProcess, com_25_fork_and_exec_is_safe_at_any_time) {
+  const Memory memory = alloc_device(device_, kMiB);
+  const Memory pinned = alloc_pinned(device_, kMiB);
+  fill_pattern(pinned.host(), kMiB, 7);
+  GatedStream stream(device_);
+  EXPECT_OK(gpumem_copy(instance_, stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
+  const ProcessResult result = in_forked_child([] {
+    execl("/bin/true", "true", static_cast<char*>(nullptr));
+    ADD_FAILURE() << "cannot run /bin/true";
+  });
+  EXPECT_TRUE(result.ok()) << result;
+  stream.finish();
+  EXPECT_TRUE(holds_pattern(instance_, memory.device(), kMiB, 7));
+}
+
+CHILD(com_25_exit) {
+  const Instance instance = open_instance();
+  const Memory memory = alloc_device(instance.device(), kMiB);
+  const Stream stream = create_stream(instance.device());
+  const pid_t pid = fork();
+  if (pid == 0) std::exit(0);  // with exit handlers and static destructors, not only _exit
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(ComProcess, com_25_a_forked_child_can_exit) {
+  // A leak checker cannot stop the threads that the forked child has not got.
+  EXPECT_SILENT_CHILD(run_child("com_25_exit", {"LSAN_OPTIONS=detect_leaks=0"}));
+}
+
+// ---- COM-26: the end of the process ----
+
+// The fake driver reports calls that come too late on the error output.
+const std::vector<std::string> kReportLateCalls = {"FAKE_CUDA_REPORT=/proc/self/fd/2"};
+
+CHILD(com_26_exit_with_live_objects) {
+  static uint8_t bytes[4096];
+  const gpumem_instance instance = open_instance().release();
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  const gpumem_memory memory = alloc_device(device, kMiB).release();
+  alloc_pinned(device, kMiB).release();
+  register_memory(device, bytes, sizeof(bytes)).release();
+  create_event(device).release();
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
+  ASSERT_OK(gpumem_fill(instance, stream, info.device_pointer, kMiB, 1, 1, why()));
+}
+
+TEST_F(ComProcess, com_26_exit_with_live_objects) {
+  EXPECT_SILENT_CHILD(run_child("com_26_exit_with_live_objects", kReportLateCalls));
+}
+
+CHILD(com_26_exit_with_pending_work) {
+  if (!on_host()) skip_child("a driver may wait for pending work when the process ends");
+  const gpumem_instance instance = open_instance().release();
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  static auto& gate = *new Gate;  // never opened
+  gate.hold(stream);
+  gate.wait_until_reached();
+}
+
+TEST_F(ComProcess, com_26_exit_with_pending_work) {
+  EXPECT_SILENT_CHILD(run_child("com_26_exit_with_pending_work"));
+}
+
+gpumem_device device_at_exit = nullptr;
+gpumem_memory memory_at_exit = nullptr;
+
+void call_late() {
+  gpumem_memory memory = nullptr;
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
+  const gpumem_status created = gpumem_memory_create(device_at_exit, &desc, &memory, nullptr);
+  const gpumem_status destroyed = gpumem_memory_destroy(memory_at_exit, nullptr);
+  // The driver has ended by now; the host backend has nothing that could end.
+  const bool right =
+      on_host() ? created == GPUMEM_SUCCESS && destroyed == GPUMEM_SUCCESS : created == GPUMEM_ERROR_CLOSED;
+  if (!right) {
+    std::fprintf(stderr, "create: %s, destroy: %s\n", gpumem_status_name(created),
+                 gpumem_status_name(destroyed));
+    _exit(1);
+  }
+}
+
+CHILD(com_26_calls_at_exit) {
+  std::atexit(call_late);  // before the driver registers its own handlers, so that it runs after them
+  const gpumem_instance instance = open_instance().release();
+  ASSERT_OK(gpumem_device_get(instance, 0, &device_at_exit, why()));
+  memory_at_exit = alloc_device(device_at_exit, kMiB).release();
+}
+
+TEST_F(ComProcess, com_26_calls_at_exit) { EXPECT_SILENT_CHILD(run_child("com_26_calls_at_exit")); }
+
+CHILD(com_26_exit_beside_a_thread) {
+  const gpumem_instance instance = open_instance().release();
+  gpumem_device device = nullptr;
+  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+  const gpumem_memory memory = alloc_device(device, kMiB).release();
+  static std::atomic<bool> running{false};
+  std::thread([memory] {
+    for (;;) {
+      gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+      if (gpumem_memory_get_info(memory, &info, nullptr) == GPUMEM_SUCCESS) running = true;
+    }
+  }).detach();
+  while (!running)
+    std::this_thread::yield();
+}
+
+TEST_F(ComProcess, com_26_exit_beside_a_thread_that_calls) {
+  EXPECT_SILENT_CHILD(run_child("com_26_exit_beside_a_thread"));
+}
+
+}  // namespace
+}  // namespace conformance

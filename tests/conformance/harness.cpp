@@ -1,0 +1,846 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The harness behind harness.h, and the program's main function.
+#include "harness.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <climits>
+#include <csetjmp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "cuda_raw.h"
+#include "fake_cuda.h"
+
+// A forked child of a program with threads is exactly what some rules speak of.
+extern "C" const char* __tsan_default_options();
+extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
+
+namespace conformance {
+namespace {
+
+gpumem_backend chosen_backend = GPUMEM_BACKEND_HOST;
+std::vector<std::string> arguments_of_child;
+
+const char* backend_name() { return on_host() ? "host" : "cuda"; }
+
+// A function of the fake driver, or null if another driver is loaded or none.
+template <class F>
+F fake_function(const char* name) {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+  if (!library) return nullptr;
+  void* symbol = dlsym(library, name);
+  dlclose(library);
+  return reinterpret_cast<F>(symbol);
+}
+#define FAKE(function) fake_function<decltype(&::function)>(#function)
+
+std::string fake_violations() {
+  auto* violations = FAKE(fake_cuda_violations);
+  if (!violations) return "";
+  std::string text(size_t{1} << 16, '\0');
+  if (violations(text.data(), text.size()) == 0) return "";
+  text.resize(std::strlen(text.c_str()));
+  FAKE(fake_cuda_clear_violations)();
+  return text;
+}
+
+}  // namespace
+
+gpumem_backend backend() { return chosen_backend; }
+bool on_fake_cuda() { return on_cuda() && FAKE(fake_cuda_violations); }
+
+// ---- statuses ----
+
+namespace {
+constexpr gpumem_status kNoStatus = INT32_MIN;
+thread_local gpumem_error thread_error = GPUMEM_ERROR_INIT;
+thread_local bool thread_error_used = false;
+}  // namespace
+
+gpumem_error* why() {
+  thread_error = GPUMEM_ERROR_INIT;
+  thread_error.status = kNoStatus;
+  thread_error_used = true;
+  return &thread_error;
+}
+
+const gpumem_error& last_error() { return thread_error; }
+
+::testing::AssertionResult status_is_one_of(const char* expected_text, const char* call_text,
+                                            const std::vector<gpumem_status>& expected,
+                                            gpumem_status actual) {
+  const bool has_detail = std::exchange(thread_error_used, false);
+  std::ostringstream problem;
+  if (std::find(expected.begin(), expected.end(), actual) == expected.end()) {
+    problem << "expected " << expected_text << ", got " << gpumem_status_name(actual);
+  } else if (has_detail && thread_error.status != actual) {
+    problem << "returned " << gpumem_status_name(actual) << ", but the error detail says "
+            << (thread_error.status == kNoStatus ? "nothing" : gpumem_status_name(thread_error.status));
+  } else if (has_detail && actual < 0 && thread_error.message[0] == '\0') {
+    problem << gpumem_status_name(actual) << " came without a message";
+  } else {
+    return ::testing::AssertionSuccess();
+  }
+  problem << "\n  in " << call_text;
+  if (has_detail && thread_error.message[0] != '\0') {
+    problem << "\n  " << thread_error.function << ": " << thread_error.message;
+    if (thread_error.native_code != 0) {
+      problem << " [" << thread_error.entry_point << ": " << thread_error.native_name << " "
+              << thread_error.native_code << "]";
+    }
+  }
+  return ::testing::AssertionFailure() << problem.str();
+}
+
+::testing::AssertionResult status_is(const char* expected_text, const char* call_text, gpumem_status expected,
+                                     gpumem_status actual) {
+  return status_is_one_of(expected_text, call_text, {expected}, actual);
+}
+
+// ---- handles ----
+
+gpumem_memory_info Memory::info() const {
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  EXPECT_OK(gpumem_memory_get_info(get(), &info, why()));
+  return info;
+}
+
+Stream::~Stream() {
+  if (!get()) return;
+  // A lost device has no work left.
+  EXPECT_STATUS_IN(gpumem_stream_synchronize(get(), GPUMEM_TIMEOUT_INFINITE, why()), GPUMEM_SUCCESS,
+                   GPUMEM_ERROR_DEVICE_LOST);
+}
+
+void Stream::synchronize() const {
+  EXPECT_OK(gpumem_stream_synchronize(get(), GPUMEM_TIMEOUT_INFINITE, why()));
+}
+
+gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require) {
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = kind;
+  desc.size = size;
+  desc.require = require;
+  return desc;
+}
+
+gpumem_memory_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require) {
+  gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_REGISTERED, size, require);
+  desc.host_pointer = pointer;
+  return desc;
+}
+
+Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
+  gpumem_memory memory = nullptr;
+  EXPECT_OK(gpumem_memory_create(device, &desc, &memory, why()));
+  return Memory(memory);
+}
+
+Memory alloc_device(gpumem_device device, uint64_t size) {
+  return create_memory(device, memory_desc(GPUMEM_KIND_DEVICE, size));
+}
+
+Memory alloc_pinned(gpumem_device device, uint64_t size, gpumem_memory_flags require) {
+  return create_memory(device, memory_desc(GPUMEM_KIND_PINNED, size, require));
+}
+
+Memory register_memory(gpumem_device device, void* pointer, uint64_t size, gpumem_memory_flags require) {
+  return create_memory(device, register_desc(pointer, size, require));
+}
+
+Stream create_stream(gpumem_device device) {
+  gpumem_stream stream = nullptr;
+  EXPECT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  return Stream(stream);
+}
+
+Event create_event(gpumem_device device, gpumem_event_flags flags) {
+  gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+  desc.flags = flags;
+  gpumem_event event = nullptr;
+  EXPECT_OK(gpumem_event_create(device, &desc, &event, why()));
+  return Event(event);
+}
+
+gpumem_pointer_info pointer_info(gpumem_instance instance, const void* pointer) {
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  EXPECT_OK(gpumem_pointer_get_info(instance, pointer, &info, why()));
+  return info;
+}
+
+gpumem_stats stats(gpumem_instance instance) {
+  gpumem_stats stats = GPUMEM_STATS_INIT;
+  EXPECT_OK(gpumem_stats_get(instance, &stats, why()));
+  return stats;
+}
+
+gpumem_capability_info capability(gpumem_device device, gpumem_capability what, gpumem_device peer) {
+  gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_capability(device, what, peer, &info, why()));
+  return info;
+}
+
+uint32_t ordinal_of(gpumem_device device) {
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device, &info, why()));
+  return info.ordinal;
+}
+
+// ---- instances ----
+
+Instance& Instance::operator=(Instance&& other) noexcept {
+  if (this != &other) {
+    close();
+    handle_ = other.release();
+  }
+  return *this;
+}
+
+gpumem_device Instance::device(uint32_t ordinal) const {
+  gpumem_device device = nullptr;
+  EXPECT_OK(gpumem_device_get(handle_, ordinal, &device, why()));
+  return device;
+}
+
+uint32_t Instance::device_count() const {
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_get_info(handle_, &info, why()));
+  return info.device_count;
+}
+
+void Instance::close() {
+  gpumem_instance instance = release();
+  if (!instance) return;
+  const gpumem_stats now = stats(instance);
+  EXPECT_EQ(now.device.live_count, 0u);
+  EXPECT_EQ(now.pinned.live_count, 0u);
+  EXPECT_EQ(now.registered.live_count, 0u);
+  EXPECT_EQ(now.streams, 0u);
+  EXPECT_EQ(now.events, 0u);
+  const gpumem_status status = gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, why());
+  EXPECT_OK(status);
+  // One test that leaves something must not fail all that follow.
+  if (status == GPUMEM_ERROR_BUSY) gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr);
+}
+
+Instance open_instance(const std::function<void(gpumem_instance_desc&, gpumem_host_options&)>& change) {
+  gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
+  host.strict = GPUMEM_TOGGLE_ON;
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = backend();
+  desc.host = &host;
+  if (change) change(desc, host);
+  gpumem_instance instance = nullptr;
+  EXPECT_OK(gpumem_instance_open(&desc, &instance, why()));
+  return Instance(instance);
+}
+
+Instance open_backend(gpumem_backend which) {
+  return open_instance([&](gpumem_instance_desc& desc, gpumem_host_options&) { desc.backend = which; });
+}
+
+// ---- ordinary memory and patterns ----
+
+uint64_t page_size() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
+
+Pages::Pages(uint64_t size, int protection)
+    : base_(static_cast<uint8_t*>(mmap(nullptr, size, protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0))),
+      size_(size) {
+  if (base_ == MAP_FAILED) std::abort();
+}
+
+Pages::~Pages() { munmap(base_, size_); }
+
+uint8_t pattern_byte(uint32_t seed, uint64_t position) {
+  const uint64_t mixed = (position + 1) * 0x9E3779B97F4A7C15u + seed * 0xD1B54A32D192ED03u;
+  return static_cast<uint8_t>(mixed >> 56);
+}
+
+void fill_pattern(void* host_memory, uint64_t size, uint32_t seed) {
+  auto* bytes = static_cast<uint8_t*>(host_memory);
+  for (uint64_t i = 0; i < size; ++i)
+    bytes[i] = pattern_byte(seed, i);
+}
+
+::testing::AssertionResult has_pattern(const void* host_memory, uint64_t size, uint32_t seed) {
+  const auto* bytes = static_cast<const uint8_t*>(host_memory);
+  for (uint64_t i = 0; i < size; ++i) {
+    if (bytes[i] != pattern_byte(seed, i)) {
+      return ::testing::AssertionFailure() << "byte " << i << " of " << size << " is " << int{bytes[i]}
+                                           << " instead of " << int{pattern_byte(seed, i)};
+    }
+  }
+  return ::testing::AssertionSuccess();
+}
+
+void put_pattern(gpumem_instance instance, void* destination, uint64_t size, uint32_t seed) {
+  std::vector<uint8_t> bytes(size);
+  fill_pattern(bytes.data(), size, seed);
+  EXPECT_OK(gpumem_copy(instance, nullptr, destination, bytes.data(), size, nullptr, why()));
+}
+
+::testing::AssertionResult holds_pattern(gpumem_instance instance, const void* source, uint64_t size,
+                                         uint32_t seed) {
+  std::vector<uint8_t> bytes(size);
+  const gpumem_status status = gpumem_copy(instance, nullptr, bytes.data(), source, size, nullptr, why());
+  if (status != GPUMEM_SUCCESS) return status_is("GPUMEM_SUCCESS", "copy of the bytes", 0, status);
+  return has_pattern(bytes.data(), size, seed);
+}
+
+// ---- gates ----
+
+struct Gate::State {
+  std::atomic<bool> open{false};
+  std::atomic<int> arrived{0};
+};
+
+Gate::Gate() {
+  // A held function may run after its gate is gone, or never, if its device is lost: states are kept for
+  // ever.
+  static std::mutex mutex;
+  static auto& states = *new std::deque<State>;
+  const std::lock_guard lock(mutex);
+  state_ = &states.emplace_back();
+}
+
+void Gate::hold(gpumem_stream stream) {
+  const auto wait_here = [](void* user_data) {
+    auto* state = static_cast<State*>(user_data);
+    ++state->arrived;
+    state->arrived.notify_all();
+    state->open.wait(false);
+  };
+  EXPECT_OK(gpumem_stream_launch_host_function(stream, wait_here, state_, why()));
+}
+
+void Gate::open() {
+  state_->open = true;
+  state_->open.notify_all();
+}
+
+void Gate::wait_until_reached() { state_->arrived.wait(0); }
+
+void GatedStream::finish() {
+  open();
+  stream_.synchronize();
+}
+
+// ---- faults of the CPU ----
+
+namespace {
+
+thread_local sigjmp_buf fault_return;
+thread_local volatile sig_atomic_t fault_expected = 0;
+
+void on_fault(int signal) {
+  if (!fault_expected) {
+    std::signal(signal, SIG_DFL);
+    return;  // the instruction runs again and ends the process
+  }
+  siglongjmp(fault_return, 1);
+}
+
+}  // namespace
+
+bool raises_fault(const std::function<void()>& code) {
+  struct sigaction action = {};
+  action.sa_handler = on_fault;
+  action.sa_flags = SA_NODEFER;
+  struct sigaction old_segv;
+  struct sigaction old_bus;
+  sigaction(SIGSEGV, &action, &old_segv);
+  sigaction(SIGBUS, &action, &old_bus);
+  volatile bool faulted = false;
+  if (sigsetjmp(fault_return, 1) == 0) {
+    fault_expected = 1;
+    code();
+  } else {
+    faulted = true;
+  }
+  fault_expected = 0;
+  sigaction(SIGSEGV, &old_segv, nullptr);
+  sigaction(SIGBUS, &old_bus, nullptr);
+  return faulted;
+}
+
+bool read_faults(const void* address) {
+  return raises_fault([=] {
+    const uint8_t byte = *static_cast<const volatile uint8_t*>(address);
+    static_cast<void>(byte);
+  });
+}
+
+bool write_faults(void* address) {
+  return raises_fault([=] { *static_cast<volatile uint8_t*>(address) = 1; });
+}
+
+// ---- other processes ----
+
+namespace {
+
+std::map<std::string, void (*)()>& children() {
+  static auto& map = *new std::map<std::string, void (*)()>;
+  return map;
+}
+
+// Files without a name that take what a child prints.
+class Output {
+ public:
+  Output() : out_(memfd_create("out", MFD_CLOEXEC)), err_(memfd_create("err", MFD_CLOEXEC)) {}
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+  ~Output() {
+    close(out_);
+    close(err_);
+  }
+  int out() const { return out_; }
+  int err() const { return err_; }
+
+  ProcessResult wait_for(pid_t pid) const {
+    ProcessResult result;
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
+    result.out = text_of(out_);
+    result.err = text_of(err_);
+    return result;
+  }
+
+ private:
+  static std::string text_of(int file) {
+    std::string text(static_cast<size_t>(lseek(file, 0, SEEK_END)), '\0');
+    const ssize_t got = pread(file, text.data(), text.size(), 0);
+    text.resize(got < 0 ? 0 : static_cast<size_t>(got));
+    return text;
+  }
+  int out_;
+  int err_;
+};
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& stream, const ProcessResult& result) {
+  stream << "the child ended with ";
+  if (result.signal != 0) {
+    stream << "signal " << result.signal << " (" << strsignal(result.signal) << ")";
+  } else {
+    stream << "exit code " << result.exit_code;
+  }
+  return stream << "\n" << result.out << result.err;
+}
+
+ProcessResult in_forked_child(const std::function<void()>& code) {
+  const Output output;
+  std::cout.flush();
+  std::fflush(nullptr);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(output.out(), STDOUT_FILENO);
+    dup2(output.err(), STDERR_FILENO);
+    const testing::TestResult* test = testing::UnitTest::GetInstance()->current_test_info()->result();
+    const int before = test->total_part_count();
+    code();
+    std::fflush(nullptr);
+    bool failed = false;
+    for (int i = before; i < test->total_part_count(); ++i) {
+      failed = failed || test->GetTestPartResult(i).failed();
+    }
+    _exit(failed ? 1 : 0);
+  }
+  return output.wait_for(pid);
+}
+
+ProcessResult run_child(const std::string& name, const std::vector<std::string>& environment,
+                        const std::vector<std::string>& arguments) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string variable = *entry;
+    const std::string key = variable.substr(0, variable.find('='));
+    const bool changed = std::any_of(environment.begin(), environment.end(), [&](const std::string& change) {
+      return change.substr(0, change.find('=')) == key;
+    });
+    if (!changed) variables.push_back(variable);
+  }
+  for (const std::string& change : environment) {
+    if (change.find('=') != std::string::npos) variables.push_back(change);
+  }
+  std::vector<std::string> words = {"gpumem_conformance", "--backend", backend_name(), "--child", name};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> list;
+    for (std::string& text : texts)
+      list.push_back(text.data());
+    list.push_back(nullptr);
+    return list;
+  };
+  const Output output;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, output.out(), STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, output.err(), STDERR_FILENO);
+  pid_t pid = -1;
+  const int problem = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, pointers(words).data(),
+                                  pointers(variables).data());
+  posix_spawn_file_actions_destroy(&actions);
+  if (problem != 0) {
+    ProcessResult result;
+    result.err = std::string("cannot start: ") + std::strerror(problem);
+    return result;
+  }
+  return output.wait_for(pid);
+}
+
+const std::vector<std::string>& child_arguments() { return arguments_of_child; }
+
+int register_child(const char* name, void (*function)()) {
+  children()[name] = function;
+  return 0;
+}
+
+void skip_child(const std::string& reason) {
+  std::cout << reason << std::flush;
+  _exit(kChildSkipped);
+}
+
+// ---- what is left behind ----
+
+namespace {
+
+// On cuda the driver keeps device files, event files and memory files of its own for as long as it likes.
+bool may_be_the_drivers(const std::string& target) {
+  return on_cuda() && (target.empty() || target[0] != '/' || target.rfind("/dev/", 0) == 0 ||
+                       target.rfind("/memfd:", 0) == 0 || target.rfind("/proc/", 0) == 0);
+}
+
+}  // namespace
+
+Snapshot Snapshot::take() {
+  namespace fs = std::filesystem;
+  Snapshot snapshot;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string target = fs::read_symlink(entry.path(), gone).string();
+    const bool is_this_list = target.find("/proc/") == 0 && target.find("/fd") != std::string::npos;
+    if (!gone && !is_this_list && !may_be_the_drivers(target)) snapshot.file_descriptors.push_back(target);
+  }
+  std::sort(snapshot.file_descriptors.begin(), snapshot.file_descriptors.end());
+  if (on_cuda()) return snapshot;
+
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.find("/memfd:") != std::string::npos) ++snapshot.shared_mappings;
+  }
+  for ([[maybe_unused]] const fs::directory_entry& entry : fs::directory_iterator("/proc/self/task")) {
+    ++snapshot.threads;
+  }
+  return snapshot;
+}
+
+::testing::AssertionResult nothing_left_since(const Snapshot& before) {
+  Snapshot now = Snapshot::take();
+  // A joined thread is listed until the kernel has cleaned up after it.
+  for (int i = 0; i < 1000 && now.threads > before.threads; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    now = Snapshot::take();
+  }
+  std::vector<std::string> left;
+  std::set_difference(now.file_descriptors.begin(), now.file_descriptors.end(),
+                      before.file_descriptors.begin(), before.file_descriptors.end(),
+                      std::back_inserter(left));
+  if (left.empty() && now.shared_mappings <= before.shared_mappings && now.threads <= before.threads) {
+    return ::testing::AssertionSuccess();
+  }
+  auto failure = ::testing::AssertionFailure();
+  for (const std::string& target : left)
+    failure << "open file left: " << target << "\n";
+  failure << "mappings of memory files: " << before.shared_mappings << " before, " << now.shared_mappings
+          << " now; threads: " << before.threads << " before, " << now.threads << " now";
+  return failure;
+}
+
+// ---- other code of the process ----
+
+#ifdef HAVE_CUDA_HEADERS
+
+const CudaRaw& raw() {
+  static const CudaRaw functions = [] {
+    CudaRaw table;
+    void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+      ADD_FAILURE() << dlerror();
+      return table;
+    }
+#define CUDA_RAW_NAME_OF(text) #text
+#define CUDA_RAW_NAME(function) CUDA_RAW_NAME_OF(function)
+#define CUDA_RAW_LOAD(function) \
+  table.function = reinterpret_cast<decltype(table.function)>(dlsym(library, CUDA_RAW_NAME(function)));
+    CUDA_RAW_FUNCTIONS(CUDA_RAW_LOAD)
+    EXPECT_EQ(table.cuInit(0), CUDA_SUCCESS);
+    return table;
+  }();
+  return functions;
+}
+
+PrimaryContext::PrimaryContext(uint32_t ordinal) {
+  EXPECT_EQ(raw().cuDeviceGet(&device_, static_cast<int>(ordinal)), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuDevicePrimaryCtxRetain(&context_, device_), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuCtxPushCurrent(context_), CUDA_SUCCESS);
+}
+
+PrimaryContext::~PrimaryContext() {
+  CUcontext popped = nullptr;
+  EXPECT_EQ(raw().cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+  EXPECT_EQ(raw().cuDevicePrimaryCtxRelease(device_), CUDA_SUCCESS);
+}
+
+std::string no_foreign_reason() { return ""; }
+
+#else
+
+std::string no_foreign_reason() {
+  return on_host() ? "" : "built without the CUDA headers: other code that uses the driver cannot be played";
+}
+
+#endif
+
+ForeignMemory::ForeignMemory(gpumem_device device, gpumem_kind kind, uint64_t size)
+    : device_(device), kind_(kind) {
+  if (on_host()) {
+    void* pointer = nullptr;
+    EXPECT_OK(gpumem_host_foreign_alloc(device, kind, size, &pointer, why()));
+    pointer_ = static_cast<uint8_t*>(pointer);
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device));
+  if (kind == GPUMEM_KIND_DEVICE) {
+    CUdeviceptr pointer = 0;
+    EXPECT_EQ(raw().cuMemAlloc(&pointer, size), CUDA_SUCCESS);
+    pointer_ = reinterpret_cast<uint8_t*>(pointer);
+  } else {
+    void* pointer = nullptr;
+    const unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    EXPECT_EQ(raw().cuMemHostAlloc(&pointer, size, flags), CUDA_SUCCESS);
+    pointer_ = static_cast<uint8_t*>(pointer);
+  }
+#endif
+}
+
+void ForeignMemory::free() {
+  uint8_t* pointer = std::exchange(pointer_, nullptr);
+  if (!pointer) return;
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_foreign_free(device_, pointer, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device_));
+  if (kind_ == GPUMEM_KIND_DEVICE) {
+    EXPECT_EQ(raw().cuMemFree(reinterpret_cast<CUdeviceptr>(pointer)), CUDA_SUCCESS);
+  } else {
+    EXPECT_EQ(raw().cuMemFreeHost(pointer), CUDA_SUCCESS);
+  }
+#endif
+}
+
+NativeStream::NativeStream(gpumem_device device) : device_(device) {
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_native_stream_create(device, &native_, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device));
+  CUstream stream = nullptr;
+  EXPECT_EQ(raw().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  native_ = stream;
+#endif
+}
+
+NativeStream::~NativeStream() {
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_native_stream_destroy(device_, native_, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device_));
+  EXPECT_EQ(raw().cuStreamDestroy(static_cast<CUstream>(native_)), CUDA_SUCCESS);
+#endif
+}
+
+void NativeStream::begin_capture(gpumem_stream adopted) {
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_stream_set_capturing(adopted, 1, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device_));
+  EXPECT_EQ(raw().cuStreamBeginCapture(static_cast<CUstream>(native_), CU_STREAM_CAPTURE_MODE_RELAXED),
+            CUDA_SUCCESS);
+#endif
+}
+
+void NativeStream::end_capture(gpumem_stream adopted) {
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_stream_set_capturing(adopted, 0, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  const PrimaryContext context(ordinal_of(device_));
+  CUgraph graph = nullptr;
+  EXPECT_EQ(raw().cuStreamEndCapture(static_cast<CUstream>(native_), &graph), CUDA_SUCCESS);
+  if (graph) {
+    EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+#endif
+}
+
+void Faults::fail_step(uint64_t k, bool repeat) {
+  if (on_host()) {
+    EXPECT_EQ(gpumem_host_fail_step(instance_, k, repeat ? 1 : 0, nullptr), GPUMEM_SUCCESS);
+  } else {
+    constexpr int kOutOfMemory = 2;
+    FAKE(fake_cuda_fail)("*", k, repeat ? 1 : 0, kOutOfMemory);
+  }
+}
+
+void Faults::off() {
+  if (on_host()) {
+    EXPECT_EQ(gpumem_host_fail_step(instance_, 0, 0, nullptr), GPUMEM_SUCCESS);
+  } else {
+    FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+  }
+}
+
+bool can_lose() { return on_host() || on_fake_cuda(); }
+
+void lose(gpumem_device device) {
+  if (on_host()) {
+    EXPECT_OK(gpumem_host_device_lose(device, why()));
+  } else {
+    constexpr int kIllegalAddress = 700;
+    FAKE(fake_cuda_set_sticky)(static_cast<int>(ordinal_of(device)), kIllegalAddress);
+  }
+}
+
+// ---- the fixture ----
+
+void Conformance::SetUp() {
+  before_ = Snapshot::take();
+  instance_ = open_instance();
+  ASSERT_TRUE(instance_.get());
+  device_ = instance_.device();
+  ASSERT_TRUE(device_);
+}
+
+void Conformance::TearDown() {
+  instance_.close();
+  EXPECT_TRUE(nothing_left_since(before_));
+  EXPECT_EQ(fake_violations(), "");
+}
+
+gpumem_device Conformance::second_device() const {
+  return instance_.device_count() > 1 ? instance_.device(1) : nullptr;
+}
+
+// ---- the program ----
+
+namespace {
+
+int usage(std::ostream& stream, int exit_code) {
+  stream << "Usage: gpumem_conformance [--backend host|cuda] [--gtest_...]\n\n"
+            "Checks the rules of the memory-semantics contract on one backend, the host backend by default.\n"
+            "Each test is named after its rule: --gtest_filter='*com_11*' runs the tests of COM-11,\n"
+            "--gtest_list_tests lists all.\n";
+  return exit_code;
+}
+
+int run_as_child(const std::string& name) {
+  const auto child = children().find(name);
+  if (child == children().end()) {
+    std::cerr << "no child is named " << name << "\n";
+    return 2;
+  }
+  child->second();
+  EXPECT_EQ(fake_violations(), "");
+  return testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed() ? 1 : 0;
+}
+
+// What the driver or the library sets up once for the process is there before the first test looks. On cuda
+// the instance stays open, because setting up a device anew for each test takes most of the time.
+bool warm_up() {
+  std::thread([] {}).join();  // a sanitizer starts a thread of its own beside the first
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = backend();
+  gpumem_instance instance = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  if (gpumem_instance_open(&desc, &instance, &error) != GPUMEM_SUCCESS) {
+    std::cerr << "gpumem_conformance: the " << backend_name()
+              << " backend cannot be opened: " << error.message << "\n";
+    return false;
+  }
+  return on_cuda() || gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, nullptr) == GPUMEM_SUCCESS;
+}
+
+int run(int argc, char** argv) {
+  std::string child;
+  bool list_only = false;
+  std::vector<char*> rest = {argv[0]};
+  for (int i = 1; i < argc; ++i) {
+    std::string word = argv[i];
+    if (word == "--help" || word == "-h") return usage(std::cout, 0);
+    if (word == "--backend" && i + 1 < argc) word = std::string("--backend=") + argv[++i];
+    if (word == "--backend=host") {
+      chosen_backend = GPUMEM_BACKEND_HOST;
+    } else if (word == "--backend=cuda") {
+      chosen_backend = GPUMEM_BACKEND_CUDA;
+    } else if (word.rfind("--backend", 0) == 0) {
+      return usage(std::cerr, 2);
+    } else if (word == "--child" && i + 1 < argc) {
+      child = argv[++i];
+      arguments_of_child.assign(argv + i + 1, argv + argc);
+      break;
+    } else {
+      list_only = list_only || word == "--gtest_list_tests";
+      rest.push_back(argv[i]);
+    }
+  }
+  int count = static_cast<int>(rest.size());
+  rest.push_back(nullptr);
+  testing::InitGoogleTest(&count, rest.data());
+  if (count > 1) {
+    std::cerr << "gpumem_conformance: unknown argument " << rest[1] << "\n";
+    return usage(std::cerr, 2);
+  }
+  if (!child.empty()) return run_as_child(child);
+  if (!list_only && !warm_up()) return 1;
+  return RUN_ALL_TESTS();
+}
+
+}  // namespace
+}  // namespace conformance
+
+int main(int argc, char** argv) { return conformance::run(argc, argv); }

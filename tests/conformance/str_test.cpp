@@ -1,0 +1,1098 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Order of work: the rules STR-1 to STR-9, STR-17, STR-20 and STR-21, fills of all kinds among them.
+#include <sys/mman.h>
+
+#include <atomic>
+#include <thread>
+
+#include "operands.h"
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kSize = 10'000;
+
+// Long enough for anything that wrongly does not wait, short enough to be waited for in vain.
+constexpr uint64_t kShortWait = 2'000'000;
+
+// ---- STR-1 ----
+
+TEST_F(Conformance, str_1) {
+  constexpr uint64_t kRounds = 50;
+  const Memory word = alloc_device(device_, 4);
+  const Memory log = alloc_pinned(device_, 4 * kRounds);
+  const Stream stream = create_stream(device_);
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    const auto value = static_cast<uint32_t>(0x01020304 * (i + 1));
+    EXPECT_OK(gpumem_fill(instance_, stream, word.device(), 4, value, 4, why()));
+    EXPECT_OK(gpumem_copy(instance_, stream, log.host() + 4 * i, word.device(), 4, nullptr, why()));
+  }
+  stream.synchronize();
+  for (uint64_t i = 0; i < kRounds; ++i) {
+    uint32_t seen = 0;
+    std::memcpy(&seen, log.host() + 4 * i, 4);
+    EXPECT_EQ(seen, static_cast<uint32_t>(0x01020304 * (i + 1))) << i;
+  }
+}
+
+TEST_F(Conformance, str_1_streams_have_no_order) {
+  const Memory memory = alloc_pinned(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  const Stream free_stream = create_stream(device_);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_fill(instance_, held, memory.host(), 1, 1, 1, why()));
+  EXPECT_OK(gpumem_fill(instance_, free_stream, memory.host() + 1, 1, 2, 1, why()));
+  free_stream.synchronize();
+  EXPECT_EQ(memory.host()[0], 0);
+  EXPECT_EQ(memory.host()[1], 2);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(held, why()));
+  held.finish();
+  EXPECT_EQ(memory.host()[0], 1);
+}
+
+TEST_F(Conformance, str_1_default_stream_does_not_hold_others) {
+  const Memory memory = alloc_pinned(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  const Stream stream = create_stream(device_);
+  gpumem_stream handle = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(device_, nullptr, &handle, why()));
+  const Stream default_stream(handle);
+  Gate gate;
+  gate.hold(default_stream);
+  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 3, 1, why()));
+  stream.synchronize();
+  EXPECT_EQ(memory.host()[kSize - 1], 3);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(default_stream, why()));
+  gate.open();
+  default_stream.synchronize();
+}
+
+// ---- STR-2 ----
+
+TEST_F(Conformance, str_2_never_recorded) {
+  const Event event = create_event(device_);
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_event_query(event, why()));
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
+  stream.synchronize();
+}
+
+TEST_F(Conformance, str_2_captures_what_is_there) {
+  const Memory memory = alloc_pinned(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  const Event event = create_event(device_);
+  const Stream stream = create_stream(device_);
+  Gate first;
+  Gate second;
+  first.hold(stream);
+  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 4, 1, why()));
+  EXPECT_OK(gpumem_event_record(event, stream, why()));
+  second.hold(stream);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
+  first.open();
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_EQ(memory.host()[kSize - 1], 4);
+  EXPECT_OK(gpumem_event_query(event, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
+}
+
+TEST_F(Conformance, str_2_latest_record_counts) {
+  const Event event = create_event(device_);
+  const Stream idle = create_stream(device_);
+  const Stream waiting = create_stream(device_);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_event_record(event, idle, why()));
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+
+  EXPECT_OK(gpumem_event_record(event, held, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
+  EXPECT_OK(gpumem_stream_wait_event(waiting, event, why()));
+
+  // The wait above was for the record in the held stream, and stays so.
+  EXPECT_OK(gpumem_event_record(event, idle, why()));
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_event_query(event, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(waiting, kShortWait, why()));
+  held.finish();
+  waiting.synchronize();
+}
+
+TEST_F(Conformance, str_2_orders_streams) {
+  const Memory source = alloc_device(device_, kSize);
+  const Memory result = alloc_pinned(device_, kSize);
+  const Event event = create_event(device_, GPUMEM_EVENT_DISABLE_TIMING);
+  const Stream consumer = create_stream(device_);
+  GatedStream producer(device_);
+  for (uint32_t round = 1; round <= 20; ++round) {
+    EXPECT_OK(gpumem_fill(instance_, producer, source.device(), kSize, round, 1, why()));
+    EXPECT_OK(gpumem_event_record(event, producer, why()));
+    EXPECT_OK(gpumem_stream_wait_event(consumer, event, why()));
+    EXPECT_OK(gpumem_copy(instance_, consumer, result.host() + round, source.device(), 1, nullptr, why()));
+    EXPECT_OK(gpumem_event_record(event, consumer, why()));
+    EXPECT_OK(gpumem_stream_wait_event(producer, event, why()));
+  }
+  producer.open();
+  consumer.synchronize();
+  producer.finish();
+  for (uint32_t round = 1; round <= 20; ++round)
+    EXPECT_EQ(result.host()[round], round);
+}
+
+// ---- STR-3 ----
+
+TEST_F(Conformance, str_3) {
+  const gpumem_device second = second_device();
+  if (second == nullptr) SKIP_RULE("there is one device only");
+  const Memory source = alloc_device(device_, kSize);
+  const Memory destination = alloc_device(second, kSize);
+  put_pattern(instance_, source.device(), kSize, 1);
+  put_pattern(instance_, destination.device(), kSize, 2);
+  const Memory fresh = alloc_pinned(device_, kSize);
+  fill_pattern(fresh.host(), kSize, 3);
+  const Event event = create_event(device_);
+  const Stream stream = create_stream(second);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_record(event, stream, why()));
+
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_copy(instance_, held, source.device(), fresh.host(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_event_record(event, held, why()));
+  EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
+  EXPECT_OK(gpumem_copy(instance_, stream, destination.device(), source.device(), kSize, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(stream, kShortWait, why()));
+  held.open();
+  stream.synchronize();
+  EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 3));
+}
+
+TEST_F(Conformance, str_3_other_instance) {
+  const Instance other = open_instance();
+  const Event event = create_event(other.device());
+  const Stream stream = create_stream(device_);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_record(event, stream, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_wait_event(stream, event, why()));
+  uint8_t bytes[2] = {1, 2};
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy(other, stream, &bytes[0], &bytes[1], 1, nullptr, why()));
+  EXPECT_EQ(bytes[0], 1);
+}
+
+// ---- STR-4 ----
+
+TEST_F(Conformance, str_4) {
+  const Memory memory = alloc_pinned(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  const Event event = create_event(device_);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_fill(instance_, held, memory.host(), kSize, 5, 1, why()));
+  EXPECT_OK(gpumem_event_record(event, held, why()));
+  for (const uint64_t timeout : {uint64_t{0}, uint64_t{1}, kShortWait}) {
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(held, why()));
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(held, timeout, why()));
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_synchronize(event, timeout, why()));
+  }
+  EXPECT_EQ(memory.host()[0], 0) << "nothing has changed";
+  held.open();
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_stream_synchronize(held, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_EQ(memory.host()[kSize - 1], 5);
+  EXPECT_OK(gpumem_event_query(event, why()));
+  EXPECT_OK(gpumem_stream_query(held, why()));
+  EXPECT_OK(gpumem_stream_synchronize(held, 0, why()));
+  EXPECT_OK(gpumem_event_synchronize(event, 0, why()));
+}
+
+// A call that saw the work complete allows what a synchronize allows: the memory can be freed.
+TEST_F(Conformance, str_4_success_is_an_observation) {
+  const auto until_success = [](const std::function<gpumem_status()>& ask) {
+    gpumem_status status = GPUMEM_NOT_READY;
+    while (status == GPUMEM_NOT_READY) {
+      status = ask();
+      std::this_thread::yield();
+    }
+    EXPECT_OK(status);
+  };
+  const Stream stream = create_stream(device_);
+  const Event event = create_event(device_);
+  const std::vector<std::function<gpumem_status()>> ways = {
+      [&] { return gpumem_stream_query(stream, why()); },
+      [&] { return gpumem_event_query(event, why()); },
+      [&] { return gpumem_stream_synchronize(stream, kShortWait, why()); },
+      [&] { return gpumem_event_synchronize(event, kShortWait, why()); },
+  };
+  for (size_t i = 0; i < ways.size(); ++i) {
+    SCOPED_TRACE(i);
+    Memory memory = alloc_device(device_, kSize);
+    EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), kSize, 1, 1, why()));
+    EXPECT_OK(gpumem_event_record(event, stream, why()));
+    until_success(ways[i]);
+    memory.destroy();
+  }
+}
+
+// ---- STR-5 ----
+
+TEST_F(Conformance, str_5) {
+  const Memory memory = alloc_pinned(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  const Event done = create_event(device_);
+  const Stream waiting = create_stream(device_);
+  Event between = create_event(device_);
+  Gate gate;
+  Stream stream = create_stream(device_);
+  gate.hold(stream);
+  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 6, 1, why()));
+  EXPECT_OK(gpumem_event_record(between, stream, why()));
+  EXPECT_OK(gpumem_stream_wait_event(waiting, between, why()));
+  EXPECT_OK(gpumem_fill(instance_, waiting, memory.host(), 1, 7, 1, why()));
+  EXPECT_OK(gpumem_event_record(done, waiting, why()));
+
+  const gpumem_stream stale_stream = stream;
+  const gpumem_event stale_event = between;
+  stream.destroy();
+  between.destroy();
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_query(stale_stream, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_synchronize(stale_stream, 0, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_destroy(stale_stream, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE,
+                gpumem_fill(instance_, stale_stream, memory.host(), 1, 9, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_query(stale_event, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_wait_event(waiting, stale_event, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_destroy(stale_event, why()));
+
+  EXPECT_EQ(memory.host()[0], 0);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(done, why()));
+  gate.open();
+  EXPECT_OK(gpumem_event_synchronize(done, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_EQ(memory.host()[0], 7);
+  EXPECT_EQ(std::count(memory.host() + 1, memory.host() + kSize, 6), static_cast<std::ptrdiff_t>(kSize - 1));
+}
+
+// ---- STR-6 ----
+
+TEST_F(Conformance, str_6) {
+  const Memory memory = alloc_device(device_, kSize);
+  const Event start = create_event(device_);
+  const Event end = create_event(device_);
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_event_record(start, stream, why()));
+  EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), kSize, 1, 1, why()));
+  EXPECT_OK(gpumem_event_record(end, stream, why()));
+  stream.synchronize();
+  float milliseconds = -1;
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &milliseconds, why()));
+  EXPECT_GE(milliseconds, 0);
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, start, &milliseconds, why()));
+  EXPECT_EQ(milliseconds, 0);
+}
+
+TEST_F(Conformance, str_6_measures_the_stream) {
+  const Event start = create_event(device_);
+  const Event end = create_event(device_);
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_event_record(start, stream, why()));
+  Gate gate;
+  gate.hold(stream);
+  EXPECT_OK(gpumem_event_record(end, stream, why()));
+  gate.wait_until_reached();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  gate.open();
+  stream.synchronize();
+  float milliseconds = 0;
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &milliseconds, why()));
+  EXPECT_GE(milliseconds, 19);
+}
+
+TEST_F(Conformance, str_6_refused) {
+  const Event recorded = create_event(device_);
+  const Event pending = create_event(device_);
+  const Event never = create_event(device_);
+  const Event untimed = create_event(device_, GPUMEM_EVENT_DISABLE_TIMING);
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_event_record(recorded, stream, why()));
+  EXPECT_OK(gpumem_event_record(untimed, stream, why()));
+  stream.synchronize();
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_event_record(pending, held, why()));
+
+  float milliseconds = -7;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_event_get_elapsed_time(recorded, never, &milliseconds, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_event_get_elapsed_time(never, recorded, &milliseconds, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_event_get_elapsed_time(recorded, untimed, &milliseconds, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_event_get_elapsed_time(untimed, recorded, &milliseconds, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_get_elapsed_time(recorded, pending, &milliseconds, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_event_get_elapsed_time(recorded, recorded, nullptr, why()));
+  held.finish();
+  if (const gpumem_device second = second_device()) {
+    const Event other = create_event(second);
+    const Stream other_stream = create_stream(second);
+    EXPECT_OK(gpumem_event_record(other, other_stream, why()));
+    other_stream.synchronize();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_event_get_elapsed_time(recorded, other, &milliseconds, why()));
+  }
+  EXPECT_EQ(milliseconds, -7);
+}
+
+// ---- STR-7 ----
+
+// After the call the result is read in another way than by what made it: by the CPU, or in a stream of its
+// own.
+TEST_F(Conformance, str_7_copy) {
+  constexpr uint64_t kLarge = 4'000'007;
+  const Operands sources(device_, second_device(), kLarge);
+  const Operands destinations(device_, second_device(), kLarge);
+  const Memory probe = alloc_pinned(device_, kLarge);
+  const Stream stream = create_stream(device_);
+  uint32_t seed = 0;
+  for (const Operand& source : sources.all()) {
+    prepare(instance_, source, kLarge, ++seed);
+    for (const Operand& destination : destinations.all()) {
+      if (!destination.writable) continue;
+      SCOPED_TRACE(source.name + " to " + destination.name);
+      EXPECT_OK(gpumem_copy(instance_, nullptr, destination.address, source.address, kLarge, nullptr, why()));
+      const uint8_t* seen = destination.cpu;
+      if (seen == nullptr) {
+        EXPECT_OK(gpumem_copy(instance_, stream, probe.host(), destination.address, kLarge, nullptr, why()));
+        stream.synchronize();
+        seen = probe.host();
+      }
+      // The end of the range first, which is written last.
+      ASSERT_EQ(seen[kLarge - 1], pattern_byte(seed, kLarge - 1));
+      ASSERT_EQ(seen[0], pattern_byte(seed, 0));
+      ASSERT_EQ(seen[kLarge / 2], pattern_byte(seed, kLarge / 2));
+    }
+  }
+}
+
+TEST_F(Conformance, str_7_waits_for_no_other_stream) {
+  const Memory memory = alloc_device(device_, kSize);
+  const Memory host = alloc_pinned(device_, kSize);
+  GatedStream held(device_);
+  fill_pattern(host.host(), kSize, 1);
+  EXPECT_OK(gpumem_copy(instance_, nullptr, memory.device(), host.host(), kSize, nullptr, why()));
+  EXPECT_TRUE(holds_pattern(instance_, memory.device(), kSize, 1));
+  EXPECT_OK(gpumem_fill(instance_, nullptr, host.host(), kSize, 8, 1, why()));
+  EXPECT_EQ(host.host()[kSize - 1], 8);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(held, why()));
+}
+
+// Fills of every kind of memory, by every width, checked with what lies around them.
+class FillMatrix {
+ public:
+  FillMatrix(const Instance& instance, gpumem_device device, gpumem_device second)
+      : instance_(instance), operands_(device, second, kBytes) {}
+
+  void run(gpumem_stream stream) const {
+    for (const Operand& operand : operands_.all()) {
+      if (!operand.writable) continue;
+      SCOPED_TRACE(operand.name);
+      for (const uint32_t value_size : {1u, 2u, 4u}) {
+        SCOPED_TRACE(testing::Message() << "value of " << value_size << " bytes");
+        // Operands begin at any address; a fill begins where its value is aligned.
+        const uint64_t odd = reinterpret_cast<uintptr_t>(operand.address) % value_size;
+        const uint64_t start = (odd == 0 ? 0 : value_size - odd) + 3 * value_size;
+        fill_and_check(stream, operand, {start, 0, value_size, 1}, value_size);
+        fill_and_check(stream, operand, {start, 0, 1037 * value_size, 1}, value_size);
+        fill_and_check(stream, operand, {start, 0, kLong, 1}, value_size);
+        fill_and_check(stream, operand, {start, 29 * value_size, 13 * value_size, 5}, value_size);
+        fill_and_check(stream, operand, {start, 512, value_size, 11}, value_size);
+        fill_and_check(stream, operand, {start, 640, 640, 9}, value_size);
+      }
+    }
+  }
+
+ private:
+  static constexpr uint64_t kLong = 70'000;
+  static constexpr uint64_t kMargin = 64;
+  static constexpr uint64_t kBytes = kLong + 2 * kMargin;
+
+  void fill_and_check(gpumem_stream stream, const Operand& operand, const Rows& rows,
+                      uint32_t value_size) const {
+    SCOPED_TRACE(testing::Message() << rows.height << " rows of " << rows.width << " bytes");
+    constexpr uint32_t kValue = 0xA1B2C3D4;
+    const uint64_t bytes = rows.end() + kMargin;
+    prepare(instance_, operand, bytes, 1);
+    uint8_t* const destination = operand.address + rows.offset;
+    if (rows.height == 1) {
+      EXPECT_OK(gpumem_fill(instance_, stream, destination, rows.width, kValue, value_size, why()));
+    } else {
+      EXPECT_OK(gpumem_fill_2d(instance_, stream, destination, rows.pitch, rows.width, rows.height, kValue,
+                               value_size, why()));
+    }
+    if (stream != nullptr) {
+      EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+    }
+    std::vector<uint8_t> expected = pattern(bytes, 1);
+    for (uint64_t row = 0; row < rows.height; ++row) {
+      for (uint64_t i = 0; i < rows.width; i += value_size)
+        std::memcpy(&expected[rows.offset + row * rows.pitch + i], &kValue, value_size);
+    }
+    EXPECT_TRUE(same_bytes(expected, bytes_of(instance_, operand, bytes)));
+  }
+
+  const Instance& instance_;
+  Operands operands_;
+};
+
+TEST_F(Conformance, str_7_fill) { FillMatrix(instance_, device_, second_device()).run(nullptr); }
+
+TEST_F(Conformance, str_7_fill_in_a_stream) {
+  const FillMatrix matrix(instance_, device_, second_device());
+  matrix.run(create_stream(device_));
+}
+
+TEST_F(Conformance, str_7_fill_refused) {
+  const Memory memory = alloc_device(device_, 64);
+  put_pattern(instance_, memory.device(), 64, 1);
+  uint8_t* const base = memory.device();
+  const auto fill = [&](uint8_t* destination, uint64_t size, uint32_t value_size) {
+    return gpumem_fill(instance_, nullptr, destination, size, 0, value_size, why());
+  };
+  const auto fill_2d = [&](uint8_t* destination, uint64_t pitch, uint64_t width, uint32_t value_size) {
+    return gpumem_fill_2d(instance_, nullptr, destination, pitch, width, 2, 0, value_size, why());
+  };
+  for (const uint32_t value_size : {0u, 3u, 5u, 8u, UINT32_MAX}) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(base, 24, value_size)) << value_size;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_2d(base, 24, 24, value_size)) << value_size;
+  }
+  for (const uint32_t value_size : {2u, 4u}) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(base + 1, 8, value_size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(base, 9, value_size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_2d(base + 1, 16, 8, value_size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_2d(base, 17, 8, value_size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_2d(base, 16, 7, value_size));
+  }
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(nullptr, 8, 1));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(base, UINT64_MAX, 1));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill_2d(base, 15, 16, 1));
+  EXPECT_TRUE(holds_pattern(instance_, base, 64, 1));
+}
+
+// ---- STR-8 ----
+
+TEST_F(Conformance, str_8) {
+  constexpr uint64_t kLarge = 1'000'003;
+  const Operands sources(device_, second_device(), kLarge);
+  const Operands destinations(device_, second_device(), kLarge);
+  const Stream stream = create_stream(device_);
+  uint32_t seed = 0;
+  // A part to each destination, all in flight at once; the operands stay as they are until the end.
+  const uint64_t part = kLarge / destinations.all().size();
+  for (const Operand& source : sources.all()) {
+    prepare(instance_, source, kLarge, ++seed);
+    uint64_t offset = 0;
+    for (const Operand& destination : destinations.all()) {
+      if (!destination.writable) continue;
+      uint8_t* const to = destination.address + offset;
+      EXPECT_OK(gpumem_fill(instance_, stream, to, part, 0, 1, why()));
+      EXPECT_OK(gpumem_copy(instance_, stream, to, source.address + offset, part, nullptr, why()));
+      offset += part;
+    }
+    stream.synchronize();
+    const std::vector<uint8_t> expected = pattern(kLarge, seed);
+    offset = 0;
+    for (const Operand& destination : destinations.all()) {
+      if (!destination.writable) continue;
+      SCOPED_TRACE(source.name + " to " + destination.name);
+      const std::vector<uint8_t> seen = bytes_of(instance_, destination, offset + part);
+      EXPECT_EQ(std::memcmp(&seen[offset], &expected[offset], part), 0);
+      offset += part;
+    }
+  }
+}
+
+// From or to a device: a driver may wait for the stream when both sides are host memory, or one is pageable.
+TEST_F(Conformance, str_8_runs_in_its_turn) {
+  const Memory device = alloc_device(device_, kSize);
+  const Memory source = alloc_pinned(device_, kSize);
+  const Memory destination = alloc_pinned(device_, kSize);
+  put_pattern(instance_, device.device(), kSize, 1);
+  fill_pattern(source.host(), kSize, 2);
+  fill_pattern(destination.host(), kSize, 3);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_copy(instance_, held, destination.host(), device.device(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance_, held, device.device(), source.host(), kSize, nullptr, why()));
+  EXPECT_TRUE(has_pattern(destination.host(), kSize, 3));
+  EXPECT_TRUE(holds_pattern(instance_, device.device(), kSize, 1));
+  held.finish();
+  EXPECT_TRUE(has_pattern(destination.host(), kSize, 1));
+  EXPECT_TRUE(holds_pattern(instance_, device.device(), kSize, 2));
+}
+
+TEST_F(Conformance, str_8_early_reuse_shows) {
+  if (!on_host()) SKIP_RULE("a source that changes too early is not detected on cuda");
+  const Memory device = alloc_device(device_, kSize);
+  const Memory pinned = alloc_pinned(device_, kSize);
+  std::vector<uint8_t> pageable(kSize);
+  for (uint8_t* const source : {pinned.host(), pageable.data()}) {
+    fill_pattern(source, kSize, 1);
+    GatedStream held(device_);
+    EXPECT_OK(gpumem_copy(instance_, held, device.device(), source, kSize, nullptr, why()));
+    fill_pattern(source, kSize, 2);
+    held.finish();
+    EXPECT_TRUE(holds_pattern(instance_, device.device(), kSize, 2));
+  }
+}
+
+// ---- STR-9 ----
+
+struct HostFunctionLog {
+  Memory word;
+  std::vector<uint8_t> seen;
+  std::thread::id thread;
+};
+
+TEST_F(Conformance, str_9) {
+  HostFunctionLog log{alloc_pinned(device_, 1), {}, {}};
+  const auto note = [](void* user_data) {
+    auto* const into = static_cast<HostFunctionLog*>(user_data);
+    into->seen.push_back(*into->word.host());
+    into->thread = std::this_thread::get_id();
+  };
+  const Stream stream = create_stream(device_);
+  for (uint32_t i = 1; i <= 10; ++i) {
+    EXPECT_OK(gpumem_fill(instance_, stream, log.word.device(), 1, i, 1, why()));
+    EXPECT_OK(gpumem_stream_launch_host_function(stream, note, &log, why()));
+  }
+  stream.synchronize();
+  EXPECT_EQ(log.seen, (std::vector<uint8_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}));
+  EXPECT_NE(log.thread, std::this_thread::get_id());
+}
+
+TEST_F(Conformance, str_9_before_later_work) {
+  // The CPU writes in the function, and the copy behind it reads what was written.
+  const Memory source = alloc_pinned(device_, kSize);
+  const Memory destination = alloc_device(device_, kSize);
+  std::memset(source.host(), 0, kSize);
+  struct Argument {
+    uint8_t* bytes;
+  } argument{source.host()};
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_stream_launch_host_function(
+      stream, [](void* user_data) { fill_pattern(static_cast<Argument*>(user_data)->bytes, kSize, 4); },
+      &argument, why()));
+  EXPECT_OK(gpumem_copy(instance_, stream, destination.device(), source.host(), kSize, nullptr, why()));
+  stream.synchronize();
+  EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 4));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_stream_launch_host_function(stream, nullptr, nullptr, why()));
+}
+
+CHILD(str_9_device_lost) {
+  const Instance instance = open_instance();
+  if (!can_lose()) skip_child("a real GPU cannot be lost on purpose");
+  const Stream stream = create_stream(instance.device());
+  std::atomic<bool> ran{false};
+  lose(instance.device());
+  EXPECT_STATUS(
+      GPUMEM_ERROR_DEVICE_LOST,
+      gpumem_stream_launch_host_function(
+          stream, [](void* user_data) { *static_cast<std::atomic<bool>*>(user_data) = true; }, &ran, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_FALSE(ran);
+}
+TEST_F(Conformance, str_9_device_lost) { EXPECT_CHILD_OK(run_child("str_9_device_lost")); }
+
+CHILD(str_9_pending_when_the_device_is_lost) {
+  const Instance instance = open_instance();
+  const Stream stream = create_stream(instance.device());
+  static std::atomic<bool> ran{false};
+  Gate gate;
+  gate.hold(stream);
+  gate.wait_until_reached();
+  EXPECT_OK(gpumem_stream_launch_host_function(
+      stream, [](void*) { ran = true; }, nullptr, why()));
+  lose(instance.device());
+  gate.open();
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_FALSE(ran);
+}
+TEST_F(Conformance, str_9_pending_when_the_device_is_lost) {
+  if (!on_host())
+    SKIP_RULE("the driver decides what becomes of pending work; a real GPU cannot be lost on purpose");
+  EXPECT_CHILD_OK(run_child("str_9_pending_when_the_device_is_lost"));
+}
+
+// ---- STR-17 ----
+
+gpumem_capability value_capability(uint32_t width) {
+  return width == 4 ? GPUMEM_CAPABILITY_STREAM_VALUE32 : GPUMEM_CAPABILITY_STREAM_VALUE64;
+}
+
+// The words that value operations take.
+class Words {
+ public:
+  Words(const Instance& instance, gpumem_device device) : instance_(instance), pages_(page_size()) {
+    add("pinned", alloc_pinned(device, kBytes));
+    add("write-combined", alloc_pinned(device, kBytes, GPUMEM_MEMORY_WRITE_COMBINED));
+    add("registered", register_memory(device, pages_.get() + 8, kBytes, GPUMEM_MEMORY_MAPPED));
+    add("device", alloc_device(device, kBytes));
+  }
+  const std::vector<Operand>& all() const { return words_; }
+
+  uint64_t get(const Operand& word, uint32_t width) const {
+    uint64_t value = 0;
+    const std::vector<uint8_t> bytes = bytes_of(instance_, word, width);
+    std::memcpy(&value, bytes.data(), width);
+    return value;
+  }
+  // By the CPU where it can, as one store, so that a device that polls sees it whole.
+  void set(const Operand& word, uint64_t value, uint32_t width) const {
+    if (word.cpu == nullptr) {
+      EXPECT_OK(gpumem_copy(instance_, nullptr, word.address, &value, width, nullptr, why()));
+    } else if (width == 4) {
+      __atomic_store_n(reinterpret_cast<uint32_t*>(word.cpu), static_cast<uint32_t>(value), __ATOMIC_SEQ_CST);
+    } else {
+      __atomic_store_n(reinterpret_cast<uint64_t*>(word.cpu), value, __ATOMIC_SEQ_CST);
+    }
+  }
+
+  static constexpr uint64_t kBytes = 24;
+
+ private:
+  void add(const std::string& name, Memory memory) {
+    const gpumem_kind kind = memory.info().kind;
+    if (memory.host() != nullptr) words_.push_back({name, kind, memory.host(), memory.host()});
+    if (memory.device() != memory.host()) {
+      words_.push_back({name + " by device address", kind, memory.device(), memory.host()});
+    }
+    memories_.push_back(std::move(memory));
+  }
+
+  const Instance& instance_;
+  Pages pages_;
+  std::vector<Operand> words_;
+  std::vector<Memory> memories_;
+};
+
+TEST_F(Conformance, str_17_write) {
+  const Words words(instance_, device_);
+  const Stream stream = create_stream(device_);
+  constexpr uint64_t kValue = 0xA1A2A3A4B1B2B3B4;
+  for (const uint32_t width : {4u, 8u}) {
+    const gpumem_capability_info able = capability(device_, value_capability(width));
+    for (const Operand& word : words.all()) {
+      SCOPED_TRACE(testing::Message() << word.name << ", " << width << " bytes");
+      prepare(instance_, word, Words::kBytes, 1);
+      std::vector<uint8_t> expected = pattern(Words::kBytes, 1);
+      if (able.value == GPUMEM_CAPABILITY_NO) {
+        EXPECT_STATUS(able.status, gpumem_stream_write_value(stream, word.address + 8, kValue, width, why()));
+      } else {
+        EXPECT_OK(gpumem_stream_write_value(stream, word.address + 8, kValue, width, why()));
+        std::memcpy(&expected[8], &kValue, width);
+      }
+      stream.synchronize();
+      EXPECT_TRUE(same_bytes(expected, bytes_of(instance_, word, Words::kBytes)));
+    }
+  }
+}
+
+TEST_F(Conformance, str_17_write_in_order) {
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_CAPABILITY_NO) {
+    SKIP_RULE("the device has no value operations; str_17_write checks the refusal");
+  }
+  const Memory word = alloc_pinned(device_, 4);
+  const Memory log = alloc_pinned(device_, 4 * 20);
+  const Stream stream = create_stream(device_);
+  for (uint64_t i = 0; i < 20; ++i) {
+    EXPECT_OK(gpumem_stream_write_value(stream, word.host(), 1000 + i, 4, why()));
+    EXPECT_OK(gpumem_copy(instance_, stream, log.host() + 4 * i, word.host(), 4, nullptr, why()));
+  }
+  stream.synchronize();
+  for (uint64_t i = 0; i < 20; ++i) {
+    uint32_t seen = 0;
+    std::memcpy(&seen, log.host() + 4 * i, 4);
+    EXPECT_EQ(seen, 1000 + i);
+  }
+}
+
+struct Condition {
+  gpumem_wait_value condition;
+  uint64_t value;
+  uint64_t held;      // a word that holds the stream
+  uint64_t released;  // a word that lets it go
+};
+
+// Numbers of 4 bytes; for 8 bytes they are extended so that the upper half matters.
+constexpr Condition kConditions[] = {
+    {GPUMEM_WAIT_VALUE_GEQ, 100, 99, 100},
+    {GPUMEM_WAIT_VALUE_GEQ, 100, 0, 0x7FFFFFFF},
+    {GPUMEM_WAIT_VALUE_GEQ, 1, 0xFFFFFFF0, 2},           // cyclic: the word is 17 behind
+    {GPUMEM_WAIT_VALUE_GEQ, 0xFFFFFFF0, 0xFFFFFFEF, 1},  // cyclic: the word has wrapped
+    {GPUMEM_WAIT_VALUE_EQ, 7, 8, 7},
+    {GPUMEM_WAIT_VALUE_EQ, 0, 0xFFFFFFFF, 0},
+    {GPUMEM_WAIT_VALUE_AND, 0x80000001, 0x7FFFFFFE, 0x80000000},
+    {GPUMEM_WAIT_VALUE_AND, 0x10, 0, 0x10},
+    {GPUMEM_WAIT_VALUE_NOR, 0x0FFFFFFF, 0xF0000000, 0xE0000000},
+    {GPUMEM_WAIT_VALUE_NOR, 0, 0xFFFFFFFF, 0},
+};
+
+uint64_t widen(uint64_t value, uint32_t width) {
+  return width == 4 ? value : static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(value)));
+}
+
+TEST_F(Conformance, str_17_wait) {
+  const Words words(instance_, device_);
+  const Memory mark = alloc_pinned(device_, 1);
+  const Stream stream = create_stream(device_);
+  const bool nor = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value != GPUMEM_CAPABILITY_NO;
+  for (const uint32_t width : {4u, 8u}) {
+    const gpumem_capability_info able = capability(device_, value_capability(width));
+    for (const Operand& word : words.all()) {
+      for (const Condition& condition : kConditions) {
+        SCOPED_TRACE(testing::Message() << word.name << ", " << width << " bytes, condition "
+                                        << condition.condition << " with " << condition.value);
+        const uint64_t value = widen(condition.value, width);
+        words.set(word, widen(condition.held, width), width);
+        *mark.host() = 0;
+        const auto wait = [&] {
+          return gpumem_stream_wait_value(stream, word.address, value, width, condition.condition, why());
+        };
+        if (able.value == GPUMEM_CAPABILITY_NO) {
+          EXPECT_STATUS(able.status, wait());
+          continue;
+        }
+        if (condition.condition == GPUMEM_WAIT_VALUE_NOR && !nor) {
+          EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, wait());
+          continue;
+        }
+        ASSERT_OK(wait());
+        EXPECT_OK(gpumem_fill(instance_, stream, mark.host(), 1, 1, 1, why()));
+        EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(stream, kShortWait, why()));
+        EXPECT_EQ(*mark.host(), 0);
+        words.set(word, widen(condition.released, width), width);
+        stream.synchronize();
+        EXPECT_EQ(*mark.host(), 1);
+        // What is true already holds nothing.
+        EXPECT_OK(wait());
+        stream.synchronize();
+      }
+    }
+  }
+}
+
+TEST_F(Conformance, str_17_between_streams) {
+  for (const uint32_t width : {4u, 8u}) {
+    if (capability(device_, value_capability(width)).value == GPUMEM_CAPABILITY_NO) continue;
+    const Memory flags = alloc_device(device_, 16);
+    EXPECT_OK(gpumem_fill(instance_, nullptr, flags.device(), 16, 0, 1, why()));
+    const Memory data = alloc_device(device_, kSize);
+    const Memory result = alloc_pinned(device_, 20);
+    const Stream producer = create_stream(device_);
+    const Stream consumer = create_stream(device_);
+    for (uint32_t round = 1; round <= 20; ++round) {
+      EXPECT_OK(gpumem_fill(instance_, producer, data.device(), kSize, round, 1, why()));
+      EXPECT_OK(gpumem_stream_write_value(producer, flags.device(), round, width, why()));
+      EXPECT_OK(
+          gpumem_stream_wait_value(producer, flags.device() + 8, round, width, GPUMEM_WAIT_VALUE_GEQ, why()));
+      EXPECT_OK(
+          gpumem_stream_wait_value(consumer, flags.device(), round, width, GPUMEM_WAIT_VALUE_GEQ, why()));
+      EXPECT_OK(gpumem_copy(instance_, consumer, result.host() + round - 1, data.device() + kSize - 1, 1,
+                            nullptr, why()));
+      EXPECT_OK(gpumem_stream_write_value(consumer, flags.device() + 8, round, width, why()));
+    }
+    producer.synchronize();
+    consumer.synchronize();
+    for (uint32_t round = 1; round <= 20; ++round)
+      EXPECT_EQ(result.host()[round - 1], round);
+  }
+}
+
+TEST_F(Conformance, str_17_refused) {
+  const Memory memory = alloc_pinned(device_, 20);
+  Pages pages(2 * page_size());
+  const Memory unmapped = register_memory(device_, pages.get(), 64);
+  alignas(8) uint8_t on_stack[8] = {};
+  Pages no_access(page_size(), PROT_NONE);
+  fill_pattern(memory.host(), 20, 1);
+  const Stream stream = create_stream(device_);
+  const auto expect = [&](const std::vector<gpumem_status>& expected, void* address, uint32_t width,
+                          gpumem_wait_value condition = GPUMEM_WAIT_VALUE_EQ) {
+    SCOPED_TRACE(gpumem_status_name(expected.front()));
+    EXPECT_PRED_FORMAT2(status_is_one_of, expected,
+                        gpumem_stream_wait_value(stream, address, 0, width, condition, why()));
+    if (condition != GPUMEM_WAIT_VALUE_EQ) return;
+    EXPECT_PRED_FORMAT2(status_is_one_of, expected,
+                        gpumem_stream_write_value(stream, address, 0, width, why()));
+  };
+  for (const uint32_t width : {0u, 1u, 2u, 3u, 5u, 16u})
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host(), width);
+  for (const gpumem_wait_value condition : {-1, 4, INT32_MAX})
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host(), 4, condition);
+  for (const uint32_t width : {4u, 8u}) {
+    SCOPED_TRACE(width);
+    if (capability(device_, value_capability(width)).value == GPUMEM_CAPABILITY_NO) continue;
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, nullptr, width);
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 2, width);
+    expect({GPUMEM_ERROR_WRONG_KIND}, unmapped.host(), width);
+    // A stranger is no known memory, or memory of the wrong kind.
+    expect({GPUMEM_ERROR_NOT_FOUND, GPUMEM_ERROR_WRONG_KIND}, on_stack, width);
+    expect({GPUMEM_ERROR_NOT_FOUND}, no_access.get(), width);
+  }
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE64).value != GPUMEM_CAPABILITY_NO) {
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 4, 8);
+    expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 16, 8);  // 4 bytes are left there
+  }
+  EXPECT_OK(gpumem_stream_query(stream, why()));
+  EXPECT_TRUE(has_pattern(memory.host(), 20, 1));
+}
+
+TEST_F(Conformance, str_17_read_only) {
+  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value == GPUMEM_CAPABILITY_NO ||
+      capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_CAPABILITY_NO) {
+    SKIP_RULE("needs value operations and read-only registration");
+  }
+  Pages pages(page_size());
+  const Memory memory =
+      register_memory(device_, pages.get(), 64, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY);
+  const Stream stream = create_stream(device_);
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_stream_write_value(stream, memory.host(), 5, 4, why()));
+  EXPECT_OK(gpumem_stream_wait_value(stream, memory.device(), 0, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+  stream.synchronize();
+  EXPECT_EQ(pages.get()[0], 0);
+}
+
+TEST_F(Conformance, str_17_masked) {
+  if (!on_host()) SKIP_RULE("entry points can be masked on the host backend only");
+  const Instance instance = open_instance(
+      [](gpumem_instance_desc&, gpumem_host_options& host) { host.masked = "write_value,wait_value"; });
+  const Memory memory = alloc_pinned(instance.device(), 8);
+  std::memset(memory.host(), 1, 8);
+  const Stream stream = create_stream(instance.device());
+  for (const uint32_t width : {4u, 8u}) {
+    const gpumem_capability_info able = capability(instance.device(), value_capability(width));
+    EXPECT_EQ(able.value, uint64_t{GPUMEM_CAPABILITY_NO});
+    EXPECT_EQ(able.status, GPUMEM_ERROR_SYMBOL_MISSING);
+    EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
+                  gpumem_stream_write_value(stream, memory.host(), 0, width, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
+                  gpumem_stream_wait_value(stream, memory.host(), 0, width, GPUMEM_WAIT_VALUE_EQ, why()));
+  }
+  EXPECT_OK(gpumem_stream_query(stream, why()));
+  EXPECT_EQ(std::count(memory.host(), memory.host() + 8, 1), 8);
+}
+
+// ---- STR-20 ----
+
+TEST_F(Conformance, str_20_adopted) {
+  REQUIRE_FOREIGN();
+  const Memory memory = alloc_pinned(device_, kSize);
+  const NativeStream native(device_);
+  for (uint32_t round = 1; round <= 2; ++round) {
+    gpumem_stream handle = nullptr;
+    ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &handle, why()));
+    Stream stream(handle);
+    gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+    EXPECT_OK(gpumem_stream_get_info(stream, &info, why()));
+    EXPECT_EQ(info.wrapped, 1u);
+    EXPECT_EQ(info.native_stream, native.get());
+    EXPECT_EQ(info.device, device_);
+    EXPECT_EQ(stats(instance_).streams, 1u);
+
+    Gate gate;
+    gate.hold(stream);
+    EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, round, 1, why()));
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
+    gate.open();
+    stream.synchronize();
+    EXPECT_EQ(memory.host()[kSize - 1], round);
+    stream.destroy();
+    EXPECT_EQ(stats(instance_).streams, 0u);
+    EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_query(handle, why()));
+    // The next round, and the destructor of its maker, show that the stream itself is still there.
+  }
+}
+
+TEST_F(Conformance, str_20_our_own_native_stream) {
+  REQUIRE_FOREIGN();
+  const Stream stream = create_stream(device_);
+  gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+  EXPECT_OK(gpumem_stream_get_info(stream, &info, why()));
+  EXPECT_EQ(info.wrapped, 0u);
+  if (on_cuda()) {
+    EXPECT_NE(info.native_stream, nullptr);
+  }
+}
+
+TEST_F(Conformance, str_20_of_another_device) {
+  REQUIRE_FOREIGN();
+  const gpumem_device second = second_device();
+  if (second == nullptr) SKIP_RULE("there is one device only");
+  const NativeStream native(device_);
+  gpumem_stream handle = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_wrap(second, native.get(), &handle, why()));
+  EXPECT_EQ(handle, nullptr);
+  EXPECT_EQ(stats(instance_).streams, 0u);
+}
+
+TEST_F(Conformance, str_20_captured) {
+  REQUIRE_FOREIGN();
+  const Memory memory = alloc_pinned(device_, kSize);
+  const Memory device_memory = alloc_device(device_, kSize);
+  std::memset(memory.host(), 0, kSize);
+  NativeStream native(device_);
+  const Event event = create_event(device_);
+  gpumem_stream handle = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &handle, why()));
+  const Stream stream(handle);
+  std::atomic<bool> ran{false};
+  const auto note = [](void* user_data) { *static_cast<std::atomic<bool>*>(user_data) = true; };
+
+  native.begin_capture(stream);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_copy(instance_, stream, memory.host(), device_memory.device(), kSize, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_copy_2d(instance_, stream, memory.host(), 100, device_memory.device(), 100, 50, 3,
+                               nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_fill(instance_, stream, memory.host(), kSize, 1, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_fill_2d(instance_, stream, memory.host(), 100, 50, 3, 1, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_record(event, stream, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_wait_event(stream, event, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_launch_host_function(stream, note, &ran, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(stream, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_CAPABILITY_NO) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_write_value(stream, memory.host(), 1, 4, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                  gpumem_stream_wait_value(stream, memory.host(), 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+  }
+  native.end_capture(stream);  // and the capture is whole
+
+  EXPECT_OK(gpumem_event_query(event, why()));
+  stream.synchronize();
+  EXPECT_FALSE(ran);
+  EXPECT_EQ(std::count(memory.host(), memory.host() + kSize, 0), static_cast<std::ptrdiff_t>(kSize));
+  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 2, 1, why()));
+  stream.synchronize();
+  EXPECT_EQ(memory.host()[kSize - 1], 2);
+}
+
+// ---- STR-21 ----
+
+gpumem_copy_options ordered(gpumem_source_order order) {
+  gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
+  options.source_order = order;
+  return options;
+}
+
+TEST_F(Conformance, str_21_every_kind) {
+  constexpr uint64_t kLarge = 70'001;
+  const Operands sources(device_, second_device(), kLarge);
+  const Operands destinations(device_, second_device(), kLarge);
+  const Stream stream = create_stream(device_);
+  uint32_t seed = 0;
+  for (const gpumem_source_order order :
+       {GPUMEM_SOURCE_ORDER_STREAM, GPUMEM_SOURCE_ORDER_DURING_CALL, GPUMEM_SOURCE_ORDER_ANY}) {
+    const gpumem_copy_options options = ordered(order);
+    for (const Operand& source : sources.all()) {
+      prepare(instance_, source, kLarge, ++seed);
+      for (const Operand& destination : destinations.all()) {
+        if (!destination.writable) continue;
+        SCOPED_TRACE(testing::Message() << source.name << " to " << destination.name << ", order " << order);
+        EXPECT_OK(gpumem_fill(instance_, stream, destination.address, kLarge, 0, 1, why()));
+        EXPECT_OK(
+            gpumem_copy(instance_, stream, destination.address, source.address, kLarge, &options, why()));
+        stream.synchronize();
+        EXPECT_TRUE(same_bytes(pattern(kLarge, seed), bytes_of(instance_, destination, kLarge)));
+
+        EXPECT_OK(gpumem_fill(instance_, nullptr, destination.address, kLarge, 0, 1, why()));
+        EXPECT_OK(gpumem_copy_2d(instance_, nullptr, destination.address, 1000, source.address, 1000, 1000,
+                                 70, &options, why()));
+        EXPECT_TRUE(same_bytes(pattern(70'000, seed), bytes_of(instance_, destination, 70'000)));
+      }
+    }
+  }
+}
+
+// The source is overwritten as soon as the call has returned, while the stream still has other work to do.
+TEST_F(Conformance, str_21_during_call) {
+  constexpr uint64_t kSlot = 3001;
+  constexpr uint64_t kRounds = 64;
+  constexpr uint64_t kBusy = 8 << 20;
+  const gpumem_copy_options options = ordered(GPUMEM_SOURCE_ORDER_DURING_CALL);
+  const Memory slots = alloc_device(device_, kSlot * kRounds);
+  const Memory busy = alloc_device(device_, 2 * kBusy);
+  const Memory pinned = alloc_pinned(device_, kSlot);
+  Pages pages(kSlot);
+  const Memory registered = register_memory(device_, pages.get(), kSlot);
+  const Memory device = alloc_device(device_, kSlot);
+  uint8_t on_stack[kSlot];
+  const Stream stream = create_stream(device_);
+  for (uint8_t* const source : {on_stack, pinned.host(), registered.host(), device.device()}) {
+    const bool by_cpu = source != device.device();
+    EXPECT_OK(gpumem_fill(instance_, nullptr, slots.device(), slots.size(), 0, 1, why()));
+    for (uint32_t round = 0; round < kRounds; ++round) {
+      EXPECT_OK(gpumem_copy(instance_, stream, busy.device(), busy.device() + kBusy, kBusy, nullptr, why()));
+      if (by_cpu) {
+        fill_pattern(source, kSlot, round);
+      } else {
+        put_pattern(instance_, source, kSlot, round);
+      }
+      EXPECT_OK(
+          gpumem_copy(instance_, stream, slots.device() + round * kSlot, source, kSlot, &options, why()));
+    }
+    stream.synchronize();
+    for (uint32_t round = 0; round < kRounds; ++round)
+      EXPECT_TRUE(holds_pattern(instance_, slots.device() + round * kSlot, kSlot, round)) << round;
+  }
+}
+
+TEST_F(Conformance, str_21_during_call_of_rows) {
+  const gpumem_copy_options options = ordered(GPUMEM_SOURCE_ORDER_DURING_CALL);
+  const Memory destination = alloc_device(device_, 40 * 50);
+  const Stream stream = create_stream(device_);
+  std::vector<uint8_t> source(40 * 60);
+  fill_pattern(source.data(), source.size(), 1);
+  EXPECT_OK(gpumem_copy_2d(instance_, stream, destination.device(), 50, source.data(), 60, 50, 40, &options,
+                           why()));
+  std::fill(source.begin(), source.end(), uint8_t{0});
+  stream.synchronize();
+  std::vector<uint8_t> seen(40 * 50);
+  EXPECT_OK(gpumem_copy(instance_, nullptr, seen.data(), destination.device(), seen.size(), nullptr, why()));
+  const std::vector<uint8_t> expected = pattern(40 * 60, 1);
+  for (uint64_t row = 0; row < 40; ++row)
+    ASSERT_EQ(std::memcmp(&seen[row * 50], &expected[row * 60], 50), 0) << row;
+}
+
+// The host backend reads at the call although the stream is held; a driver may wait until it is not.
+TEST_F(Conformance, str_21_during_call_of_a_held_stream) {
+  if (!on_host()) SKIP_RULE("a driver may wait for a held stream before it reads the source");
+  const gpumem_copy_options options = ordered(GPUMEM_SOURCE_ORDER_DURING_CALL);
+  const Memory destination = alloc_device(device_, kSize);
+  const Memory source = alloc_pinned(device_, kSize);
+  fill_pattern(source.host(), kSize, 1);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_copy(instance_, held, destination.device(), source.host(), kSize, &options, why()));
+  fill_pattern(source.host(), kSize, 2);
+  held.finish();
+  EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 1));
+}
+
+TEST_F(Conformance, str_21_unknown_order) {
+  const Memory memory = alloc_pinned(device_, 100);
+  fill_pattern(memory.host(), 100, 1);
+  const Stream stream = create_stream(device_);
+  for (const gpumem_source_order order : {-1, 3, INT32_MAX}) {
+    const gpumem_copy_options options = ordered(order);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_copy(instance_, stream, memory.host(), memory.host() + 50, 50, &options, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_copy_2d(instance_, nullptr, memory.host(), 10, memory.host() + 50, 10, 10, 5,
+                                 &options, why()));
+  }
+  EXPECT_OK(gpumem_stream_query(stream, why()));
+  EXPECT_TRUE(has_pattern(memory.host(), 100, 1));
+}
+
+}  // namespace
+}  // namespace conformance

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Compares the README and the guide with what they speak of.
+Usage: guide.py SOURCE_ROOT PROGRAM [--update]
+
+--update writes the table of statuses in docs/errors.md anew and tests nothing.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tap import Tap
+
+TABLE = re.compile(r"(<!-- status table: begin -->\n)(.*?)(<!-- status table: end -->)", re.DOTALL)
+
+
+def code_blocks(text, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def main():
+    root, program = Path(sys.argv[1]), sys.argv[2]
+    docs = root / "docs"
+
+    def output(*arguments):
+        return subprocess.run([program, *arguments], text=True, stdout=subprocess.PIPE, check=True).stdout
+
+    errors = docs / "errors.md"
+    table = output("errors", "--markdown")
+    if sys.argv[3:] == ["--update"]:
+        text = errors.read_text(encoding="utf-8")
+        errors.write_text(TABLE.sub(lambda match: match[1] + table + match[3], text), encoding="utf-8")
+        return
+
+    tap = Tap()
+    pages = {path: path.read_text(encoding="utf-8") for path in [root / "README.md", *sorted(docs.glob("*.md"))]}
+    examples = {path.name: path.read_text(encoding="utf-8") for path in (docs / "examples").glob("*.c")}
+
+    match = TABLE.search(pages[errors])
+    tap.check("errors.md has the statuses of the library",
+              "" if match and match[2] == table else "out of date: run this program with --update")
+
+    # Only the lines that name licence and purpose are left out.
+    program_text = "".join(examples["readme.c"].splitlines(True)[2:])
+    tap.check("the README shows readme.c",
+              "" if program_text in code_blocks(pages[root / "README.md"], "c") else "it differs")
+    for path, text in pages.items():
+        tap.check(f"the code in {path.name} is part of the examples",
+                  [f"not found in docs/examples:\n{block}" for block in code_blocks(text, "c")
+                   if not any(f"\n{block}" in example for example in examples.values())])
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+        tap.check(f"the links in {path.name} lead somewhere",
+                  [target for target in targets if not (path.parent / target).exists()])
+        tap.check(f"{path.name} names no function that does not exist",
+                  [name for name in sorted(set(re.findall(r"\b(gpumem_[a-z0-9_]+)\(\)", text)))
+                   if not any(f"{name}(" in header.read_text(encoding="utf-8")
+                              for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
+
+    header = (root / "capi" / "include" / "gpumem" / "instance.h").read_text(encoding="utf-8")
+    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET))`", header))
+    tap.check("host-backend.md has each variable of the environment",
+              [name for name in sorted(variables) if f"`{name}`" not in pages[docs / "host-backend.md"]])
+
+    options = set(re.findall(r"^option\('(\w+)'", (root / "meson_options.txt").read_text(encoding="utf-8"), re.MULTILINE))
+    listed = set(re.findall(r"^\| `(\w+)` \|", pages[docs / "building.md"], re.MULTILINE))
+    tap.check("building.md has each option of the build", [str(sorted(options ^ listed))] if options ^ listed else [])
+
+    devices = json.loads(output("info", "--backend", "host", "--json"))["devices"]
+    found = {capability["name"].split()[0] for capability in devices[0]["capabilities"]}
+    listed = set(re.findall(r"^\| `([a-z0-9_.]+)` \|", pages[docs / "capabilities.md"], re.MULTILINE))
+    tap.check("capabilities.md has each capability", [str(sorted(found ^ listed))] if found ^ listed else [])
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,392 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Copies and fills. Operands are checked and resolved to bytes when the call is made, the bytes move when the
+// stream's worker comes to them. When a call waits for its copy follows the driver's "API synchronization
+// behavior".
+#include <algorithm>
+#include <cstring>
+
+#include "driver.h"
+
+namespace fake {
+namespace {
+
+struct Span {
+  char* bytes;
+  size_t size;
+};
+
+struct Operand {
+  std::vector<Span> spans;
+  std::vector<std::shared_ptr<Memory>> memory;
+  std::vector<std::shared_ptr<void>> bytes;  // keeps what the spans point to
+  bool host = false;                         // pageable, pinned or registered
+  bool pageable = false;                     // some of it is unknown to the driver
+};
+
+struct Piece {
+  Operand target;
+  Operand source;
+};
+
+enum class Role { kRead, kWrite };
+
+void require_access(const Memory& memory, const Device& device, Role role) {
+  bool allowed = true;
+  if (memory.kind == Kind::kMapping) {
+    unsigned long long rights = rights_of(memory, device.ordinal);
+    unsigned long long needed = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (role == Role::kRead) needed = CU_MEM_ACCESS_FLAGS_PROT_READ;
+    allowed = (rights & needed) == needed;
+  } else if (memory.kind == Kind::kRegistered) {
+    allowed = role == Role::kRead || !memory.read_only;
+  }
+  if (!allowed) violation("no-access", "an operation uses memory that its device may not use so");
+  require(allowed);
+}
+
+// The real driver goes on using the pages that were there; a test is better served by the mistake's being
+// seen.
+void require_mapped(uintptr_t address, size_t size) {
+  bool mapped = is_readable(address) && is_readable(address + size - 1);
+  if (!mapped) violation("unmapped-while-registered", "an operation uses registered memory that is gone");
+  require(mapped);
+}
+
+// The bytes of [address, address + size), which may run over several mappings in a row but over no other
+// border.
+Operand find_operand(uintptr_t address, size_t size, const Device& device, Role role) {
+  Operand operand;
+  require(address != 0 && address + size >= address);
+  while (size > 0) {
+    Located found = locate(address);
+    size_t part = size;
+    if (found.memory) {
+      Memory& memory = *found.memory;
+      require_access(memory, device, role);
+      part = std::min(size, memory.size - found.offset);
+      require(part == size || memory.kind == Kind::kMapping);
+      if (memory.kind == Kind::kRegistered) require_mapped(memory.address + found.offset, part);
+      operand.spans.push_back({memory.bytes + found.offset, part});
+      operand.memory.push_back(found.memory);
+      operand.bytes.push_back(memory.backing);
+      operand.host |= memory.kind == Kind::kPinned || memory.kind == Kind::kRegistered;
+    } else {
+      auto next = driver().memory.upper_bound(address);
+      require(next == driver().memory.end() || next->first - address >= size);
+      require(is_readable(address) && is_readable(address + size - 1));
+      operand.spans.push_back({reinterpret_cast<char*>(address), part});
+      operand.host = operand.pageable = true;
+    }
+    address += part;
+    size -= part;
+  }
+  return operand;
+}
+
+bool is_device_pointer(uintptr_t address) {
+  Located found = locate(address);
+  return found.memory != nullptr;
+}
+
+bool is_on_device(uintptr_t address) {
+  Located found = locate(address);
+  return found.memory != nullptr &&
+         (found.memory->kind == Kind::kDevice || found.memory->kind == Kind::kMapping);
+}
+
+void move_bytes(const std::vector<Span>& targets, const std::vector<Span>& sources) {
+  size_t target = 0, source = 0, target_used = 0, source_used = 0;
+  while (target < targets.size() && source < sources.size()) {
+    size_t part = std::min(targets[target].size - target_used, sources[source].size - source_used);
+    std::memmove(targets[target].bytes + target_used, sources[source].bytes + source_used, part);
+    target_used += part;
+    source_used += part;
+    if (target_used == targets[target].size) ++target, target_used = 0;
+    if (source_used == sources[source].size) ++source, source_used = 0;
+  }
+}
+
+void check_overlap(const Piece& piece) {
+  for (const Span& target : piece.target.spans) {
+    for (const Span& source : piece.source.spans) {
+      if (target.bytes < source.bytes + source.size && source.bytes < target.bytes + target.size) {
+        return violation("overlap", "source and target of a copy share bytes");
+      }
+    }
+  }
+}
+
+// Reads the source now, so that the caller may change it as soon as the call returns.
+void stage(Operand& source) {
+  size_t size = 0;
+  for (const Span& span : source.spans)
+    size += span.size;
+  auto copy = std::make_shared<std::vector<char>>(size);
+  std::vector<Span> staged = {{copy->data(), size}};
+  move_bytes(staged, source.spans);
+  source.spans = std::move(staged);
+  source.bytes = {copy};
+  source.memory.clear();
+  source.pageable = false;
+}
+
+// Enqueues the pieces as one operation and waits for it where the driver would.
+void submit(const std::shared_ptr<Stream>& stream, std::vector<Piece> pieces, bool wait) {
+  std::vector<std::shared_ptr<Memory>> uses;
+  for (Piece& piece : pieces) {
+    check_overlap(piece);
+    for (const Operand* operand : {&piece.target, &piece.source}) {
+      uses.insert(uses.end(), operand->memory.begin(), operand->memory.end());
+    }
+    bool both_host = piece.target.host && piece.source.host;
+    wait = wait || piece.target.pageable || both_host;
+    if (piece.source.pageable && !wait) stage(piece.source);
+  }
+  uint64_t before = stream->enqueued;
+  enqueue(
+      stream,
+      [moved = std::move(pieces)] {
+        // Nothing promises an order inside a batch.
+        for (auto piece = moved.rbegin(); piece != moved.rend(); ++piece)
+          move_bytes(piece->target.spans, piece->source.spans);
+      },
+      uses);
+  if (wait && stream->enqueued != before) synchronize(stream);
+}
+
+Piece find_piece(CUdeviceptr target, CUdeviceptr source, size_t size, const Stream& stream) {
+  const Device& device = *stream.context->device;
+  return {find_operand(target, size, device, Role::kWrite), find_operand(source, size, device, Role::kRead)};
+}
+
+CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t size, CUstream handle, bool synchronous) {
+  auto stream = find_stream(handle);
+  if (size == 0) return CUDA_SUCCESS;
+  std::vector<Piece> pieces;
+  pieces.push_back(find_piece(target, source, size, *stream));
+  bool any_host = pieces[0].target.host || pieces[0].source.host;
+  submit(stream, std::move(pieces), synchronous && any_host);
+  return CUDA_SUCCESS;
+}
+
+CUresult copy_to_device(CUdeviceptr target, const void* source, size_t size, CUstream stream,
+                        bool synchronous) {
+  auto from = reinterpret_cast<uintptr_t>(source);
+  if (size != 0) require(is_device_pointer(target));
+  return copy(target, from, size, stream, synchronous);
+}
+
+CUresult copy_to_host(void* target, CUdeviceptr source, size_t size, CUstream stream, bool synchronous) {
+  auto to = reinterpret_cast<uintptr_t>(target);
+  if (size != 0) require(is_device_pointer(source));
+  return copy(to, source, size, stream, synchronous);
+}
+
+CUresult copy_on_device(CUdeviceptr target, CUdeviceptr source, size_t size, CUstream stream,
+                        bool synchronous) {
+  if (size != 0) require(is_device_pointer(target) && is_device_pointer(source));
+  return copy(target, source, size, stream, synchronous);
+}
+
+struct Plane {
+  uintptr_t start;
+  size_t pitch;
+};
+
+Plane find_plane(CUmemorytype type, const void* host, CUdeviceptr device, size_t pitch, size_t x, size_t y,
+                 const CUDA_MEMCPY2D& copy) {
+  require(type == CU_MEMORYTYPE_HOST || type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED);
+  uintptr_t base = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uintptr_t>(host) : device;
+  require(type != CU_MEMORYTYPE_DEVICE || is_device_pointer(base));
+  require(type != CU_MEMORYTYPE_HOST || !is_on_device(base));
+  if (pitch == 0) pitch = x + copy.WidthInBytes;
+  require(copy.Height <= 1 || pitch >= x + copy.WidthInBytes);
+  return {base + y * pitch + x, pitch};
+}
+
+// Attribute indices as documented: the first is 0, each is greater than the one before and less than the
+// count.
+void require_batch_attributes(const CUmemcpyAttributes* attributes, const size_t* indices,
+                              size_t attribute_count, size_t count) {
+  require(attributes != nullptr && indices != nullptr && attribute_count != 0 && attribute_count <= count);
+  require(indices[0] == 0);
+  for (size_t index = 0; index < attribute_count; ++index) {
+    require(indices[index] < count && (index == 0 || indices[index] > indices[index - 1]));
+    require(attributes[index].srcAccessOrder >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+    require(attributes[index].srcAccessOrder <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+    require(attributes[index].flags <= CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE);
+  }
+}
+
+CUresult copy_batch(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                    CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count, size_t* failed,
+                    CUstream handle) {
+  if (failed != nullptr) *failed = SIZE_MAX;
+  auto stream = find_stream(handle);
+  require(stream->handle != nullptr);
+  require(targets != nullptr && sources != nullptr && sizes != nullptr && count != 0);
+  require_batch_attributes(attributes, indices, attribute_count, count);
+  std::vector<Piece> pieces;
+  size_t attribute_index = 0;
+  for (size_t index = 0; index < count; ++index) {
+    if (attribute_index + 1 < attribute_count && indices[attribute_index + 1] == index) ++attribute_index;
+    if (failed != nullptr) *failed = index;
+    require(sizes[index] != 0);
+    pieces.push_back(find_piece(targets[index], sources[index], sizes[index], *stream));
+    bool now = attributes[attribute_index].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    if (now) stage(pieces.back().source);
+  }
+  if (failed != nullptr) *failed = SIZE_MAX;
+  submit(stream, std::move(pieces), false);
+  return CUDA_SUCCESS;
+}
+
+template <class Value>
+void fill_spans(const std::vector<Span>& spans, Value value) {
+  for (const Span& span : spans) {
+    if constexpr (sizeof(Value) == 1) {
+      std::memset(span.bytes, value, span.size);
+    } else {
+      std::fill_n(reinterpret_cast<Value*>(span.bytes), span.size / sizeof(Value), value);
+    }
+  }
+}
+
+// Fills `height` rows of `width` elements.
+template <class Value>
+CUresult fill(CUdeviceptr address, size_t pitch, Value value, size_t width, size_t height, CUstream handle,
+              bool synchronous) {
+  auto stream = find_stream(handle);
+  if (width == 0 || height == 0) return CUDA_SUCCESS;
+  size_t row = width * sizeof(Value);
+  require(address % sizeof(Value) == 0 && row / sizeof(Value) == width);
+  require(height == 1 || (pitch >= row && pitch % sizeof(Value) == 0));
+  std::vector<Operand> rows;
+  std::vector<std::shared_ptr<Memory>> uses;
+  bool host = false;
+  for (size_t index = 0; index < height; ++index) {
+    rows.push_back(find_operand(address + index * pitch, row, *stream->context->device, Role::kWrite));
+    require(!rows.back().pageable);
+    host |= rows.back().host;
+    uses.insert(uses.end(), rows.back().memory.begin(), rows.back().memory.end());
+  }
+  uint64_t before = stream->enqueued;
+  auto run = [rows = std::move(rows), value] {
+    for (const Operand& operand : rows)
+      fill_spans(operand.spans, value);
+  };
+  enqueue(stream, std::move(run), uses);
+  if (synchronous && host && stream->enqueued != before) synchronize(stream);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t size) {
+  return copy(target, source, size, nullptr, true);
+}
+
+CUresult cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t size, CUstream stream) {
+  return copy(target, source, size, stream, false);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr target, const void* source, size_t size) {
+  return copy_to_device(target, source, size, nullptr, true);
+}
+
+CUresult cuMemcpyDtoH_v2(void* target, CUdeviceptr source, size_t size) {
+  return copy_to_host(target, source, size, nullptr, true);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr target, CUdeviceptr source, size_t size) {
+  return copy_on_device(target, source, size, nullptr, true);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, size_t size, CUstream stream) {
+  return copy_to_device(target, source, size, stream, false);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void* target, CUdeviceptr source, size_t size, CUstream stream) {
+  return copy_to_host(target, source, size, stream, false);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, size_t size, CUstream stream) {
+  return copy_on_device(target, source, size, stream, false);
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr target, CUcontext target_context, CUdeviceptr source,
+                           CUcontext source_context, size_t size, CUstream stream) {
+  require(find_context(target_context)->alive && find_context(source_context)->alive,
+          CUDA_ERROR_INVALID_CONTEXT);
+  return copy_on_device(target, source, size, stream, false);
+}
+
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream handle) {
+  require(copy != nullptr);
+  auto stream = find_stream(handle);
+  if (copy->WidthInBytes == 0 || copy->Height == 0) return CUDA_SUCCESS;
+  Plane target = find_plane(copy->dstMemoryType, copy->dstHost, copy->dstDevice, copy->dstPitch,
+                            copy->dstXInBytes, copy->dstY, *copy);
+  Plane source = find_plane(copy->srcMemoryType, copy->srcHost, copy->srcDevice, copy->srcPitch,
+                            copy->srcXInBytes, copy->srcY, *copy);
+  std::vector<Piece> pieces;
+  for (size_t row = 0; row < copy->Height; ++row) {
+    pieces.push_back(find_piece(target.start + row * target.pitch, source.start + row * source.pitch,
+                                copy->WidthInBytes, *stream));
+  }
+  submit(stream, std::move(pieces), false);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyBatchAsync(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                            CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
+                            size_t* failed, CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, indices, attribute_count, failed, stream);
+}
+
+CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources, size_t* sizes, size_t count,
+                               CUmemcpyAttributes* attributes, size_t* indices, size_t attribute_count,
+                               CUstream stream) {
+  return copy_batch(targets, sources, sizes, count, attributes, indices, attribute_count, nullptr, stream);
+}
+
+CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count) {
+  return fill(address, 0, value, count, 1, nullptr, true);
+}
+
+CUresult cuMemsetD16_v2(CUdeviceptr address, unsigned short value, size_t count) {
+  return fill(address, 0, value, count, 1, nullptr, true);
+}
+
+CUresult cuMemsetD32_v2(CUdeviceptr address, unsigned value, size_t count) {
+  return fill(address, 0, value, count, 1, nullptr, true);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr address, unsigned char value, size_t count, CUstream stream) {
+  return fill(address, 0, value, count, 1, stream, false);
+}
+
+CUresult cuMemsetD16Async(CUdeviceptr address, unsigned short value, size_t count, CUstream stream) {
+  return fill(address, 0, value, count, 1, stream, false);
+}
+
+CUresult cuMemsetD32Async(CUdeviceptr address, unsigned value, size_t count, CUstream stream) {
+  return fill(address, 0, value, count, 1, stream, false);
+}
+
+CUresult cuMemsetD2D8Async(CUdeviceptr address, size_t pitch, unsigned char value, size_t width,
+                           size_t height, CUstream stream) {
+  return fill(address, pitch, value, width, height, stream, false);
+}
+
+CUresult cuMemsetD2D16Async(CUdeviceptr address, size_t pitch, unsigned short value, size_t width,
+                            size_t height, CUstream stream) {
+  return fill(address, pitch, value, width, height, stream, false);
+}
+
+CUresult cuMemsetD2D32Async(CUdeviceptr address, size_t pitch, unsigned value, size_t width, size_t height,
+                            CUstream stream) {
+  return fill(address, pitch, value, width, height, stream, false);
+}
+
+}  // namespace fake

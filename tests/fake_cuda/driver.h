@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The model behind the fake driver: what exists, how it is found, and the few helpers that every entry point
+// uses. Entry points run one at a time under Driver::mutex (see entry.cpp); only waits and the streams'
+// workers release it.
+#pragma once
+
+#define __CUDA_API_VERSION_INTERNAL  // declares every variant of a function under its exported name
+#include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "fake_cuda.h"
+
+namespace fake {
+
+// Bodies of the entry points; the prototypes are the Toolkit's.
+#define ENTRY(base, symbol, version, rules) decltype(::symbol) symbol;
+#include "entries.inc"
+#undef ENTRY
+
+inline constexpr int kNewest = 13000;
+inline constexpr size_t kPage = 4096;
+inline constexpr size_t kSlab = size_t{2} << 20;
+
+// Ends the entry point that is running with this code.
+struct Failure {
+  CUresult code;
+};
+
+inline void require(bool condition, CUresult code = CUDA_ERROR_INVALID_VALUE) {
+  if (!condition) throw Failure{code};
+}
+
+// --- Settings, faults and violations (control.cpp) ---
+
+struct Config {
+  int devices = 1;
+  uint64_t memory = uint64_t{256} << 20;
+  uint64_t granularity = kSlab;
+  uint64_t registrations = UINT64_MAX;
+  bool write_combined_differs = false;
+  bool all_peers = true;
+  std::set<std::pair<int, int>> peers;
+  unsigned delay_us = 0;
+  CUresult init = CUDA_SUCCESS;
+  uint64_t sticky_at = 0;
+  CUresult sticky_code = CUDA_SUCCESS;
+  bool leaks_at_exit = false;
+  std::map<std::pair<int, int>, int> attributes;  // (device or -1, attribute) -> value
+};
+
+struct FaultRule {
+  std::string function;
+  uint64_t remaining;
+  bool persistent;
+  CUresult code;
+};
+
+void violation(const std::string& kind, const std::string& text);
+CUresult apply_fault_rules(const char* base, const char* symbol);
+void lose_device(int ordinal, CUresult code);
+bool in_forked_child();
+void watch_for_fork_and_exit();
+
+// --- Memory ---
+
+struct Device;
+struct Context;
+struct Stream;
+
+// Bytes that the fake reaches through `bytes`; an operation in flight keeps them alive after they were freed.
+struct Backing {
+  enum class Sharing { kFile, kAnonymous, kInherited };
+  Backing(size_t size, Sharing sharing);
+  ~Backing();
+  Backing(const Backing&) = delete;
+  Backing& operator=(const Backing&) = delete;
+
+  size_t size;
+  int file = -1;
+  char* bytes = nullptr;
+};
+
+// A range of addresses that the CPU cannot touch and a forked child does not have.
+uintptr_t reserve_addresses(size_t size, size_t alignment, uintptr_t hint = 0);
+void release_addresses(uintptr_t address, size_t size);
+
+enum class Kind { kDevice, kManaged, kPinned, kRegistered, kMapping };
+
+struct Block {
+  size_t size;
+  CUmemAllocationProp properties;
+  std::shared_ptr<Backing> backing;
+  Device* device;  // null for host memory
+  uint64_t id;
+  unsigned handles;
+  unsigned mappings;
+};
+
+// Where small allocations of one kind and device lie side by side, as the driver places them.
+struct Slab {
+  Kind kind;
+  unsigned flags;  // of the first allocation, which the driver tells of the later ones too
+  Device* device;
+  uint64_t charged;
+  uintptr_t address;
+  std::shared_ptr<Backing> backing;
+  std::map<size_t, size_t> used;  // offset -> size
+};
+
+using Clock = std::map<uint64_t, uint64_t>;  // stream id -> number of an operation
+
+struct Memory {
+  Kind kind;
+  uintptr_t address = 0;  // what the caller of the driver got or gave
+  uintptr_t device_address = 0;
+  size_t size = 0;
+  char* bytes = nullptr;  // where the fake reads and writes
+  std::shared_ptr<Backing> backing;
+  std::shared_ptr<Slab> slab;
+  std::shared_ptr<Context> context;
+  Device* device = nullptr;
+  unsigned flags = 0;
+  bool read_only = false;
+  uint64_t id = 0;
+  Clock uses;
+  std::shared_ptr<Block> block;              // kMapping
+  std::map<int, unsigned long long> access;  // kMapping: device ordinal, or kHost -> flags
+  static constexpr int kHost = -1;
+};
+
+struct Located {
+  std::shared_ptr<Memory> memory;
+  size_t offset = 0;
+  uintptr_t start = 0;  // of the host or the device range, whichever the address lies in
+};
+
+// What a processor (a device's ordinal, or kHost) may do through a mapping: CUmemAccess_flags.
+unsigned long long rights_of(const Memory& mapping, int processor);
+Located locate(uintptr_t address);
+void add_memory(const std::shared_ptr<Memory>& memory);
+void remove_memory(const std::shared_ptr<Memory>& memory);
+void check_idle(const Memory& memory, const char* what);
+void free_memory_of(const Context& context);
+bool is_readable(uintptr_t address);
+size_t reservation_around(uintptr_t address, uintptr_t* base);  // size, 0 for none
+void charge(Device& device, uint64_t size);
+
+// --- Devices and contexts ---
+
+struct Device {
+  int ordinal;
+  uint64_t used = 0;
+  CUresult sticky = CUDA_SUCCESS;
+  std::shared_ptr<Context> primary;
+  unsigned primary_retains = 0;
+  std::vector<std::shared_ptr<Slab>> slabs;
+};
+
+struct Context {
+  Device* device;
+  CUcontext handle;
+  bool primary;
+  bool alive;
+  unsigned flags = 0;
+  std::set<CUcontext> peers;
+  std::shared_ptr<Stream> legacy;
+  std::map<std::thread::id, std::shared_ptr<Stream>> per_thread;
+  Clock ended;  // last operations of destroyed streams, until the context is synchronized
+};
+
+// --- Streams and events ---
+
+struct Point {
+  std::shared_ptr<Stream> stream;
+  uint64_t number;
+};
+
+struct Operation {
+  uint64_t number;
+  std::vector<Point> after;
+  std::function<void()> run;
+};
+
+struct Capture {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::thread::id thread;
+  size_t operations = 0;
+};
+
+struct Stream {
+  uint64_t id;
+  CUstream handle;
+  std::shared_ptr<Context> context;
+  unsigned flags;
+  int priority;
+  bool per_thread = false;  // the driver's own, for CU_STREAM_PER_THREAD
+  std::deque<Operation> queue;
+  uint64_t enqueued = 0;
+  uint64_t completed = 0;
+  Clock clock;  // what the stream's last operation is ordered behind, itself excluded
+  bool destroyed = false;
+  bool running = false;   // the worker is inside an operation
+  bool finished = false;  // the worker has ended and can be joined
+  std::atomic<bool> abandoned = false;
+  std::thread worker;
+  Capture capture;
+};
+
+struct Record {
+  Point point;
+  Clock clock;
+  std::chrono::steady_clock::time_point time;
+};
+
+struct Event {
+  std::shared_ptr<Context> context;
+  unsigned flags;
+  std::shared_ptr<Record> record;
+  std::shared_ptr<Stream> captured_in;  // when last recorded in a capture
+};
+
+struct Graph {
+  size_t nodes;
+};
+
+std::shared_ptr<Stream> find_stream(CUstream handle);
+void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
+             const std::vector<std::shared_ptr<Memory>>& uses = {}, std::vector<Point> after = {});
+void synchronize(const std::shared_ptr<Stream>& stream);
+void synchronize(Context& context);
+void drain(const Context& context);  // waits for all its work, which does not count as seen complete
+CUresult refuse_in_capture();
+void abandon_streams(const Context* context);  // null: of all contexts
+void join_retired_workers();
+
+// --- The driver ---
+
+// Objects by handle. A handle is a number dressed as a pointer and is never used twice.
+template <class Object>
+class Table {
+ public:
+  std::shared_ptr<Object> find(const void* handle) const {
+    auto found = objects_.find(reinterpret_cast<uintptr_t>(handle));
+    return found == objects_.end() ? nullptr : found->second;
+  }
+  void add(const void* handle, std::shared_ptr<Object> object) {
+    objects_[reinterpret_cast<uintptr_t>(handle)] = std::move(object);
+  }
+  void remove(const void* handle) { objects_.erase(reinterpret_cast<uintptr_t>(handle)); }
+  void clear() { objects_.clear(); }
+  size_t size() const { return objects_.size(); }
+  const std::map<uintptr_t, std::shared_ptr<Object>>& all() const { return objects_; }
+
+ private:
+  std::map<uintptr_t, std::shared_ptr<Object>> objects_;
+};
+
+struct Driver {
+  std::mutex mutex;
+  std::condition_variable progress;  // an operation was enqueued or has completed
+
+  Config config;
+  std::atomic<int> version = kNewest;  // read by dlsym, under the loader's lock and so without ours
+  std::vector<FaultRule> rules;
+  uint64_t failures = 0;
+  std::vector<uint64_t> calls;
+  uint64_t all_calls = 0;
+
+  std::atomic<uint64_t> generation = 1;  // of the context stacks
+  bool initialized = false;
+  bool exiting = false;
+  uint64_t next_id = 1;
+
+  std::vector<std::unique_ptr<Device>> devices;
+  Table<Context> contexts;
+  Table<Stream> streams;
+  Table<Event> events;
+  Table<Graph> graphs;
+  std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by host address and by device address
+  std::map<uintptr_t, size_t> reservations;
+  std::map<CUmemGenericAllocationHandle, std::shared_ptr<Block>> blocks;
+  std::set<uintptr_t> freed;  // bases, to tell a double free from a stray one
+  Clock observed;
+  std::vector<std::shared_ptr<Stream>> retired;  // destroyed, worker not joined yet
+};
+
+Driver& driver();
+void read_environment(Driver& driver);
+uint64_t calls_of(const std::string& function);
+
+inline uint64_t next_id() { return driver().next_id++; }
+template <class Handle>
+Handle next_handle() {
+  return reinterpret_cast<Handle>(static_cast<uintptr_t>(0x10000 + 16 * next_id()));
+}
+
+// Waits until `ready` holds, letting other calls and the workers go on.
+void wait_until(const std::function<bool()>& ready);
+
+// The calling thread's stack of current contexts.
+std::vector<CUcontext>& context_stack();
+
+Device& find_device(CUdevice device);
+std::shared_ptr<Context> find_context(CUcontext handle);
+std::shared_ptr<Context> current_context();
+int attribute(const Device& device, int number);
+bool can_access_peer(const Device& device, const Device& peer);
+void require_healthy(const Device& device);
+uint64_t live(int object);
+
+// True on a worker thread while it runs a host function.
+extern thread_local bool t_in_host_function;
+
+}  // namespace fake

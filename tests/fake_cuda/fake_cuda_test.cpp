@@ -1,0 +1,1120 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Drives the fake CUDA driver as a client would, through dlopen and cuGetProcAddress, and checks its stricter
+// side.
+#include "fake_cuda.h"
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <dlfcn.h>
+#include <gtest/gtest.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+void* library() {
+  static void* const opened = dlopen(FAKE_CUDA_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  if (opened == nullptr) {
+    std::fprintf(stderr, "%s\n", dlerror());
+    std::abort();
+  }
+  return opened;
+}
+
+#define FAKE(name) reinterpret_cast<decltype(&name)>(dlsym(library(), #name))
+
+void* driver_function(const char* name, int version) {
+  auto get = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library(), "cuGetProcAddress_v2"));
+  void* function = nullptr;
+  CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  EXPECT_EQ(get(name, &function, version, 0, &status), CUDA_SUCCESS);
+  EXPECT_NE(function, nullptr) << name;
+  return function;
+}
+
+#define DRIVER(name, version) reinterpret_cast<PFN_##name##_v##version>(driver_function(#name, version))
+#define CALL(name, version, ...) \
+  (reinterpret_cast<PFN_##name##_v##version>(driver_function(#name, version))(__VA_ARGS__))
+
+std::string violations() {
+  std::vector<char> text(65536);
+  FAKE(fake_cuda_violations)(text.data(), text.size());
+  return text.data();
+}
+
+size_t occurrences(const std::string& kind) {
+  std::string all = violations();
+  size_t count = 0;
+  for (size_t at = all.find(kind); at != std::string::npos; at = all.find(kind, at + 1))
+    ++count;
+  return count;
+}
+
+sigjmp_buf g_back;
+void jump_back(int) { siglongjmp(g_back, 1); }
+
+// True when a load by the CPU faults.
+bool load_faults(uintptr_t address) {
+  struct sigaction action = {};
+  struct sigaction before = {};
+  action.sa_handler = jump_back;
+  sigaction(SIGSEGV, &action, &before);
+  volatile bool faulted = true;
+  if (sigsetjmp(g_back, 1) == 0) {
+    volatile char byte = *reinterpret_cast<volatile char*>(address);
+    (void)byte;
+    faulted = false;
+  }
+  sigaction(SIGSEGV, &before, nullptr);
+  return faulted;
+}
+
+// Every test starts with a fresh driver and, unless it says otherwise, must end without violations.
+class FakeCuda : public testing::Test {
+ protected:
+  void SetUp() override {
+    FAKE(fake_cuda_reset)();
+    while (pop())
+      continue;
+  }
+  void TearDown() override {
+    if (context_ != nullptr) {
+      EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 0), CUDA_SUCCESS);
+    }
+    if (!violations_expected_) {
+      EXPECT_EQ(violations(), "");
+    }
+    FAKE(fake_cuda_reset)();
+  }
+
+  void configure(const char* name, const char* value) {
+    ASSERT_EQ(FAKE(fake_cuda_configure)(name, value), 0) << name;
+  }
+  void init() { ASSERT_EQ(CALL(cuInit, 2000, 0), CUDA_SUCCESS); }
+  void open() {
+    init();
+    ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &context_, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CALL(cuCtxSetCurrent, 4000, context_), CUDA_SUCCESS);
+  }
+  bool pop() {
+    CUcontext context = nullptr;
+    return CALL(cuCtxPopCurrent, 4000, &context) == CUDA_SUCCESS;
+  }
+  CUdeviceptr allocate(size_t size) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(CALL(cuMemAlloc, 3020, &address, size), CUDA_SUCCESS);
+    return address;
+  }
+  void free(CUdeviceptr address) { EXPECT_EQ(CALL(cuMemFree, 3020, address), CUDA_SUCCESS); }
+  CUstream make_stream(unsigned flags = CU_STREAM_NON_BLOCKING) {
+    CUstream stream = nullptr;
+    EXPECT_EQ(CALL(cuStreamCreate, 2000, &stream, flags), CUDA_SUCCESS);
+    return stream;
+  }
+  CUevent make_event(unsigned flags = CU_EVENT_DEFAULT) {
+    CUevent event = nullptr;
+    EXPECT_EQ(CALL(cuEventCreate, 2000, &event, flags), CUDA_SUCCESS);
+    return event;
+  }
+  void wait(CUstream stream) { EXPECT_EQ(CALL(cuStreamSynchronize, 2000, stream), CUDA_SUCCESS); }
+  // Holds a stream until the flag is set.
+  void hold(CUstream stream, std::atomic<bool>& released) {
+    auto body = [](void* flag) {
+      while (!static_cast<std::atomic<bool>*>(flag)->load())
+        usleep(100);
+    };
+    EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, stream, body, &released), CUDA_SUCCESS);
+  }
+  void destroy(CUstream stream) { EXPECT_EQ(CALL(cuStreamDestroy, 4000, stream), CUDA_SUCCESS); }
+  void destroy(CUevent event) { EXPECT_EQ(CALL(cuEventDestroy, 4000, event), CUDA_SUCCESS); }
+  uint64_t live(int object = FAKE_CUDA_ANY) { return FAKE(fake_cuda_live)(object); }
+
+  CUcontext context_ = nullptr;
+  bool violations_expected_ = false;
+};
+
+// --- Symbols and versions ---
+
+TEST_F(FakeCuda, SymbolsFollowTheVersionAskedFor) {
+  auto get = reinterpret_cast<PFN_cuGetProcAddress_v12000>(dlsym(library(), "cuGetProcAddress_v2"));
+  void* function = library();
+  CUdriverProcAddressQueryResult status;
+  EXPECT_EQ(get("cuNoSuchThing", &function, 13000, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(function, nullptr);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND);
+  EXPECT_EQ(get("cuMemcpyBatchAsync", &function, 12000, 0, &status), CUDA_SUCCESS);
+  EXPECT_EQ(function, nullptr);
+  EXPECT_EQ(status, CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT);
+  EXPECT_EQ(get("cuMemAlloc", &function, 13010, 0, &status), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(get(nullptr, &function, 13000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(driver_function("cuMemcpyBatchAsync", 12080), dlsym(library(), "cuMemcpyBatchAsync"));
+  EXPECT_EQ(driver_function("cuMemcpyBatchAsync", 13000), dlsym(library(), "cuMemcpyBatchAsync_v2"));
+  EXPECT_NE(dlsym(library(), "cuMemcpyBatchAsync"), dlsym(library(), "cuMemcpyBatchAsync_v2"));
+  EXPECT_EQ(driver_function("cuGetProcAddress", 11080), dlsym(library(), "cuGetProcAddress"));
+  EXPECT_EQ(driver_function("cuGetProcAddress", 12000), dlsym(library(), "cuGetProcAddress_v2"));
+}
+
+TEST_F(FakeCuda, OldDriversLackWhatIsNewer) {
+  struct Case {
+    const char* version;
+    int number;
+    bool get, get_v2, uuid_v2, batch, batch_v2;
+  };
+  for (const Case& each : {Case{"11.2", 11020, false, false, false, false, false},
+                           Case{"11.8", 11080, true, false, true, false, false},
+                           Case{"12.2", 12020, true, true, true, false, false},
+                           Case{"12.8", 12080, true, true, true, true, false},
+                           Case{"13.0", 13000, true, true, true, true, true}}) {
+    configure("FAKE_CUDA_VERSION", each.version);
+    int version = 0;
+    auto ask = reinterpret_cast<PFN_cuDriverGetVersion_v2020>(dlsym(library(), "cuDriverGetVersion"));
+    EXPECT_EQ(ask(&version), CUDA_SUCCESS);
+    EXPECT_EQ(version, each.number);
+    EXPECT_EQ(dlsym(library(), "cuGetProcAddress") != nullptr, each.get) << each.version;
+    EXPECT_EQ(dlsym(library(), "cuGetProcAddress_v2") != nullptr, each.get_v2) << each.version;
+    EXPECT_EQ(dlsym(library(), "cuDeviceGetUuid_v2") != nullptr, each.uuid_v2) << each.version;
+    EXPECT_EQ(dlsym(library(), "cuMemcpyBatchAsync") != nullptr, each.batch) << each.version;
+    EXPECT_EQ(dlsym(library(), "cuMemcpyBatchAsync_v2") != nullptr, each.batch_v2) << each.version;
+  }
+  configure("FAKE_CUDA_VERSION", "11.8");
+  auto get = reinterpret_cast<PFN_cuGetProcAddress_v11030>(dlsym(library(), "cuGetProcAddress"));
+  void* function = library();
+  EXPECT_EQ(get("cuMemcpyBatchAsync", &function, 11080, 0), CUDA_ERROR_NOT_FOUND);
+  EXPECT_EQ(function, nullptr);
+  EXPECT_EQ(get("cuMemAlloc", &function, 11080, 0), CUDA_SUCCESS);
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_VERSION", "9.0"), -1);
+  configure("FAKE_CUDA_VERSION", "13.0");
+}
+
+TEST_F(FakeCuda, ErrorNames) {
+  const char* name = nullptr;
+  EXPECT_EQ(CALL(cuGetErrorName, 6000, CUDA_ERROR_NOT_READY, &name), CUDA_SUCCESS);
+  EXPECT_STREQ(name, "CUDA_ERROR_NOT_READY");
+  EXPECT_EQ(CALL(cuGetErrorName, 6000, static_cast<CUresult>(998), &name), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(name, nullptr);
+}
+
+// --- Initialisation, devices, contexts ---
+
+TEST_F(FakeCuda, NothingWorksBeforeInit) {
+  int count = 7;
+  EXPECT_EQ(CALL(cuDeviceGetCount, 2000, &count), CUDA_ERROR_NOT_INITIALIZED);
+  EXPECT_EQ(count, 7);
+  configure("FAKE_CUDA_INIT", "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
+  EXPECT_EQ(CALL(cuInit, 2000, 0), CUDA_ERROR_SYSTEM_DRIVER_MISMATCH);
+  configure("FAKE_CUDA_INIT", "0");
+  configure("FAKE_CUDA_DEVICES", "0");
+  EXPECT_EQ(CALL(cuInit, 2000, 0), CUDA_ERROR_NO_DEVICE);
+  EXPECT_EQ(CALL(cuInit, 2000, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakeCuda, DevicesAndAttributes) {
+  configure("FAKE_CUDA_DEVICES", "3");
+  configure("FAKE_CUDA_ATTRIBUTE_41", "0");
+  init();
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_DEVICES", "2"), -1);
+  int value = 0;
+  EXPECT_EQ(CALL(cuDeviceGetCount, 2000, &value), CUDA_SUCCESS);
+  EXPECT_EQ(value, 3);
+  CUdevice device = 9;
+  EXPECT_EQ(CALL(cuDeviceGet, 2000, &device, 3), CUDA_ERROR_INVALID_DEVICE);
+  CUuuid first, second;
+  EXPECT_EQ(CALL(cuDeviceGetUuid, 11040, &first, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuDeviceGetUuid, 9020, &second, 1), CUDA_SUCCESS);
+  EXPECT_NE(std::memcmp(&first, &second, sizeof(first)), 0);
+  EXPECT_EQ(CALL(cuDeviceGetAttribute, 2000, &value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 0);
+  FAKE(fake_cuda_set_attribute)(1, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 5);
+  EXPECT_EQ(CALL(cuDeviceGetAttribute, 2000, &value, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
+            CUDA_SUCCESS);
+  EXPECT_EQ(value, 5);
+  EXPECT_EQ(CALL(cuDeviceGetAttribute, 2000, &value, CU_DEVICE_ATTRIBUTE_MAX, 0), CUDA_ERROR_INVALID_VALUE);
+  char text[32];
+  EXPECT_EQ(CALL(cuDeviceGetPCIBusId, 4010, text, 32, 1), CUDA_SUCCESS);
+  EXPECT_STREQ(text, "0000:02:00.0");
+  size_t total = 0;
+  EXPECT_EQ(CALL(cuDeviceTotalMem, 3020, &total, 0), CUDA_SUCCESS);
+  EXPECT_EQ(total, size_t{256} << 20);
+}
+
+TEST_F(FakeCuda, AttributesNewerThanTheDriverAreRefused) {
+  configure("FAKE_CUDA_VERSION", "12.2");
+  auto init_function = reinterpret_cast<PFN_cuInit_v2000>(dlsym(library(), "cuInit"));
+  auto ask = reinterpret_cast<PFN_cuDeviceGetAttribute_v2000>(dlsym(library(), "cuDeviceGetAttribute"));
+  ASSERT_EQ(init_function(0), CUDA_SUCCESS);
+  int value = 0;
+  EXPECT_EQ(ask(&value, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0), CUDA_SUCCESS);
+  EXPECT_EQ(ask(&value, CU_DEVICE_ATTRIBUTE_HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakeCuda, ContextStackIsPerThread) {
+  init();
+  CUdeviceptr address = 0;
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &address, 1), CUDA_ERROR_INVALID_CONTEXT);
+  CUcontext primary = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &primary, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxPushCurrent, 4000, primary), CUDA_SUCCESS);
+  std::thread other([] {
+    CUcontext current = nullptr;
+    EXPECT_EQ(CALL(cuCtxGetCurrent, 4000, &current), CUDA_SUCCESS);
+    EXPECT_EQ(current, nullptr);
+  });
+  other.join();
+  CUdevice device = -1;
+  EXPECT_EQ(CALL(cuCtxGetDevice, 2000, &device), CUDA_SUCCESS);
+  EXPECT_EQ(device, 0);
+  EXPECT_EQ(CALL(cuCtxGetDevice, 13000, &device, primary), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 1u);
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &address, 1), CUDA_ERROR_CONTEXT_IS_DESTROYED);
+  CUcontext popped = nullptr;
+  EXPECT_EQ(CALL(cuCtxPopCurrent, 4000, &popped), CUDA_SUCCESS);
+  EXPECT_EQ(popped, primary);
+  EXPECT_EQ(CALL(cuCtxPopCurrent, 4000, &popped), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(CALL(cuCtxPushCurrent, 4000, primary), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(occurrences("over-release"), 1u);
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, CreatedContexts) {
+  init();
+  CUcontext context = nullptr;
+  ASSERT_EQ(CALL(cuCtxCreate, 3020, &context, 0, 0), CUDA_SUCCESS);
+  CUcontext second = nullptr;
+  ASSERT_EQ(CALL(cuCtxCreate, 12050, &second, nullptr, 0, 0), CUDA_SUCCESS);
+  CUcontext current = nullptr;
+  EXPECT_EQ(CALL(cuCtxGetCurrent, 4000, &current), CUDA_SUCCESS);
+  EXPECT_EQ(current, second);
+  EXPECT_EQ(CALL(cuCtxDestroy, 4000, second), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxGetCurrent, 4000, &current), CUDA_SUCCESS);
+  EXPECT_EQ(current, context);
+  EXPECT_EQ(live(), 1u);
+  EXPECT_EQ(CALL(cuCtxDestroy, 4000, context), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxDestroy, 4000, context), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(live(), 0u);
+}
+
+TEST_F(FakeCuda, ASectionThatChangesTheContextIsSeen) {
+  open();
+  FAKE(fake_cuda_section_begin)();
+  EXPECT_EQ(CALL(cuCtxPushCurrent, 4000, context_), CUDA_SUCCESS);
+  EXPECT_TRUE(pop());
+  FAKE(fake_cuda_section_end)("balanced");
+  EXPECT_EQ(violations(), "");
+  FAKE(fake_cuda_section_begin)();
+  EXPECT_EQ(CALL(cuCtxPushCurrent, 4000, context_), CUDA_SUCCESS);
+  FAKE(fake_cuda_section_end)("unbalanced");
+  EXPECT_EQ(violations(), "context-changed: unbalanced\n");
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, PeerAccess) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  configure("FAKE_CUDA_PEERS", "0>1");
+  open();
+  int can = -1;
+  EXPECT_EQ(CALL(cuDeviceCanAccessPeer, 4000, &can, 0, 1), CUDA_SUCCESS);
+  EXPECT_EQ(can, 1);
+  EXPECT_EQ(CALL(cuDeviceCanAccessPeer, 4000, &can, 1, 0), CUDA_SUCCESS);
+  EXPECT_EQ(can, 0);
+  CUcontext other = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &other, 1), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxEnablePeerAccess, 4000, context_, 0), CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(CALL(cuCtxEnablePeerAccess, 4000, other, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuCtxEnablePeerAccess, 4000, other, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxEnablePeerAccess, 4000, other, 0), CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED);
+  EXPECT_EQ(CALL(cuCtxDisablePeerAccess, 4000, other), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxDisablePeerAccess, 4000, other), CUDA_ERROR_PEER_ACCESS_NOT_ENABLED);
+  ASSERT_EQ(CALL(cuCtxPushCurrent, 4000, other), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxEnablePeerAccess, 4000, context_, 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  CUdeviceptr there = allocate(100);
+  EXPECT_TRUE(pop());
+  CUdeviceptr here = allocate(100);
+  CUstream stream = make_stream();
+  EXPECT_EQ(CALL(cuMemcpyPeerAsync, 4000, here, context_, there, other, 100, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoDAsync, 3020, there, here, 100, stream), CUDA_SUCCESS);
+  wait(stream);
+  destroy(stream);
+  free(here);
+  ASSERT_EQ(CALL(cuCtxPushCurrent, 4000, other), CUDA_SUCCESS);
+  free(there);
+  EXPECT_TRUE(pop());
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 1), CUDA_SUCCESS);
+}
+
+// --- Memory ---
+
+TEST_F(FakeCuda, DeviceMemoryIsSuballocatedAndCounted) {
+  open();
+  size_t free_before = 0, free_after = 0, total = 0;
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_before, &total), CUDA_SUCCESS);
+  CUdeviceptr first = allocate(1);
+  CUdeviceptr second = allocate(1000);
+  EXPECT_EQ(first % 512, 0u);
+  EXPECT_EQ(second, first + 512);
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_after, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free_before - free_after, size_t{2} << 20);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, second + 999), CUDA_SUCCESS);
+  EXPECT_EQ(base, second);
+  EXPECT_EQ(size, 1000u);
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, second + 1000), CUDA_ERROR_NOT_FOUND);
+  EXPECT_TRUE(load_faults(first));
+  CUdeviceptr large = allocate(size_t{3} << 20);
+  EXPECT_EQ(large % (size_t{2} << 20), 0u);
+  CUdeviceptr too_large = 77;
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &too_large, size_t{256} << 20), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &too_large, SIZE_MAX), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &too_large, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(too_large, 0u);
+  EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 3u);
+  for (CUdeviceptr each : {first, second, large})
+    free(each);
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_after, &total), CUDA_SUCCESS);
+  EXPECT_EQ(free_after, free_before);
+  EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 0u);
+}
+
+TEST_F(FakeCuda, WrongFreesAreRefusedAndRecorded) {
+  open();
+  CUdeviceptr address = allocate(4096);
+  EXPECT_EQ(CALL(cuMemFree, 3020, address + 512), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("stray-free"), 1u);
+  free(address);
+  EXPECT_EQ(CALL(cuMemFree, 3020, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("double-free"), 1u);
+  void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 100, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemFree, 3020, reinterpret_cast<CUdeviceptr>(pinned)), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+  FAKE(fake_cuda_clear_violations)();
+  EXPECT_EQ(violations(), "");
+}
+
+TEST_F(FakeCuda, PinnedMemory) {
+  open();
+  void* pinned = nullptr;
+  EXPECT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 100, 8), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 100, CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP),
+            CUDA_SUCCESS);
+  std::memset(pinned, 1, 100);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &address, static_cast<char*>(pinned) + 99, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(address, reinterpret_cast<CUdeviceptr>(pinned) + 99);
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &address, static_cast<char*>(pinned) + 100, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  unsigned flags = 0;
+  EXPECT_EQ(CALL(cuMemHostGetFlags, 2030, &flags, pinned), CUDA_SUCCESS);
+  EXPECT_EQ(flags, 3u);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, WriteCombinedMemoryMayHaveAnotherDevicePointer) {
+  configure("FAKE_CUDA_WRITE_COMBINED_DIFFERS", "1");
+  open();
+  void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 5000, CU_MEMHOSTALLOC_WRITECOMBINED), CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &address, pinned, 0), CUDA_SUCCESS);
+  EXPECT_NE(address, reinterpret_cast<CUdeviceptr>(pinned));
+  EXPECT_TRUE(load_faults(address));
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, address, 0x5B, 5000), CUDA_SUCCESS);
+  EXPECT_EQ(static_cast<char*>(pinned)[4999], 0x5B);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, Registration) {
+  open();
+  std::vector<char> memory(3 * 4096);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data(), 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data() + 10, 5000, CU_MEMHOSTREGISTER_DEVICEMAP),
+            CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data(), 11, 0), CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data() + 5009, 1, 0),
+            CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data() + 5010, 1, 0), CUDA_SUCCESS);
+  CUdeviceptr device = allocate(100);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, device, memory.data() + 5000, 10), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, device, memory.data() + 5000, 11), CUDA_ERROR_INVALID_VALUE)
+      << "a border";
+  free(device);
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, memory.data() + 11), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("stray-free"), 1u);
+  FAKE(fake_cuda_clear_violations)();
+  CUdeviceptr address = 0;
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &address, memory.data() + 10, 0), CUDA_SUCCESS);
+  EXPECT_EQ(address, reinterpret_cast<CUdeviceptr>(memory.data() + 10));
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, memory.data() + 10), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, memory.data() + 5010), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, memory.data() + 10), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(occurrences("stray-free"), 1u);
+  FAKE(fake_cuda_clear_violations)();
+
+  void* page = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, page, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, page, 4096, CU_MEMHOSTREGISTER_READ_ONLY), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, page), CUDA_SUCCESS);
+  munmap(page, 4096);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, page, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data(), 100, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemHostGetDevicePointer, 3020, &address, memory.data() + 7, 0), CUDA_SUCCESS);
+  EXPECT_NE(address, reinterpret_cast<CUdeviceptr>(memory.data() + 7));
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, address, 3, 1), CUDA_SUCCESS);
+  EXPECT_EQ(memory[7], 3);
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, memory.data()), CUDA_SUCCESS);
+  configure("FAKE_CUDA_REGISTRATIONS", "0");
+  EXPECT_EQ(CALL(cuMemHostRegister, 6050, memory.data(), 100, 0), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_F(FakeCuda, PointerAttributes) {
+  init();
+  unsigned type = 9;
+  auto stranger = reinterpret_cast<CUdeviceptr>(&type);
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, stranger),
+            CUDA_ERROR_INVALID_VALUE);
+  CUcontext context = nullptr;
+  int ordinal = 5;
+  unsigned managed = 7;  // the driver writes four bytes
+  CUpointer_attribute wanted[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_IS_MANAGED};
+  void* answers[] = {&context, &type, &ordinal, &managed};
+  EXPECT_EQ(CALL(cuPointerGetAttributes, 7000, 4, wanted, answers, stranger), CUDA_SUCCESS);
+  EXPECT_EQ(context, nullptr);
+  EXPECT_EQ(type, 0u);
+  EXPECT_EQ(ordinal, -2);
+  EXPECT_EQ(managed, 0u);
+  open();
+  CUdeviceptr address = allocate(600);
+  EXPECT_EQ(CALL(cuPointerGetAttributes, 7000, 4, wanted, answers, address + 599), CUDA_SUCCESS);
+  EXPECT_EQ(context, context_);
+  EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_DEVICE));
+  EXPECT_EQ(ordinal, 0);
+  unsigned long long id = 0, later = 0;
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &id, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), CUDA_SUCCESS);
+  void* host = nullptr;
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &host, CU_POINTER_ATTRIBUTE_HOST_POINTER, address),
+            CUDA_ERROR_INVALID_VALUE);
+  free(address);
+  EXPECT_EQ(allocate(600), address);
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &later, CU_POINTER_ATTRIBUTE_BUFFER_ID, address), CUDA_SUCCESS);
+  EXPECT_NE(id, later);
+  free(address);
+  CUdeviceptr shared = 0;
+  ASSERT_EQ(CALL(cuMemAllocManaged, 6000, &shared, 100, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuPointerGetAttributes, 7000, 4, wanted, answers, shared), CUDA_SUCCESS);
+  EXPECT_EQ(managed, 1u);
+  EXPECT_FALSE(load_faults(shared));
+  free(shared);
+}
+
+// --- Copies and fills ---
+
+TEST_F(FakeCuda, CopiesInEveryDirection) {
+  open();
+  CUdeviceptr a = allocate(1000), b = allocate(1000);
+  char in[1000], out[1000];
+  for (size_t i = 0; i < 1000; ++i)
+    in[i] = static_cast<char>(i * 7);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, a, in, 1000), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoD, 3020, b, a, 1000), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, out, b, 1000), CUDA_SUCCESS);
+  EXPECT_EQ(std::memcmp(in, out, 1000), 0);
+  std::memset(out, 0, 1000);
+  EXPECT_EQ(CALL(cuMemcpy, 4000, reinterpret_cast<CUdeviceptr>(out), a + 1, 999), CUDA_SUCCESS);
+  EXPECT_EQ(std::memcmp(in + 1, out, 999), 0);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, a, in, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, a + 1, in, 1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, reinterpret_cast<CUdeviceptr>(out), in, 10), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, nullptr, a, 10), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemcpyDtoD, 3020, a, a + 10, 100), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "overlap: source and target of a copy share bytes\n");
+  violations_expected_ = true;
+  EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  free(a);
+  free(b);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, out, a, 10), CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(FakeCuda, AsynchronousCopiesRunLater) {
+  open();
+  CUstream stream = make_stream();
+  CUdeviceptr device = allocate(64);
+  void* memory = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &memory, 64, 0), CUDA_SUCCESS);
+  char* pinned = static_cast<char*>(memory);
+  char pageable[64];
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  pinned[0] = 1;
+  pageable[0] = 1;
+  EXPECT_EQ(CALL(cuMemcpyHtoDAsync, 3020, device, pinned, 32, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyHtoDAsync, 3020, device + 32, pageable, 32, stream), CUDA_SUCCESS);
+  pinned[0] = 2;    // read when the copy runs
+  pageable[0] = 2;  // was staged by the call
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_ERROR_NOT_READY);
+  released = true;
+  wait(stream);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, pageable, device, 64), CUDA_SUCCESS);
+  EXPECT_EQ(pageable[0], 2);
+  EXPECT_EQ(pageable[32], 1);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, memory), CUDA_SUCCESS);
+  free(device);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, PlanesAndFills) {
+  open();
+  CUstream stream = make_stream();
+  CUdeviceptr device = allocate(64);
+  EXPECT_EQ(CALL(cuMemsetD32Async, 3020, device, 0x01020304, 16, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD2D16Async, 3020, device, 16, 0x0505, 2, 4, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD32Async, 3020, device + 2, 0, 1, stream), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 0, 65, stream), CUDA_ERROR_INVALID_VALUE);
+  unsigned char out[16] = {};
+  CUDA_MEMCPY2D copy = {};
+  copy.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+  copy.srcDevice = device;
+  copy.srcPitch = 16;
+  copy.srcXInBytes = 2;
+  copy.dstMemoryType = CU_MEMORYTYPE_HOST;
+  copy.dstHost = out;
+  copy.dstPitch = 4;
+  copy.WidthInBytes = 4;
+  copy.Height = 4;
+  EXPECT_EQ(CALL(cuMemcpy2DAsync, 3020, &copy, stream), CUDA_SUCCESS);
+  wait(stream);
+  const unsigned char expected[] = {5, 5, 4, 3, 5, 5, 4, 3, 5, 5, 4, 3, 5, 5, 4, 3};
+  EXPECT_EQ(std::memcmp(out, expected, 16), 0);
+  copy.dstPitch = 3;
+  EXPECT_EQ(CALL(cuMemcpy2DAsync, 3020, &copy, stream), CUDA_ERROR_INVALID_VALUE);
+  free(device);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, Batches) {
+  open();
+  CUstream stream = make_stream();
+  CUdeviceptr device = allocate(64);
+  char in[64], out[64] = {};
+  std::memset(in, 6, sizeof(in));
+  CUdeviceptr targets[] = {device, device + 32};
+  CUdeviceptr sources[] = {reinterpret_cast<CUdeviceptr>(in), reinterpret_cast<CUdeviceptr>(in + 32)};
+  size_t sizes[] = {32, 32};
+  CUmemcpyAttributes attributes[1] = {};
+  attributes[0].srcAccessOrder = CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+  size_t indices[] = {0};
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  EXPECT_EQ(CALL(cuMemcpyBatchAsync, 13000, targets, sources, sizes, 2, attributes, indices, 1, stream),
+            CUDA_SUCCESS);
+  std::memset(in, 7, sizeof(in));
+  released = true;
+  EXPECT_EQ(CALL(cuMemcpyDtoHAsync, 3020, out, device, 64, stream), CUDA_SUCCESS);
+  EXPECT_EQ(out[0], 6);
+  EXPECT_EQ(out[63], 6);
+  size_t failed = 0;
+  EXPECT_EQ(
+      CALL(cuMemcpyBatchAsync, 12080, targets, sources, sizes, 2, attributes, indices, 1, &failed, nullptr),
+      CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(failed, SIZE_MAX);
+  sizes[1] = 33;
+  EXPECT_EQ(
+      CALL(cuMemcpyBatchAsync, 12080, targets, sources, sizes, 2, attributes, indices, 1, &failed, stream),
+      CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(failed, 1u);
+  indices[0] = 1;
+  EXPECT_EQ(CALL(cuMemcpyBatchAsync, 13000, targets, sources, sizes, 2, attributes, indices, 1, stream),
+            CUDA_ERROR_INVALID_VALUE);
+  wait(stream);
+  free(device);
+  destroy(stream);
+}
+
+// --- Streams and events ---
+
+TEST_F(FakeCuda, EventsOrderStreams) {
+  open();
+  CUstream first = make_stream(), second = make_stream();
+  CUevent event = make_event(), end = make_event(), untimed = make_event(CU_EVENT_DISABLE_TIMING);
+  EXPECT_EQ(CALL(cuEventQuery, 2000, event), CUDA_SUCCESS);
+  float elapsed = -1;
+  EXPECT_EQ(CALL(cuEventElapsedTime, 2000, &elapsed, event, end), CUDA_ERROR_INVALID_HANDLE);
+  std::atomic<bool> released = false;
+  std::atomic<bool> ran = false;
+  hold(first, released);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, first), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, second, event, 0), CUDA_SUCCESS);
+  auto note = [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; };
+  EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, second, note, &ran), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, end, second), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventQuery, 2000, event), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(CALL(cuEventElapsedTime, 12080, &elapsed, event, end), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, second), CUDA_ERROR_NOT_READY);
+  EXPECT_FALSE(ran);
+  released = true;
+  EXPECT_EQ(CALL(cuEventSynchronize, 2000, end), CUDA_SUCCESS);
+  EXPECT_TRUE(ran);
+  EXPECT_EQ(CALL(cuEventElapsedTime, 2000, &elapsed, event, end), CUDA_SUCCESS);
+  EXPECT_GE(elapsed, 0);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, untimed, first), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventElapsedTime, 2000, &elapsed, event, untimed), CUDA_ERROR_INVALID_HANDLE);
+  CUevent none = nullptr;
+  EXPECT_EQ(CALL(cuEventCreate, 2000, &none, CU_EVENT_INTERPROCESS), CUDA_ERROR_INVALID_VALUE);
+  for (CUevent each : {event, end, untimed})
+    destroy(each);
+  for (CUstream each : {first, second})
+    destroy(each);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuEventQuery, 2000, event), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, first), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(occurrences("stale-handle"), 2u);
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, TheLegacyStreamWaitsForBlockingStreamsOnly) {
+  open();
+  CUstream blocking = make_stream(CU_STREAM_DEFAULT), free_running = make_stream();
+  std::atomic<bool> released = false, released_too = false;
+  hold(blocking, released);
+  hold(free_running, released_too);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, nullptr), CUDA_ERROR_NOT_READY);
+  std::thread release([&] {
+    usleep(1000);
+    released = true;
+  });
+  wait(nullptr);  // would hang if it waited for the other
+  release.join();
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, blocking), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, free_running), CUDA_ERROR_NOT_READY);
+  released_too = true;
+  EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  int priority = 9;
+  EXPECT_EQ(CALL(cuStreamGetPriority, 5050, blocking, &priority), CUDA_SUCCESS);
+  EXPECT_EQ(priority, 0);
+  unsigned flags = 9;
+  EXPECT_EQ(CALL(cuStreamGetFlags, 5050, free_running, &flags), CUDA_SUCCESS);
+  EXPECT_EQ(flags, static_cast<unsigned>(CU_STREAM_NON_BLOCKING));
+  CUcontext context = nullptr;
+  EXPECT_EQ(CALL(cuStreamGetCtx, 9020, blocking, &context), CUDA_SUCCESS);
+  EXPECT_EQ(context, context_);
+  destroy(blocking);
+  destroy(free_running);
+}
+
+TEST_F(FakeCuda, ADestroyedStreamFinishesItsWork) {
+  open();
+  CUstream stream = make_stream();
+  std::atomic<bool> released = false, ran = false;
+  hold(stream, released);
+  auto note = [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; };
+  EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, stream, note, &ran), CUDA_SUCCESS);
+  destroy(stream);
+  EXPECT_FALSE(ran);
+  released = true;
+  EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  EXPECT_TRUE(ran);
+}
+
+TEST_F(FakeCuda, HostFunctionsMayNotCallTheDriver) {
+  open();
+  CUstream stream = make_stream();
+  static std::atomic<CUresult> answer;
+  auto inside = [](void*) {
+    size_t free = 0, total = 0;
+    answer = reinterpret_cast<PFN_cuMemGetInfo_v3020>(dlsym(library(), "cuMemGetInfo_v2"))(&free, &total);
+  };
+  EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, stream, inside, nullptr), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_EQ(answer, CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(violations(), "call-in-host-function: cuMemGetInfo_v2\n");
+  violations_expected_ = true;
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, FreeingBeforeTheUseIsSeenCompleteIsRecorded) {
+  open();
+  CUstream stream = make_stream(), other = make_stream();
+  CUevent event = make_event();
+  CUdeviceptr unseen = allocate(64), seen = allocate(64), seen_by_event = allocate(64),
+              through_other = allocate(64);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, seen, 0, 64, stream), CUDA_SUCCESS);
+  wait(stream);
+  free(seen);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, seen_by_event, 0, 64, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventSynchronize, 2000, event), CUDA_SUCCESS);
+  free(seen_by_event);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, through_other, 0, 64, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, other, event, 0), CUDA_SUCCESS);
+  wait(other);
+  free(through_other);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, unseen, 0, 64, stream), CUDA_SUCCESS);
+  free(unseen);
+  EXPECT_EQ(occurrences("free-in-flight"), 1u);
+  violations_expected_ = true;
+  destroy(event);
+  destroy(stream);
+  destroy(other);
+}
+
+TEST_F(FakeCuda, FreeingWaitsForTheContext) {
+  open();
+  CUstream stream = make_stream();
+  CUdeviceptr beside = allocate(64);
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  std::thread release([&] {
+    usleep(2000);
+    released = true;
+  });
+  free(beside);
+  EXPECT_TRUE(released);
+  release.join();
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, TheDefaultStreamOfAThread) {
+  open();
+  std::atomic<bool> released = false;
+  hold(CU_STREAM_PER_THREAD, released);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_READY);
+  std::thread other([this] {
+    EXPECT_EQ(CALL(cuCtxPushCurrent, 4000, context_), CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuStreamQuery, 2000, CU_STREAM_PER_THREAD), CUDA_SUCCESS);
+  });
+  other.join();
+  released = true;
+  wait(CU_STREAM_PER_THREAD);
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 0u);
+}
+
+TEST_F(FakeCuda, WrongContextIsRecorded) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  CUstream stream = make_stream();
+  CUevent event = make_event();
+  CUcontext other = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &other, 1), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxPushCurrent, 4000, other), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, nullptr), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "");
+  auto nothing = [](void*) {};
+  EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, stream, nothing, nullptr), CUDA_SUCCESS);
+  EXPECT_EQ(occurrences("wrong-context"), 1u);
+  wait(stream);
+  violations_expected_ = true;
+  EXPECT_TRUE(pop());
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 1), CUDA_SUCCESS);
+  destroy(stream);
+  destroy(event);
+}
+
+TEST_F(FakeCuda, CaptureRefusesAsTheDriverDoes) {
+  open();
+  CUstream stream = make_stream(CU_STREAM_DEFAULT);
+  CUdeviceptr device = allocate(16);
+  CUstreamCaptureStatus status;
+  CUgraph graph = nullptr;
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL),
+            CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamIsCapturing, 10000, stream, &status), CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  EXPECT_EQ(CALL(cuStreamIsCapturing, 10000, nullptr, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 1, 16, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_GRAPH), 1u);
+  EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamSynchronize, 2000, stream), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(CALL(cuStreamIsCapturing, 10000, stream, &status), CUDA_SUCCESS);
+  EXPECT_EQ(status, CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_EQ(graph, nullptr);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  CUdeviceptr refused = 0;
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &refused, 16), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  free(device);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, ValuesHoldAStream) {
+  open();
+  CUstream stream = make_stream(), other = make_stream();
+  void* memory = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &memory, 16, 0), CUDA_SUCCESS);
+  std::memset(memory, 0, 16);
+  auto address = reinterpret_cast<CUdeviceptr>(memory);
+  auto* word = static_cast<uint32_t*>(memory);
+  EXPECT_EQ(CALL(cuStreamWaitValue32, 11070, stream, address, 5, CU_STREAM_WAIT_VALUE_GEQ), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamWriteValue64, 11070, stream, address + 8, 77, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(CALL(cuStreamWriteValue32, 11070, other, address, 6, 0), CUDA_SUCCESS);
+  wait(stream);
+  wait(other);
+  EXPECT_EQ(word[2], 77u);
+  EXPECT_EQ(CALL(cuStreamWaitValue32, 11070, stream, address, 7, CU_STREAM_WAIT_VALUE_EQ), CUDA_SUCCESS);
+  __atomic_store_n(word, 7, __ATOMIC_SEQ_CST);
+  wait(stream);
+  EXPECT_EQ(CALL(cuStreamWaitValue32, 11070, stream, address + 2, 7, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuStreamWaitValue32, 8000, stream, address, 7, 0), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, memory), CUDA_SUCCESS);
+  destroy(stream);
+  destroy(other);
+}
+
+// --- Virtual memory management ---
+
+TEST_F(FakeCuda, VirtualMemory) {
+  open();
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  size_t granule = 0;
+  ASSERT_EQ(
+      CALL(cuMemGetAllocationGranularity, 10020, &granule, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      CUDA_SUCCESS);
+  CUdeviceptr range = 0;
+  ASSERT_EQ(CALL(cuMemAddressReserve, 10020, &range, 4 * granule, 0, 0, 0), CUDA_SUCCESS);
+  CUmemGenericAllocationHandle block = 0, second = 0;
+  EXPECT_EQ(CALL(cuMemCreate, 10020, &block, granule + 1, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &block, granule, &properties, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &second, granule, &properties, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemMap, 10020, range, granule, 0, block, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemMap, 10020, range, granule, 0, second, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemMap, 10020, range + granule, granule, 0, second, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemRelease, 10020, block), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_BLOCK), 2u);
+  CUmemAccessDesc access = {};
+  access.location = properties.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  EXPECT_EQ(CALL(cuMemSetAccess, 10020, range, granule / 2, &access, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemSetAccess, 10020, range, 3 * granule, &access, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemSetAccess, 10020, range, 2 * granule, &access, 1), CUDA_SUCCESS);
+  unsigned long long rights = 0;
+  EXPECT_EQ(CALL(cuMemGetAccess, 10020, &rights, &properties.location, range + 5), CUDA_SUCCESS);
+  EXPECT_EQ(rights, static_cast<unsigned long long>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+  EXPECT_TRUE(load_faults(range));
+  char text[] = "across the seam", back[sizeof(text)] = {};
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, range + granule - 7, text, sizeof(text)), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, back, range + granule - 7, sizeof(text)), CUDA_SUCCESS);
+  EXPECT_STREQ(back, text);
+  EXPECT_EQ(CALL(cuMemUnmap, 10020, range, granule / 2), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemUnmap, 10020, range, 2 * granule), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, back, range, 4), CUDA_ERROR_INVALID_VALUE);
+  CUmemAllocationProp granted = {};
+  EXPECT_EQ(CALL(cuMemGetAllocationPropertiesFromHandle, 10020, &granted, second), CUDA_SUCCESS);
+  EXPECT_EQ(granted.location.type, CU_MEM_LOCATION_TYPE_DEVICE);
+  EXPECT_EQ(CALL(cuMemRelease, 10020, second), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemAddressFree, 10020, range, granule), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemAddressFree, 10020, range, 4 * granule), CUDA_SUCCESS);
+  EXPECT_EQ(live(), 1u);
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, HostBlocksAreSeenByTheCpuOnceAllowed) {
+  open();
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_HOST;
+  const size_t size = size_t{2} << 20;
+  CUmemGenericAllocationHandle block = 0;
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &block, size, &properties, 0), CUDA_SUCCESS);
+  CUdeviceptr range = 0;
+  ASSERT_EQ(CALL(cuMemAddressReserve, 10020, &range, size, 0, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuMemMap, 10020, range, size, 0, block, 0), CUDA_SUCCESS);
+  EXPECT_TRUE(load_faults(range));
+  CUmemAccessDesc access[2] = {};
+  access[0].location.type = CU_MEM_LOCATION_TYPE_HOST;
+  access[0].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  access[1].location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  access[1].flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  ASSERT_EQ(CALL(cuMemSetAccess, 10020, range, size, access, 2), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, range, 9, size), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  EXPECT_EQ(*reinterpret_cast<char*>(range + size - 1), 9);
+  EXPECT_EQ(CALL(cuMemUnmap, 10020, range, size), CUDA_SUCCESS);
+  EXPECT_TRUE(load_faults(range));
+  EXPECT_EQ(CALL(cuMemRelease, 10020, block), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemAddressFree, 10020, range, size), CUDA_SUCCESS);
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  EXPECT_EQ(CALL(cuMemCreate, 10020, &block, size, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  EXPECT_EQ(CALL(cuMemCreate, 10020, &block, size, &properties, 0), CUDA_ERROR_NOT_PERMITTED);
+}
+
+// --- Faults ---
+
+TEST_F(FakeCuda, TheKthCallFails) {
+  open();
+  CUdeviceptr address = 0;
+  FAKE(fake_cuda_fail)("cuMemAlloc", 2, 0, CUDA_ERROR_OUT_OF_MEMORY);
+  uint64_t before = FAKE(fake_cuda_call_count)("cuMemAlloc_v2");
+  CUdeviceptr kept = allocate(1);
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &address, 1), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(address, 0u);
+  free(allocate(1));
+  EXPECT_EQ(FAKE(fake_cuda_call_count)("cuMemAlloc"), before + 3);
+  EXPECT_EQ(FAKE(fake_cuda_failures)(), 1u);
+  configure("FAKE_CUDA_FAIL", "cuMemFree:1:always:CUDA_ERROR_UNKNOWN,cuMemGetInfo:1:once:2");
+  EXPECT_EQ(CALL(cuMemFree, 3020, kept), CUDA_ERROR_UNKNOWN);
+  EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 0u) << "what gives back does so even when it is made to fail";
+  EXPECT_EQ(CALL(cuMemFree, 3020, 0), CUDA_ERROR_UNKNOWN);
+  size_t free_bytes = 0, total = 0;
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_bytes, &total), CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_bytes, &total), CUDA_SUCCESS);
+  configure("FAKE_CUDA_FAIL", "");
+  EXPECT_EQ(CALL(cuMemFree, 3020, 0), CUDA_SUCCESS);
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuMemFree:0:once:1"), -1);
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "cuMemFree:1:twice:1"), -1);
+}
+
+TEST_F(FakeCuda, ALostDeviceRefusesEverythingButGivingBack) {
+  open();
+  CUdeviceptr address = allocate(1);
+  CUstream stream = make_stream();
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, address, 0, 1, stream), CUDA_SUCCESS);
+  FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+  CUdeviceptr other = 0;
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &other, 1), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(CALL(cuStreamSynchronize, 2000, stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(CALL(cuMemFree, 3020, address), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(CALL(cuStreamDestroy, 4000, stream), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(live(), 1u);
+  CUcontext current = nullptr;
+  EXPECT_EQ(CALL(cuCtxGetCurrent, 4000, &current), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, AStickyErrorFromTheKthCallOn) {
+  uint64_t now = FAKE(fake_cuda_call_count)("*");
+  open();
+  now = FAKE(fake_cuda_call_count)("*");
+  configure("FAKE_CUDA_STICKY", (std::to_string(now + 4) + ":CUDA_ERROR_ECC_UNCORRECTABLE").c_str());
+  size_t free_bytes = 0, total = 0;
+  auto info = DRIVER(cuMemGetInfo, 3020);
+  EXPECT_EQ(info(&free_bytes, &total), CUDA_SUCCESS);
+  EXPECT_EQ(info(&free_bytes, &total), CUDA_SUCCESS);
+  EXPECT_EQ(info(&free_bytes, &total), CUDA_ERROR_ECC_UNCORRECTABLE);
+  EXPECT_EQ(info(&free_bytes, &total), CUDA_ERROR_ECC_UNCORRECTABLE);
+}
+
+TEST_F(FakeCuda, LeaksAreCounted) {
+  init();
+  CUcontext context = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxSetCurrent, 4000, context), CUDA_SUCCESS);
+  allocate(1);
+  EXPECT_EQ(FAKE(fake_cuda_check_leaks)(), 2u);
+  EXPECT_EQ(violations(), "leak: 1 of context\nleak: 1 of device memory\n");
+  FAKE(fake_cuda_clear_violations)();
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 0), CUDA_SUCCESS);
+  EXPECT_EQ(violations(), "leak: a context ended with 1 live objects\n");
+  EXPECT_EQ(live(), 0u);
+  violations_expected_ = true;
+}
+
+// --- Exit, fork, threads ---
+
+TEST_F(FakeCuda, CallsAfterExitBegan) {
+  init();
+  auto count = DRIVER(cuDeviceGetCount, 2000);
+  FAKE(fake_cuda_exit_began)();
+  int value = 0;
+  EXPECT_EQ(count(&value), CUDA_ERROR_DEINITIALIZED);
+  EXPECT_EQ(violations(), "call-after-exit: cuDeviceGetCount\n");
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, AForkedChildHasNoDriverAndOnlyPinnedMemory) {
+  open();
+  CUdeviceptr shared = 0;
+  ASSERT_EQ(CALL(cuMemAllocManaged, 6000, &shared, 100, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  CUdeviceptr device = allocate(1);
+  void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, 100, 0), CUDA_SUCCESS);
+  auto count = DRIVER(cuDeviceGetCount, 2000);
+  auto initialise = DRIVER(cuInit, 2000);
+  auto ask_version = DRIVER(cuDriverGetVersion, 2020);
+  auto recorded = FAKE(fake_cuda_violations);
+  pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    int value = 0;
+    int wrong = 0;
+    if (count(&value) != CUDA_ERROR_NOT_INITIALIZED) wrong |= 1;
+    if (initialise(0) != CUDA_ERROR_NOT_INITIALIZED) wrong |= 2;
+    if (load_faults(reinterpret_cast<uintptr_t>(pinned))) wrong |= 4;
+    int version = 0;
+    if (ask_version(&version) != CUDA_SUCCESS) wrong |= 32;
+    if (!load_faults(shared)) wrong |= 64;
+    if (!load_faults(device)) wrong |= 8;
+    if (recorded(nullptr, 0) != 2) wrong |= 16;
+    _exit(wrong);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  free(shared);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+  free(device);
+}
+
+TEST_F(FakeCuda, ManyThreads) {
+  configure("FAKE_CUDA_DELAY_US", "20");
+  open();
+  std::vector<std::thread> threads;
+  for (int index = 0; index < 8; ++index) {
+    threads.emplace_back([this, index] {
+      EXPECT_EQ(CALL(cuCtxPushCurrent, 4000, context_), CUDA_SUCCESS);
+      for (int round = 0; round < 20; ++round) {
+        CUstream stream = make_stream(index % 2 == 0 ? CU_STREAM_NON_BLOCKING : CU_STREAM_DEFAULT);
+        CUevent event = make_event();
+        CUdeviceptr device = allocate(static_cast<size_t>(1000 * (index + 1)));
+        char out[64] = {};
+        EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, static_cast<unsigned char>(index), 64, stream),
+                  CUDA_SUCCESS);
+        EXPECT_EQ(CALL(cuMemcpyDtoHAsync, 3020, out, device, 64, stream), CUDA_SUCCESS);
+        EXPECT_EQ(CALL(cuEventRecord, 2000, event, stream), CUDA_SUCCESS);
+        EXPECT_EQ(CALL(cuEventSynchronize, 2000, event), CUDA_SUCCESS);
+        EXPECT_EQ(out[63], index);
+        free(device);
+        destroy(event);
+        destroy(stream);
+      }
+      EXPECT_TRUE(pop());
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(live(), 1u);
+}
+
+}  // namespace

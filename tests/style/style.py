@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Format of C and C++, syntax of shell and Python, and the licence line, over our own files.
+Usage: style.py SOURCE_ROOT CLANG_FORMAT"""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tap import Tap
+
+FOLDERS = ["capi", "impl", "bindings", "tests", "docs", "packaging", ".ci"]
+CLANG_FORMAT_MAJOR = "14"  # Others lay out some lines differently.
+LICENCE = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception"
+LICENSED = {".c", ".cpp", ".h", ".py", ".sh", ".build"}
+
+
+def run(*command, **options):
+    result = subprocess.run(command, **options, text=True, capture_output=True, check=False)
+    return (result.stdout + result.stderr) if result.returncode else ""
+
+
+def first_line(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.readline()
+
+
+def clang_format(tap, program, files):
+    name = "clang-format leaves every file as it is"
+    version = ""
+    if program and shutil.which(program):
+        version = subprocess.run([program, "--version"], text=True, capture_output=True, check=True).stdout
+    if f"version {CLANG_FORMAT_MAJOR}." not in version:
+        tap.skip(name, f"clang-format {CLANG_FORMAT_MAJOR} is not installed")
+    else:
+        output = run(program, "--dry-run", "-Werror", "--ferror-limit=1", *files)
+        tap.check(name, re.findall(r"^.*error: code should be clang-formatted.*$", output, re.MULTILINE) or output)
+
+
+def python_syntax(files):
+    for path in files:
+        try:
+            ast.parse(path.read_text(encoding="utf-8"), str(path))
+        except SyntaxError as problem:
+            yield f"{path}:{problem.lineno}: {problem.msg}"
+
+
+def forgotten(sources):
+    """A source that nothing beside it names is neither built nor run."""
+    for path in sources:
+        if path.suffix == ".h":
+            continue
+        near = "".join(text.read_text(encoding="utf-8") for text in [*path.parent.glob("meson.build"),
+                       *path.parent.parent.glob("meson.build"), *path.parent.glob("*.py")])
+        if path.name not in near and f"'{path.stem}'" not in near:
+            yield str(path)
+
+
+def main():
+    root, program = Path(sys.argv[1]), sys.argv[2]
+    tap = Tap()
+    files = sorted(path for folder in FOLDERS for path in (root / folder).rglob("*")
+                   if path.is_file() and "__pycache__" not in path.parts)
+    files += [path for path in root.iterdir() if path.suffix == ".build" or path.name == "meson_options.txt"]
+    sources = [path for path in files if path.suffix in {".c", ".cpp", ".h"}]
+    scripts = [path for path in files if path.suffix == ".sh" or (not path.suffix and "bash" in first_line(path))]
+    pythons = [path for path in files if path.suffix == ".py"]
+
+    clang_format(tap, program, sources)
+    tap.check("bash -n accepts every shell script", [run("bash", "-n", str(path)) for path in scripts])
+    if shutil.which("shellcheck"):
+        tap.check("shellcheck has nothing to say", run("shellcheck", "-x", *map(str, scripts), cwd=root))
+    else:
+        tap.skip("shellcheck has nothing to say", "shellcheck is not installed")
+    tap.check("every Python file can be parsed", python_syntax(pythons))
+    tap.check("every source names its licence at the top",
+              [str(path) for path in files if path.suffix in LICENSED or path.name == "meson_options.txt" or path in scripts
+               if LICENCE not in "".join(path.read_text(encoding="utf-8").splitlines(True)[:2])])
+    tap.check("no source is forgotten in the build", forgotten(sources))
+    tap.check("there were files to look at", [] if sources and scripts and pythons else ["none found"])
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

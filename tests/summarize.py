@@ -1,0 +1,225 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Counts every test case of one or more build folders and ends with the line `N passed, N failed, N skipped`.
+
+Usage: summarize.py [--failed TEXT] [--skipped TEXT] BUILD_FOLDER...
+       summarize.py --self-check
+
+Reads Meson's log of each folder and counts single cases: those of GoogleTest from its XML file, those of a TAP program
+from its output, any other program as one. A program that fails without a failing case (a crash, a leak found at exit,
+a time-out) counts as one failure of its own. --failed and --skipped add what went wrong, or was left out, before any
+test ran. The exit status is 0 only if something passed and nothing failed.
+"""
+
+import argparse
+import collections
+import json
+import re
+import sys
+import tempfile
+import textwrap
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from tap import Tap
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+NOTE_LINES = 20  # Of a failure; the rest stands in Meson's log.
+Case = collections.namedtuple("Case", "name outcome note")
+
+
+def last_line(text):
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def gtest_note(message):
+    """GoogleTest puts the place in the first line and the text after it."""
+    lines = message.strip().splitlines()
+    if len(lines) > 1 and re.search(r":\d+$", lines[0]):
+        lines = lines[1:]
+    return "\n".join(lines)
+
+
+def gtest_cases(path):
+    for case in ElementTree.parse(path).iter("testcase"):
+        name = f"{case.get('classname')}.{case.get('name')}"
+        failure, skip = case.find("failure"), case.find("skipped")
+        if failure is not None:
+            yield Case(name, FAILED, gtest_note(failure.get("message", "")))
+        elif skip is not None:
+            yield Case(name, SKIPPED, gtest_note(skip.get("message", "")).replace("\n", " ") or "no reason given")
+        elif case.get("status") == "notrun":
+            yield Case(name, SKIPPED, "disabled in the source")
+        else:
+            yield Case(name, PASSED, "")
+
+
+def tap_cases(output):
+    comments = []
+    for line in output.splitlines():
+        match = re.match(r"(not )?ok\b\s*\d*\s*-?\s*([^#]*?)\s*(?:#\s*(\w+)\s*(.*))?$", line)
+        if not match:
+            comments.append(line.removeprefix("# "))
+            continue
+        negative, name, directive, reason = match.groups()
+        if (directive or "").upper() == "SKIP":
+            yield Case(name, SKIPPED, reason or "no reason given")
+        else:
+            yield Case(name, FAILED if negative else PASSED, "\n".join(comments) if negative else "")
+        comments = []
+
+
+def program_cases(folder, record):
+    """The cases of one program that Meson ran."""
+    output = record.get("stdout") or ""
+    cases = []
+    if re.search(r"^\[=+\] Running \d+ test", output, re.MULTILINE):
+        # Meson has GoogleTest write NAME.xml; one from before this run is what a crash leaves behind.
+        path = folder / (record["name"].split(" / ")[-1] + ".xml")
+        if path.is_file() and path.stat().st_mtime >= record["starttime"] - 1:
+            cases = list(gtest_cases(path))
+        elif record["result"] == "OK":
+            cases = [Case("", FAILED, f"{path.name} was not written")]
+    elif re.search(r"^1\.\.\d+", output, re.MULTILINE):
+        cases = list(tap_cases(output))
+
+    result = record["result"]
+    if result == "SKIP" and not cases:
+        return [Case("", SKIPPED, last_line(record.get("stdout")) or last_line(record.get("stderr")) or "no reason given")]
+    if result not in ("OK", "EXPECTEDFAIL", "SKIP") and not any(case.outcome == FAILED for case in cases):
+        text = last_line(record.get("stderr")) or last_line(output)
+        cases.append(Case("", FAILED, f"{result}, exit status {record['returncode']}: {text}"))
+    return cases or [Case("", PASSED, "")]
+
+
+def read_folder(folder):
+    """Yields (full name, case) and prints nothing; measurements come as cases without an outcome."""
+    for line in (folder / "meson-logs" / "testlog.json").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        program = record["name"].split(" / ")[-1]
+        for case in program_cases(folder, record):
+            yield Case(f"{program}: {case.name}" if case.name else program, case.outcome, case.note)
+        for text in re.findall(r"^# measured: (.*)$", record.get("stdout") or "", re.MULTILINE):
+            yield Case(program, "measured", text)
+
+
+def summarize(folders, failed=(), skipped=(), out=sys.stdout):
+    found = [("", Case(text, FAILED, "")) for text in failed] + [("", Case(text, SKIPPED, "")) for text in skipped]
+    for folder in map(Path, folders):
+        try:
+            found += [(folder.name, case) for case in read_folder(folder)]
+        except (OSError, ValueError, KeyError, ElementTree.ParseError) as problem:
+            found.append((folder.name, Case("the test log", FAILED, f"cannot be read: {problem}")))
+
+    def where(folder, case):
+        return f"[{folder}] {case.name}" if folder else case.name
+
+    def of(outcome):
+        return [(folder, case) for folder, case in found if case.outcome == outcome]
+
+    if of("measured"):
+        print("\nMeasured (decides nothing):", file=out)
+        for folder, case in of("measured"):
+            print(f"  {where(folder, case)}: {case.note}", file=out)
+    if of(SKIPPED):
+        print("\nSkipped:", file=out)
+        reasons = collections.defaultdict(list)
+        for folder, case in of(SKIPPED):
+            reasons[case.note].append(where(folder, case))
+        for reason, names in reasons.items():
+            if reason:
+                print(f"  {reason} ({len(names)}):", file=out)
+            print(textwrap.fill(", ".join(names), 118, initial_indent="    ", subsequent_indent="    ",
+                                break_on_hyphens=False, break_long_words=False), file=out)
+    if of(FAILED):
+        print("\nFailed:", file=out)
+        for folder, case in of(FAILED):
+            print(f"  {where(folder, case)}", file=out)
+            for line in case.note.splitlines()[:NOTE_LINES]:
+                print(f"    {line}", file=out)
+
+    counts = [len(of(outcome)) for outcome in (PASSED, FAILED, SKIPPED)]
+    print("\n{} passed, {} failed, {} skipped".format(*counts), file=out)
+    return 0 if counts[0] and not counts[1] else 1
+
+
+GTEST_XML = """<testsuites><testsuite name="A">
+<testcase name="Good" classname="A" status="run" result="completed"/>
+<testcase name="Off" classname="A" status="notrun" result="suppressed"/>
+<testcase name="Later" classname="A" status="run" result="skipped"><skipped message="a.cpp:7&#x0A;no GPU here"/></testcase>
+{}</testsuite></testsuites>"""
+GTEST_BAD = '<testcase name="Bad" classname="A" status="run"><failure message="a.cpp:9&#x0A;1 is not 2"/></testcase>'
+
+
+def self_check():
+    """Made-up logs of every kind of result are counted and judged as they should be."""
+    tap = Tap()
+
+    def expect(name, last, status, records, xml=None, mentions=(), **more):
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            (build / "meson-logs").mkdir()
+            if records is not None:
+                lines = [json.dumps({"name": "p:s / prog", "returncode": 0, "stdout": "",
+                                     "starttime": 0, **record}) for record in records]
+                (build / "meson-logs" / "testlog.json").write_text("\n".join(lines), encoding="utf-8")
+            if xml is not None:
+                (build / "prog.xml").write_text(xml, encoding="utf-8")
+            with open(build / "out", "w+", encoding="utf-8") as out:
+                got = summarize([folder], out=out, **more)
+                out.seek(0)
+                text = out.read()
+        problems = [] if got == status else [f"exit status {got}, not {status}"]
+        if text.splitlines()[-1] != last:
+            problems.append(f"ends with {text.splitlines()[-1]!r}, not {last!r}")
+        problems += [f"{word!r} is not mentioned" for word in mentions if word not in text]
+        tap.check(name, problems)
+
+    gtest = {"stdout": "[==========] Running 3 tests from 1 test suite.\n"}
+    expect("a passing program", "1 passed, 0 failed, 0 skipped", 0, [{"result": "OK"}])
+    expect("a failing program", "1 passed, 1 failed, 0 skipped", 1,
+           [{"result": "OK"}, {"result": "FAIL", "returncode": 3, "stderr": "broken"}], mentions=["exit status 3", "broken"])
+    expect("a time-out", "0 passed, 1 failed, 0 skipped", 1, [{"result": "TIMEOUT"}], mentions=["TIMEOUT"])
+    expect("exit status 77", "0 passed, 0 failed, 1 skipped", 1, [{"result": "SKIP", "stdout": "x\nno strace\n"}],
+           mentions=["no strace"])
+    expect("no test at all", "0 passed, 0 failed, 0 skipped", 1, [])
+    expect("no log", "0 passed, 1 failed, 0 skipped", 1, None, mentions=["cannot be read"])
+    expect("GoogleTest cases", "1 passed, 0 failed, 2 skipped", 0, [{"result": "OK", **gtest}], GTEST_XML.format(""),
+           ["no GPU here", "A.Later"])
+    expect("a failing GoogleTest case", "1 passed, 1 failed, 2 skipped", 1, [{"result": "FAIL", **gtest}],
+           GTEST_XML.format(GTEST_BAD), ["A.Bad", "1 is not 2"])
+    expect("GoogleTest cases pass, the program fails at exit", "1 passed, 1 failed, 2 skipped", 1,
+           [{"result": "FAIL", "returncode": 23, **gtest}], GTEST_XML.format(""), ["exit status 23"])
+    expect("a crash before GoogleTest writes", "0 passed, 1 failed, 0 skipped", 1,
+           [{"result": "FAIL", "returncode": -11, **gtest}])
+    expect("GoogleTest that writes no file", "0 passed, 1 failed, 0 skipped", 1, [{"result": "OK", **gtest}],
+           mentions=["prog.xml was not written"])
+    expect("a file from an earlier run", "0 passed, 1 failed, 0 skipped", 1,
+           [{"result": "FAIL", "returncode": -11, "starttime": 1e12, **gtest}], GTEST_XML.format(""))
+    expect("TAP cases", "1 passed, 1 failed, 1 skipped", 1,
+           [{"result": "FAIL", "stdout": "ok 1 - a\n# seven\nnot ok 2 - b\nok 3 - c # SKIP no clang\n1..3\n"}],
+           mentions=["prog: b", "seven", "no clang"])
+    expect("a TAP program that ends early", "1 passed, 1 failed, 0 skipped", 1,
+           [{"result": "ERROR", "returncode": 1, "stdout": "1..3\nok 1 - a\n"}])
+    expect("a failure before the tests", "1 passed, 1 failed, 1 skipped", 1, [{"result": "OK"}],
+           failed=["clang: build"], skipped=["tsan: not run"], mentions=["clang: build", "tsan: not run"])
+    expect("a measurement", "1 passed, 0 failed, 0 skipped", 0, [{"result": "OK", "stdout": "# measured: 3 ms\n"}],
+           mentions=["3 ms"])
+    tap.finish()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--self-check", action="store_true", help="test this program")
+    parser.add_argument("--failed", action="append", default=[], metavar="TEXT", help="count a failure")
+    parser.add_argument("--skipped", action="append", default=[], metavar="TEXT", help="count something left out")
+    parser.add_argument("folders", nargs="*", metavar="BUILD_FOLDER")
+    arguments = parser.parse_args()
+    if arguments.self_check:
+        self_check()
+    sys.exit(summarize(arguments.folders, arguments.failed, arguments.skipped))
+
+
+if __name__ == "__main__":
+    main()

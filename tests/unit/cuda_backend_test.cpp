@@ -1,0 +1,1074 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The cuda backend over the fake driver: what the conformance suite, which sees the public interface, cannot
+// see. Every test ends by asserting that no object of the driver is left and no rule of it was broken.
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <thread>
+
+#include "cuda_fake.h"
+#include "platform/pages.h"
+
+namespace gpumem::cuda {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+using backend::CopyRequest;
+using backend::FillRequest;
+using backend::Operand;
+
+// Pages of the test's own.
+class Pages {
+ public:
+  explicit Pages(uint64_t size)
+      : size_(size), base_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) {}
+  ~Pages() { munmap(base_, size_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  unsigned char* get() const { return static_cast<unsigned char*>(base_); }
+
+ private:
+  uint64_t size_;
+  void* base_;
+};
+
+void fill_pattern(unsigned char* bytes, uint64_t size) {
+  for (uint64_t at = 0; at < size; ++at)
+    bytes[at] = static_cast<unsigned char>(at * 7 + at / 251);
+}
+
+CopyRequest copy_of(Operand destination, Operand source, uint64_t size) {
+  CopyRequest copy;
+  copy.destination = std::move(destination);
+  copy.source = std::move(source);
+  copy.width = size;
+  return copy;
+}
+
+// ---- opening ----
+
+TEST_F(CudaFake, ProbeTellsTheDriver) {
+  configure("FAKE_CUDA_DEVICES", "3");
+  auto facts = probe();
+  ASSERT_TRUE(facts.ok()) << facts.error().message;
+  EXPECT_EQ(facts->backend, GPUMEM_BACKEND_CUDA);
+  EXPECT_EQ(facts->device_count, 3u);
+  const char* const version = std::getenv("FAKE_CUDA_VERSION");
+  EXPECT_EQ(facts->name, std::string("CUDA driver ") + (version != nullptr ? version : "13.0"));
+  EXPECT_GE(facts->driver_version, GPUMEM_CUDA_DRIVER_VERSION_MIN);
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 0u) << "a probe makes no context";
+}
+
+TEST_F(CudaFake, AFailedInitIsNotRemembered) {
+  const std::pair<const char*, Status> cases[] = {
+      {"100", GPUMEM_ERROR_NO_DEVICE}, {"999", GPUMEM_ERROR_INTERNAL}, {"803", GPUMEM_ERROR_DRIVER_TOO_OLD},
+      {"3", GPUMEM_ERROR_FORKED},      {"4", GPUMEM_ERROR_CLOSED},     {"34", GPUMEM_ERROR_DRIVER_NOT_FOUND}};
+  for (const auto& [code, status] : cases) {
+    configure("FAKE_CUDA_INIT", code);
+    EXPECT_FAILS(status, probe());
+    EXPECT_FAILS(status, cuda::open({}));
+  }
+  configure("FAKE_CUDA_INIT", "0");
+  open();
+}
+
+TEST_F(CudaFake, NoDeviceIsAStatus) {
+  configure("FAKE_CUDA_DEVICES", "0");
+  EXPECT_FAILS(GPUMEM_ERROR_NO_DEVICE, probe());
+}
+
+TEST_F(CudaFake, UnifiedAddressingIsRequired) {
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 0);
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, probe());
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, cuda::open({}));
+}
+
+TEST_F(CudaFake, PrimaryContextsAreRetainedAndReleased) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 2u);
+  auto first = std::move(backend_);
+  open();
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 4u) << "instances count on their own";
+  first.reset();
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 2u);
+}
+
+TEST_F(CudaFake, OpenFailsAsAWhole) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  EXPECT_TRUE(probe().ok());
+  FAKE(fake_cuda_fail)("cuDevicePrimaryCtxRetain", 2, 0, CUDA_ERROR_DEVICE_UNAVAILABLE);
+  EXPECT_FAILS(GPUMEM_ERROR_BUSY, cuda::open({}));
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 0u);
+}
+
+TEST_F(CudaFake, ContextsOfTheCallerAreUsedInstead) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  const auto create = reinterpret_cast<PFN_cuCtxCreate_v3020>(dlsym(fake_library(), "cuCtxCreate_v2"));
+  const auto destroy = reinterpret_cast<PFN_cuCtxDestroy_v4000>(dlsym(fake_library(), "cuCtxDestroy_v2"));
+  CUcontext own = nullptr;
+  CUcontext popped = nullptr;
+  ASSERT_EQ(create(&own, 0, 1), CUDA_SUCCESS);
+  ASSERT_TRUE(cu().CtxPopCurrent(&popped).ok());
+  backend_.reset();
+  open({own});
+  EXPECT_EQ(device(1).context(), own);
+  EXPECT_NE(device(0).context(), own);
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 2u) << "the caller's and one primary";
+  const Driver& driver = cu();
+  backend_.reset();
+  EXPECT_EQ(live(FAKE_CUDA_CONTEXT), 1u);
+
+  backend::OpenRequest twice;
+  twice.cuda_contexts = {own, own};
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, cuda::open(twice));
+  backend::OpenRequest none;
+  none.cuda_contexts = {nullptr};
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, cuda::open(none));
+  ASSERT_TRUE(driver.CtxPushCurrent(own).ok());
+  EXPECT_EQ(destroy(own), CUDA_SUCCESS);
+  backend::OpenRequest gone;
+  gone.cuda_contexts = {own};
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, cuda::open(gone));
+}
+
+TEST_F(CudaFake, DeviceFactsAreFilled) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  const backend::DeviceFacts& facts = device(1).facts();
+  EXPECT_EQ(facts.ordinal, 1u);
+  EXPECT_EQ(facts.name, "Fake CUDA device 1");
+  EXPECT_EQ(facts.pci_id, "0000:02:00.0");
+  EXPECT_EQ(facts.pci_bus, 2u);
+  EXPECT_EQ(facts.compute_major, 9);
+  EXPECT_EQ(std::memcmp(facts.uuid.data(), "fake cuda dev 01", 16), 0);
+  EXPECT_EQ(facts.total_bytes, 256 * kMiB);
+}
+
+TEST(CudaLoader, DeviceFilesThatMayNotBeOpenedAreSeen) {
+  constexpr uid_t kNobody = 65534;
+  char folder[] = "/tmp/gpumem_device_files_XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  chmod(folder, 0755);
+  const auto file = [&](const char* name, mode_t mode) {
+    const std::string path = std::string(folder) + "/" + name;
+    FILE* const made = std::fopen(path.c_str(), "w");
+    ASSERT_NE(made, nullptr);
+    std::fclose(made);
+    chmod(path.c_str(), mode);
+  };
+  const auto denied = [&] {
+    const bool root = geteuid() == 0;  // who may open every file
+    EXPECT_EQ(seteuid(root ? kNobody : geteuid()), 0);
+    const bool result = device_files_denied(folder);
+    EXPECT_EQ(seteuid(root ? 0 : geteuid()), 0);
+    return result;
+  };
+  EXPECT_FALSE(denied());
+  file("nvidia-caps", 0);
+  file("nvidiactl", 0666);
+  EXPECT_FALSE(denied());
+  file("nvidia0", 0);
+  EXPECT_TRUE(denied());
+  for (const char* name : {"nvidia-caps", "nvidiactl", "nvidia0"})
+    unlink((std::string(folder) + "/" + name).c_str());
+  rmdir(folder);
+}
+
+TEST(CudaLoader, AFolderWithoutDeviceFilesDeniesNothing) {
+  EXPECT_FALSE(device_files_denied("/nowhere/at/all"));
+  EXPECT_FALSE(device_files_denied("/proc/self"));
+}
+
+// ---- memory ----
+
+TEST_F(CudaFake, SmallAlignmentsAreMetWithinTheDriversAllocation) {
+  open();
+  backend::MemoryRequest wanted = request(GPUMEM_KIND_DEVICE, 1000);
+  for (wanted.alignment = 1; wanted.alignment <= 2 * kMiB; wanted.alignment *= 2) {
+    auto memory = device().create_memory(wanted);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    const backend::MemoryFacts& facts = (*memory)->facts();
+    EXPECT_EQ(reinterpret_cast<uint64_t>(facts.device_pointer) % std::max<uint64_t>(wanted.alignment, 256),
+              0u);
+    EXPECT_LE(facts.granted_size, wanted.size + 2 * kMiB);
+    EXPECT_EQ(facts.host_pointer, nullptr);
+    EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 1u);
+    EXPECT_EQ(live(FAKE_CUDA_RESERVATION), 0u);
+    EXPECT_DONE((*memory)->release());
+  }
+}
+
+TEST_F(CudaFake, LargeAlignmentsAreMetByMapping) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  backend::MemoryRequest wanted = request(GPUMEM_KIND_DEVICE, 1000);
+  wanted.alignment = 64 * kMiB;
+  auto memory = device().create_memory(wanted);
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ(reinterpret_cast<uint64_t>((*memory)->facts().device_pointer) % wanted.alignment, 0u);
+  EXPECT_EQ((*memory)->facts().granted_size, 2 * kMiB);
+  EXPECT_EQ(live(FAKE_CUDA_MAPPING), 1u);
+  EXPECT_DONE((*memory)->release());
+  EXPECT_EQ(live(FAKE_CUDA_BLOCK) + live(FAKE_CUDA_RESERVATION) + live(FAKE_CUDA_MAPPING), 0u);
+  wanted.alignment = uint64_t{1} << 50;
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device().create_memory(wanted));
+}
+
+TEST_F(CudaFake, TooMuchDeviceMemoryIsTheDevicesFault) {
+  open();
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+               device().create_memory(request(GPUMEM_KIND_DEVICE, 300 * kMiB)));
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+               device().create_memory(request(GPUMEM_KIND_DEVICE, uint64_t{1} << 62)));
+  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, kMiB));
+  ASSERT_TRUE(memory.ok());
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, OnlyWriteCombinedMemoryComesFromTheDriver) {
+  open();
+  struct Case {
+    uint64_t size;
+    uint64_t alignment;
+    gpumem_memory_flags require;
+  };
+  const Case cases[] = {{1000, 0, 0},
+                        {1000, 256, 0},
+                        {4 * kMiB, 0, 0},
+                        {1000, 4 * kMiB, 0},
+                        {1000, 0, GPUMEM_MEMORY_NUMA_NODE},
+                        {1000, 0, GPUMEM_MEMORY_WRITE_COMBINED},
+                        {1000, kMiB, GPUMEM_MEMORY_WRITE_COMBINED},
+                        {4 * kMiB + 1, 0, GPUMEM_MEMORY_WRITE_COMBINED}};
+  for (const Case& one : cases) {
+    if ((one.require & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
+        device().capability(GPUMEM_CAPABILITY_PIN_NUMA, nullptr).value == GPUMEM_CAPABILITY_NO) {
+      continue;
+    }
+    SCOPED_TRACE(testing::Message() << one.size << " bytes at " << one.alignment << " flags " << one.require);
+    backend::MemoryRequest wanted = request(GPUMEM_KIND_PINNED, one.size, one.require);
+    wanted.alignment = one.alignment;
+    wanted.numa_node = 0;
+    auto memory = device().create_memory(wanted);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    const backend::MemoryFacts& facts = (*memory)->facts();
+    const bool of_driver = (one.require & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
+    EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), of_driver ? 0u : 1u);
+    EXPECT_EQ(live(FAKE_CUDA_PINNED_MEMORY), of_driver ? 1u : 0u);
+    EXPECT_EQ(facts.granted & ~one.require,
+              gpumem_memory_flags{GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PAGE_LOCKED});
+    EXPECT_EQ(facts.granted & one.require, one.require);
+    EXPECT_EQ(facts.device_pointer, facts.host_pointer);
+    EXPECT_EQ(facts.numa_node, (one.require & GPUMEM_MEMORY_NUMA_NODE) != 0 ? 0 : -1);
+    EXPECT_EQ(reinterpret_cast<uint64_t>(facts.host_pointer) % std::max(one.alignment, platform::page_size()),
+              0u);
+    EXPECT_GE(facts.granted_size, one.size);
+    EXPECT_LE(facts.granted_size, one.size + 2 * kMiB);
+    std::memset(facts.host_pointer, 1, one.size);
+    EXPECT_DONE((*memory)->release());
+  }
+  backend::MemoryRequest too_much = request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED);
+  too_much.alignment = 4 * kMiB;
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device().create_memory(too_much));
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+               device().create_memory(request(GPUMEM_KIND_PINNED, uint64_t{1} << 62)));
+}
+
+TEST_F(CudaFake, WriteCombinedMemoryMayHaveAnotherAddressForDevices) {
+  configure("FAKE_CUDA_WRITE_COMBINED_DIFFERS", "1");
+  open();
+  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_NE((*memory)->facts().device_pointer, nullptr);
+  EXPECT_NE((*memory)->facts().device_pointer, (*memory)->facts().host_pointer);
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, WithoutOneAddressForAllPinnedMemoryIsTheDrivers) {
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
+  open();
+  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 4 * kMiB));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ(live(FAKE_CUDA_PINNED_MEMORY), 1u);
+  EXPECT_DONE((*memory)->release());
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED,
+               device().create_memory(request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_NUMA_NODE)));
+  EXPECT_EQ(device().capability(GPUMEM_CAPABILITY_PIN_NUMA, nullptr).status, GPUMEM_ERROR_UNSUPPORTED);
+}
+
+TEST_F(CudaFake, WhatIsOnlyPreferredMayBeMissing) {
+  open();
+  backend::MemoryRequest wanted = request(GPUMEM_KIND_PINNED, 1000);
+  wanted.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
+  FAKE(fake_cuda_fail)("cuMemHostAlloc", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
+  auto memory = device().create_memory(wanted);
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ((*memory)->facts().granted & GPUMEM_MEMORY_WRITE_COMBINED, 0u);
+  EXPECT_DONE((*memory)->release());
+  memory = device().create_memory(wanted);
+  ASSERT_TRUE(memory.ok());
+  EXPECT_NE((*memory)->facts().granted & GPUMEM_MEMORY_WRITE_COMBINED, 0u);
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, PinnedMemoryIsNotInheritedByFork) {
+  open();
+  for (const gpumem_memory_flags require :
+       {gpumem_memory_flags{0}, gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED}}) {
+    SCOPED_TRACE(require);
+    auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 10000, require));
+    ASSERT_TRUE(memory.ok());
+    auto* const bytes = static_cast<volatile char*>((*memory)->facts().host_pointer);
+    EXPECT_DEATH(bytes[0] = 1, "");
+    EXPECT_DEATH(bytes[9999] = 1, "");
+    EXPECT_DONE((*memory)->release());
+  }
+}
+
+TEST_F(CudaFake, RegistrationMustFitTheMapping) {
+  open();
+  const uint64_t page = platform::page_size();
+  Pages pages(4 * page);
+  ASSERT_EQ(mprotect(pages.get() + page, page, PROT_READ), 0);
+  EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, device().create_memory(registering(pages.get(), 3 * page)));
+  ASSERT_EQ(mprotect(pages.get() + 2 * page, page, PROT_NONE), 0);
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, device().create_memory(registering(pages.get(), 3 * page)));
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT,
+               device().create_memory(registering(pages.get(), 3 * page, GPUMEM_MEMORY_READ_ONLY)));
+  auto memory = device().create_memory(registering(pages.get(), 2 * page, GPUMEM_MEMORY_READ_ONLY));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_EQ((*memory)->facts().granted,
+            gpumem_memory_flags{GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_PAGE_LOCKED});
+  EXPECT_EQ((*memory)->facts().device_pointer, nullptr) << "not mapped";
+  EXPECT_DONE((*memory)->release());
+  ASSERT_EQ(mprotect(pages.get(), 4 * page, PROT_READ | PROT_WRITE), 0);
+}
+
+TEST_F(CudaFake, ARefusedRegistrationSaysWhy) {
+  open();
+  Pages pages(kMiB);
+  const auto refusal = [&](CUresult code) {
+    FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, code);
+    auto memory = device().create_memory(registering(pages.get(), 100));
+    return memory.ok() ? GPUMEM_SUCCESS : memory.error().status;
+  };
+  EXPECT_EQ(refusal(CUDA_ERROR_INVALID_VALUE), GPUMEM_ERROR_UNSUPPORTED) << "a mapping that it does not take";
+  EXPECT_EQ(refusal(CUDA_ERROR_OUT_OF_MEMORY), GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  EXPECT_EQ(refusal(CUDA_ERROR_NOT_PERMITTED), GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(refusal(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED), GPUMEM_ERROR_ALREADY_EXISTS);
+  Scope scope(device());
+  void* pinned = nullptr;
+  ASSERT_TRUE(cu().MemHostAlloc(&pinned, kMiB, 0).ok());
+  EXPECT_FAILS(GPUMEM_ERROR_ALREADY_EXISTS, device().create_memory(registering(pinned, 100)));
+  EXPECT_TRUE(cu().MemFreeHost(pinned).ok());
+}
+
+TEST_F(CudaFake, IoMemoryIsLeftToTheDriver) {
+  open();
+  Pages pages(platform::page_size());
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT,
+               device().create_memory(registering(pages.get(), 100, GPUMEM_MEMORY_IOMEMORY)));
+  EXPECT_EQ(calls("cuMemHostRegister"), 1u);
+}
+
+TEST_F(CudaFake, RegisteredMemoryMayHaveAnotherAddressForDevices) {
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
+  open();
+  Pages pages(kMiB);
+  auto memory = device().create_memory(registering(pages.get(), kMiB, GPUMEM_MEMORY_MAPPED));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  EXPECT_NE((*memory)->facts().device_pointer, nullptr);
+  EXPECT_NE((*memory)->facts().device_pointer, (*memory)->facts().host_pointer);
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, PiecesAreAllOrNothing) {
+  open();
+  const uint64_t page = platform::page_size();
+  Pages pages(16 * page);
+  // From the middle of a page to the middle of another one, in pieces of two pages.
+  const uint64_t size = 10 * page + 100;
+  LockedRange range(device(), pages.get() + 50, size, 0, 2 * page);
+  Scope scope(device());
+  EXPECT_DONE(range.lock());
+  EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 6u);
+  EXPECT_EQ(range.contiguous(0), 2 * page - 50);
+  EXPECT_EQ(range.contiguous(2 * page - 50), 2 * page);
+  EXPECT_EQ(range.contiguous(2 * page - 51), 1u);
+  EXPECT_EQ(range.contiguous(10 * page - 50), 150u) << "the last piece ends with the range";
+  EXPECT_EQ(range.contiguous(size - 1), 1u);
+  // A neighbour on the same last page.
+  LockedRange neighbour(device(), pages.get() + 50 + size, 10, 0, 2 * page);
+  EXPECT_DONE(neighbour.lock());
+  EXPECT_DONE(range.unlock());
+  EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 1u);
+  EXPECT_DONE(neighbour.unlock());
+
+  for (uint64_t k = 1; k <= 6; ++k) {
+    FAKE(fake_cuda_fail)("cuMemHostRegister", k, 0, CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, range.lock());
+    EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 0u);
+  }
+}
+
+TEST_F(CudaFake, CopiesAndFillsStopAtTheBordersOfPieces) {
+  open();
+  const uint64_t page = platform::page_size();
+  Pages pages(8 * page);
+  // Like registered memory, but with small pieces.
+  class SmallPieces final : public Memory {
+   public:
+    SmallPieces(Device& device, void* base, uint64_t size)
+        : Memory(device), range_(device, base, size, CU_MEMHOSTREGISTER_DEVICEMAP, platform::page_size()) {
+      facts_.host_pointer = base;
+      facts_.device_pointer = base;
+      facts_.granted = GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE;
+    }
+    Result<void> lock() {
+      Scope scope(device_);
+      return range_.lock();
+    }
+    uint64_t contiguous(uint64_t offset) const override { return range_.contiguous(offset); }
+    Result<void> release() override {
+      Scope scope(device_);
+      return range_.unlock();
+    }
+
+   private:
+    LockedRange range_;
+  };
+  auto small = std::make_shared<SmallPieces>(device(), pages.get(), 8 * page);
+  ASSERT_TRUE(small->lock().ok());
+  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 8 * page));
+  ASSERT_TRUE(memory.ok());
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(stream.ok());
+  fill_pattern(pages.get(), 8 * page);
+
+  uint64_t before = calls("cuMemcpyAsync");
+  EXPECT_DONE((*stream)->copy(
+      copy_of(operand(GPUMEM_KIND_DEVICE, *memory), operand(GPUMEM_KIND_REGISTERED, small, 100), 3 * page)));
+  EXPECT_EQ(calls("cuMemcpyAsync") - before, 4u);
+  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
+  std::vector<unsigned char> back(3 * page);
+  EXPECT_DONE(
+      (*stream)->copy(copy_of(pageable(back.data()), operand(GPUMEM_KIND_DEVICE, *memory), 3 * page)));
+  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
+  EXPECT_EQ(std::memcmp(back.data(), pages.get() + 100, 3 * page), 0);
+
+  FillRequest fill;
+  fill.destination = operand(GPUMEM_KIND_REGISTERED, small, 4);
+  fill.width = 2 * page;
+  fill.value = 0x01020304;
+  fill.value_size = 4;
+  before = calls("cuMemsetD32Async");
+  EXPECT_DONE((*stream)->fill(fill));
+  EXPECT_EQ(calls("cuMemsetD32Async") - before, 3u);
+  // A part that fails after others were enqueued: the call waits for those.
+  FAKE(fake_cuda_fail)("cuMemsetD32Async", 2, 0, CUDA_ERROR_UNKNOWN);
+  const uint64_t waits = calls("cuStreamSynchronize");
+  EXPECT_FAILS(GPUMEM_ERROR_INTERNAL, (*stream)->fill(fill));
+  EXPECT_EQ(calls("cuStreamSynchronize") - waits, 1u);
+  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
+
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*memory)->release());
+  EXPECT_DONE(small->release());
+}
+
+// Each driver call of making and giving back fails in turn, until none is left to fail. What could not be
+// made is undone, and what could not be given back is given back by the next try.
+TEST_F(CudaFake, EveryCreationUndoesItself) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  Pages pages(kMiB);
+  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  aligned.alignment = 64 * kMiB;
+  const auto there_and_back = [](auto made) -> Result<void> {
+    if (!made) return made.error();
+    auto released = (*made)->release();
+    if (!released) {
+      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+      EXPECT_DONE((*made)->release());
+    }
+    return released;
+  };
+  const auto memory = [&](const backend::MemoryRequest& wanted) {
+    return [&, wanted] { return there_and_back(device().create_memory(wanted)); };
+  };
+  const std::function<Result<void>()> trips[] = {
+      memory(request(GPUMEM_KIND_DEVICE, 1000)),
+      memory(aligned),
+      memory(request(GPUMEM_KIND_PINNED, 1000)),
+      memory(request(GPUMEM_KIND_PINNED, 4 * kMiB)),
+      memory(registering(pages.get(), 10000, GPUMEM_MEMORY_MAPPED)),
+      [&] { return there_and_back(device().create_stream(0)); },
+      [&] { return there_and_back(device().create_event(GPUMEM_EVENT_BLOCKING_SYNC)); }};
+  for (size_t index = 0; index < std::size(trips); ++index) {
+    for (uint64_t k = 1;; ++k) {
+      SCOPED_TRACE(testing::Message() << "trip " << index << ", call " << k);
+      ASSERT_LT(k, 40u);
+      const uint64_t before = FAKE(fake_cuda_failures)();
+      FAKE(fake_cuda_section_begin)();
+      FAKE(fake_cuda_fail)("*", k, 0, CUDA_ERROR_UNKNOWN);
+      auto result = trips[index]();
+      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+      FAKE(fake_cuda_section_end)("trip");
+      EXPECT_EQ(live(FAKE_CUDA_ANY), 2u) << "only the two contexts";
+      if (FAKE(fake_cuda_failures)() == before) {
+        EXPECT_DONE(result);
+        break;
+      }
+      if (!result) {
+        EXPECT_EQ(result.error().native_code, CUDA_ERROR_UNKNOWN) << result.error().message;
+        EXPECT_STRNE(result.error().entry_point, "");
+      }
+    }
+  }
+}
+
+TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
+  open();
+  Pages pages(kMiB);
+  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  aligned.alignment = 64 * kMiB;
+  const backend::MemoryRequest requests[] = {
+      request(GPUMEM_KIND_DEVICE, 1000), aligned, request(GPUMEM_KIND_PINNED, 1000),
+      request(GPUMEM_KIND_PINNED, 4 * kMiB), registering(pages.get(), 10000)};
+  for (const backend::MemoryRequest& one : requests) {
+    auto memory = device().create_memory(one);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    for (const char* release : {"cuMemFree", "cuMemUnmap", "cuMemFreeHost", "cuMemHostUnregister"}) {
+      FAKE(fake_cuda_fail)(release, 1, 0, CUDA_ERROR_UNKNOWN);
+    }
+    EXPECT_FAILS(GPUMEM_ERROR_INTERNAL, (*memory)->release());
+    FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+    EXPECT_DONE((*memory)->release());
+    EXPECT_DONE((*memory)->release());
+  }
+  auto stream = device().create_stream(0);
+  auto event = device().create_event(0);
+  FAKE(fake_cuda_fail)("cuStreamDestroy", 1, 0, CUDA_ERROR_UNKNOWN);
+  FAKE(fake_cuda_fail)("cuEventDestroy", 1, 0, CUDA_ERROR_UNKNOWN);
+  EXPECT_FAILS(GPUMEM_ERROR_INTERNAL, (*stream)->release());
+  EXPECT_FAILS(GPUMEM_ERROR_INTERNAL, (*event)->release());
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*event)->release());
+}
+
+TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
+  open();
+  const auto begin =
+      reinterpret_cast<PFN_cuStreamBeginCapture_v10010>(dlsym(fake_library(), "cuStreamBeginCapture_v2"));
+  const auto end =
+      reinterpret_cast<PFN_cuStreamEndCapture_v10000>(dlsym(fake_library(), "cuStreamEndCapture"));
+  const auto destroy = reinterpret_cast<PFN_cuGraphDestroy_v10000>(dlsym(fake_library(), "cuGraphDestroy"));
+  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 1000));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(memory.ok() && stream.ok());
+  EXPECT_FALSE(*(*stream)->is_capturing());
+  Scope scope(device());
+  ASSERT_EQ(begin(static_cast<CUstream>((*stream)->native()), CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_TRUE(*(*stream)->is_capturing());
+  auto released = (*memory)->release();
+  if (cu().ThreadExchangeStreamCaptureMode.function != nullptr) {
+    EXPECT_DONE(released);
+    CUgraph graph = nullptr;
+    EXPECT_EQ(end(static_cast<CUstream>((*stream)->native()), &graph), CUDA_SUCCESS);
+    EXPECT_EQ(destroy(graph), CUDA_SUCCESS);
+  } else {
+    // The driver refuses; then nothing has happened, and the next try succeeds.
+    EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, released);
+    EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 1u);
+    CUgraph graph = nullptr;
+    end(static_cast<CUstream>((*stream)->native()), &graph);
+    EXPECT_DONE((*memory)->release());
+  }
+  EXPECT_DONE((*stream)->release());
+}
+
+TEST_F(CudaFake, ALostDeviceStillGivesBack) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  Pages pages(kMiB);
+  std::vector<std::shared_ptr<backend::Memory>> all;
+  for (const backend::MemoryRequest& one :
+       {request(GPUMEM_KIND_DEVICE, 1000), request(GPUMEM_KIND_PINNED, 1000),
+        request(GPUMEM_KIND_PINNED, 4 * kMiB), registering(pages.get(), 10000)}) {
+    auto memory = device().create_memory(one);
+    ASSERT_TRUE(memory.ok());
+    all.push_back(*memory);
+  }
+  auto stream = device().create_stream(0);
+  auto event = device().create_event(0);
+  FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_FALSE(device().lost()) << "nobody has noticed yet";
+  EXPECT_FAILS(GPUMEM_ERROR_DEVICE_LOST, device().memory_available());
+  EXPECT_TRUE(device().lost());
+  EXPECT_FALSE(device(1).lost());
+  EXPECT_DONE(device(1).memory_available());
+  for (const auto& memory : all)
+    EXPECT_DONE(memory->release());
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*event)->release());
+}
+
+// ---- streams and events ----
+
+TEST_F(CudaFake, AdoptedStreamsMustBeOfTheContext) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  auto theirs = device(1).create_stream(0);
+  ASSERT_TRUE(theirs.ok());
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, device(0).wrap_stream((*theirs)->native()));
+  auto ours = device(1).wrap_stream((*theirs)->native());
+  ASSERT_TRUE(ours.ok()) << ours.error().message;
+  EXPECT_EQ((*ours)->native(), (*theirs)->native());
+  EXPECT_DONE((*ours)->release());
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 1u) << "it stays its maker's";
+  auto legacy = device(0).wrap_stream(nullptr);
+  ASSERT_TRUE(legacy.ok());
+  EXPECT_DONE((*legacy)->query());
+  EXPECT_DONE((*legacy)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_DONE((*legacy)->release());
+  EXPECT_DONE((*theirs)->release());
+}
+
+TEST_F(CudaFake, PriorityIsCutToTheRange) {
+  open();
+  for (const auto& [asked, granted] : {std::pair{0, 0}, {-2, -2}, {-1000, -5}, {1000, 0}}) {
+    auto stream = device().create_stream(asked);
+    ASSERT_TRUE(stream.ok());
+    EXPECT_EQ((*stream)->priority(), granted);
+    EXPECT_DONE((*stream)->release());
+  }
+}
+
+struct Gate {
+  std::atomic<bool> open{false};
+  static void wait(void* gate) {
+    while (!static_cast<Gate*>(gate)->open)
+      std::this_thread::yield();
+  }
+};
+
+TEST_F(CudaFake, WaitsHaveATimeLimit) {
+  open();
+  auto stream = device().create_stream(0);
+  auto event = device().create_event(0);
+  auto start = device().create_event(0);
+  Gate gate;
+  EXPECT_DONE((*start)->record(**stream));
+  EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+  EXPECT_DONE((*event)->record(**stream));
+  for (const uint64_t timeout : {uint64_t{0}, uint64_t{1}, uint64_t{3'000'000}}) {
+    auto complete = (*stream)->synchronize(timeout);
+    ASSERT_TRUE(complete.ok());
+    EXPECT_FALSE(*complete);
+    complete = (*event)->synchronize(timeout);
+    ASSERT_TRUE(complete.ok());
+    EXPECT_FALSE(*complete);
+  }
+  EXPECT_FALSE(*(*stream)->query());
+  EXPECT_FALSE(*(*event)->query());
+  auto elapsed = (*event)->elapsed_since(**start);
+  ASSERT_TRUE(elapsed.ok());
+  EXPECT_FALSE(elapsed->has_value());
+  gate.open = true;
+  EXPECT_TRUE(*(*event)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_TRUE(*(*stream)->synchronize(UINT64_MAX - 1));
+  elapsed = (*event)->elapsed_since(**start);
+  ASSERT_TRUE(elapsed.ok() && elapsed->has_value());
+  EXPECT_GE(**elapsed, 0.0F);
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*event)->release());
+  EXPECT_DONE((*start)->release());
+}
+
+TEST_F(CudaFake, ElapsedTimeOfAdoptedEventsWithoutTime) {
+  open();
+  auto plain = device().create_event(GPUMEM_EVENT_DISABLE_TIMING);
+  ASSERT_TRUE(plain.ok());
+  auto adopted = device().wrap_event((*plain)->native(), 0);
+  ASSERT_TRUE(adopted.ok());
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, (*adopted)->elapsed_since(**adopted));
+  EXPECT_DONE((*adopted)->release());
+  EXPECT_DONE((*plain)->release());
+}
+
+// The first version of these calls, which older drivers have, must be switched on.
+void allow_value_calls() {
+  for (const CUdevice_attribute attribute :
+       {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1,
+        CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR_V1}) {
+    FAKE(fake_cuda_set_attribute)(-1, attribute, 1);
+  }
+}
+
+TEST_F(CudaFake, ValuesAreWrittenAndWaitedFor) {
+  allow_value_calls();
+  open();
+  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 64));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(memory.ok() && stream.ok());
+  auto* const words = static_cast<uint64_t*>((*memory)->facts().host_pointer);
+  words[0] = 0;
+  words[1] = 0;
+  EXPECT_DONE((*stream)->wait_value(operand(GPUMEM_KIND_PINNED, *memory, 8), 3, 8, GPUMEM_WAIT_VALUE_GEQ));
+  EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 0), 0x1'0000'0005, 8));
+  EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 16), 0x7'0000'0006, 4));
+  EXPECT_FALSE(*(*stream)->synchronize(1'000'000));
+  __atomic_store_n(&words[1], 3, __ATOMIC_SEQ_CST);
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_EQ(words[0], 0x1'0000'0005u);
+  EXPECT_EQ(static_cast<uint32_t>(words[2]), 6u);
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*memory)->release());
+}
+
+// ---- copies and fills ----
+
+TEST_F(CudaFake, CopiesBetweenAllKinds) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  constexpr uint64_t kSize = 10000;
+  constexpr uint64_t kOffset = 123;
+  Pages pages(kMiB);
+  std::vector<unsigned char> heap(kSize + kOffset);
+  std::vector<std::pair<gpumem_kind, std::shared_ptr<backend::Memory>>> memories;
+  const auto make = [&](Device& on, const backend::MemoryRequest& one) {
+    auto memory = on.create_memory(one);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    memories.emplace_back(one.kind, *memory);
+  };
+  make(device(0), request(GPUMEM_KIND_DEVICE, kSize + kOffset));
+  make(device(1), request(GPUMEM_KIND_DEVICE, kSize + kOffset));
+  make(device(0), request(GPUMEM_KIND_PINNED, kSize + kOffset));
+  make(device(0), registering(pages.get(), kSize + kOffset));
+  auto stream = device(0).create_stream(0);
+  ASSERT_TRUE(stream.ok());
+  const auto operand_of = [&](size_t index) {
+    return index < memories.size() ? operand(memories[index].first, memories[index].second, kOffset)
+                                   : pageable(heap.data() + kOffset);
+  };
+  std::vector<unsigned char> pattern(kSize);
+  std::vector<unsigned char> seen(kSize);
+  fill_pattern(pattern.data(), kSize);
+  for (size_t source = 0; source <= memories.size(); ++source) {
+    for (size_t destination = 0; destination <= memories.size(); ++destination) {
+      if (source == destination) continue;
+      for (const gpumem_source_order order :
+           {GPUMEM_SOURCE_ORDER_STREAM, GPUMEM_SOURCE_ORDER_DURING_CALL, GPUMEM_SOURCE_ORDER_ANY}) {
+        SCOPED_TRACE(testing::Message() << source << " to " << destination << " order " << order);
+        pattern[0] = static_cast<unsigned char>(16 * source + destination);
+        EXPECT_DONE((*stream)->copy(copy_of(operand_of(source), pageable(pattern.data()), kSize)));
+        CopyRequest copy = copy_of(operand_of(destination), operand_of(source), kSize);
+        copy.source_order = order;
+        EXPECT_DONE((*stream)->copy(copy));
+        EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), operand_of(destination), kSize)));
+        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+        EXPECT_EQ(seen, pattern);
+      }
+    }
+  }
+  EXPECT_DONE((*stream)->release());
+  for (const auto& [kind, memory] : memories)
+    EXPECT_DONE(memory->release());
+}
+
+TEST_F(CudaFake, DuringCallReadsAtOnce) {
+  open();
+  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 4096));
+  auto pinned = device().create_memory(request(GPUMEM_KIND_PINNED, 4096));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(memory.ok() && pinned.ok() && stream.ok());
+  auto* const bytes = static_cast<unsigned char*>((*pinned)->facts().host_pointer);
+  std::memset(bytes, 0x11, 4096);
+  unsigned char local[64];
+  std::memset(local, 0x22, sizeof local);
+  Gate gate;
+  EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+  CopyRequest copy =
+      copy_of(operand(GPUMEM_KIND_DEVICE, *memory), operand(GPUMEM_KIND_PINNED, *pinned), 4096);
+  copy.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+  EXPECT_DONE((*stream)->copy(copy));
+  copy.destination = operand(GPUMEM_KIND_DEVICE, *memory, 1000);
+  copy.source = pageable(local);
+  copy.width = 8;
+  copy.height = 8;
+  copy.source_pitch = 8;
+  copy.destination_pitch = 16;
+  EXPECT_DONE((*stream)->copy(copy));
+  std::memset(bytes, 0x33, 4096);
+  std::memset(local, 0x44, sizeof local);
+  gate.open = true;
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  std::vector<unsigned char> seen(4096);
+  EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), operand(GPUMEM_KIND_DEVICE, *memory), 4096)));
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  for (uint64_t at = 0; at < seen.size(); ++at) {
+    const bool in_plane = at >= 1000 && at < 1000 + 7 * 16 + 8 && (at - 1000) % 16 < 8;
+    ASSERT_EQ(seen[at], in_plane ? 0x22 : 0x11) << at;
+  }
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*memory)->release());
+  EXPECT_DONE((*pinned)->release());
+}
+
+TEST_F(CudaFake, RectanglesAndTheirPitch) {
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 5000);
+  open();
+  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 64 * 1024));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(memory.ok() && stream.ok());
+  std::vector<unsigned char> from(64 * 1024);
+  std::vector<unsigned char> to(64 * 1024, 0xEE);
+  fill_pattern(from.data(), from.size());
+  CopyRequest copy = copy_of(operand(GPUMEM_KIND_DEVICE, *memory), pageable(from.data()), 100);
+  copy.height = 10;
+  copy.source_pitch = 300;
+  copy.destination_pitch = 128;
+  EXPECT_DONE((*stream)->copy(copy));
+  copy = copy_of(pageable(to.data()), operand(GPUMEM_KIND_DEVICE, *memory), 100);
+  copy.height = 10;
+  copy.source_pitch = 128;
+  copy.destination_pitch = 200;
+  EXPECT_DONE((*stream)->copy(copy));
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  for (size_t row = 0; row < 10; ++row) {
+    EXPECT_EQ(std::memcmp(&to[200 * row], &from[300 * row], 100), 0) << row;
+    EXPECT_EQ(to[200 * row + 100], 0xEE);
+  }
+  copy.destination_pitch = 5001;
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, (*stream)->copy(copy));
+  copy.height = 1;
+  EXPECT_DONE((*stream)->copy(copy));
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, FillsReachAllKinds) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  constexpr uint64_t kSize = 4096;
+  Pages pages(kMiB);
+  std::vector<unsigned char> heap(kSize);
+  auto on_device = device().create_memory(request(GPUMEM_KIND_DEVICE, kSize));
+  auto pinned = device().create_memory(request(GPUMEM_KIND_PINNED, kSize));
+  auto unmapped = device().create_memory(registering(pages.get(), kSize));
+  auto mapped = device().create_memory(registering(pages.get() + kSize, kSize, GPUMEM_MEMORY_MAPPED));
+  auto of_other = device(1).create_memory(registering(pages.get() + 2 * kSize, kSize, GPUMEM_MEMORY_MAPPED));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(on_device.ok() && pinned.ok() && unmapped.ok() && mapped.ok() && of_other.ok() && stream.ok());
+  struct Case {
+    Operand destination;
+    bool by_cpu;
+  };
+  const Case cases[] = {{operand(GPUMEM_KIND_DEVICE, *on_device, 8), false},
+                        {operand(GPUMEM_KIND_PINNED, *pinned, 8), false},
+                        {operand(GPUMEM_KIND_REGISTERED, *mapped, 8), false},
+                        {operand(GPUMEM_KIND_REGISTERED, *unmapped, 8), true},
+                        {operand(GPUMEM_KIND_REGISTERED, *of_other, 8), true},
+                        {pageable(heap.data() + 8), true}};
+  for (const Case& one : cases) {
+    for (const uint32_t value_size : {1U, 2U, 4U}) {
+      for (const uint64_t height : {uint64_t{1}, uint64_t{5}}) {
+        SCOPED_TRACE(testing::Message() << one.destination.kind << " " << value_size << " " << height);
+        std::vector<unsigned char> expected(kSize - 8, 0x55);
+        EXPECT_DONE((*stream)->copy(copy_of(one.destination, pageable(expected.data()), kSize - 8)));
+        FillRequest fill;
+        fill.destination = one.destination;
+        fill.width = 40;
+        fill.height = height;
+        fill.pitch = 64;
+        fill.value = 0xA1B2C3D4;
+        fill.value_size = value_size;
+        const uint64_t host_functions = calls("cuLaunchHostFunc");
+        EXPECT_DONE((*stream)->fill(fill));
+        EXPECT_EQ(calls("cuLaunchHostFunc") - host_functions, one.by_cpu ? 1u : 0u);
+        for (uint64_t row = 0; row < height; ++row) {
+          for (uint64_t at = 0; at < 40; ++at) {
+            expected[row * 64 + at] = static_cast<unsigned char>(fill.value >> (8 * (at % value_size)));
+          }
+        }
+        std::vector<unsigned char> seen(kSize - 8);
+        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+        EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), one.destination, kSize - 8)));
+        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+        EXPECT_EQ(seen, expected);
+      }
+    }
+  }
+  EXPECT_DONE((*stream)->release());
+  for (const auto& memory : {*on_device, *pinned, *unmapped, *mapped, *of_other})
+    EXPECT_DONE(memory->release());
+}
+
+// ---- pointers, peers, capabilities ----
+
+TEST_F(CudaFake, ForeignPointers) {
+  open();
+  Scope scope(device());
+  CUdeviceptr there = 0;
+  void* pinned = nullptr;
+  ASSERT_TRUE(cu().MemAlloc(&there, 5000).ok());
+  ASSERT_TRUE(cu().MemHostAlloc(&pinned, 5000, 0).ok());
+  auto facts = backend_->pointer_facts(reinterpret_cast<void*>(there + 100));
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+  EXPECT_EQ(facts->location, GPUMEM_LOCATION_DEVICE);
+  EXPECT_EQ(facts->location_id, 0);
+  EXPECT_EQ(facts->device_ordinal, 0);
+  EXPECT_EQ(facts->host_pointer, nullptr);
+  EXPECT_EQ(facts->device_pointer, reinterpret_cast<void*>(there + 100));
+  EXPECT_EQ(facts->base, reinterpret_cast<void*>(there));
+  EXPECT_EQ(facts->size, 5000u);
+  EXPECT_NE(facts->buffer_id, 0u);
+  facts = backend_->pointer_facts(static_cast<char*>(pinned) + 7);
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+  EXPECT_EQ(facts->location, GPUMEM_LOCATION_HOST);
+  EXPECT_EQ(facts->location_id, -1);
+  EXPECT_EQ(facts->host_pointer, static_cast<char*>(pinned) + 7);
+  auto pointer = device().foreign_device_pointer(static_cast<char*>(pinned) + 7);
+  ASSERT_TRUE(pointer.ok());
+  EXPECT_EQ(*pointer, static_cast<char*>(pinned) + 7);
+  int local = 0;
+  facts = backend_->pointer_facts(&local);
+  ASSERT_TRUE(facts.ok());
+  EXPECT_EQ(facts->kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_FAILS(GPUMEM_ERROR_NO_ACCESS, device().foreign_device_pointer(&local));
+  EXPECT_TRUE(cu().MemFree(there).ok());
+  EXPECT_TRUE(cu().MemFreeHost(pinned).ok());
+}
+
+// The driver's allocation is larger than what a caller of another instance may see of it.
+TEST_F(CudaFake, WhatAnAlignmentCostsBelongsToNobody) {
+  open();
+  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  aligned.alignment = 64 * 1024;
+  for (const backend::MemoryRequest& wanted :
+       {aligned, request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED)}) {
+    auto memory = device().create_memory(wanted);
+    ASSERT_TRUE(memory.ok()) << memory.error().message;
+    auto* const begin = static_cast<char*>((*memory)->facts().device_pointer);
+    for (const ptrdiff_t inside : {0, 999}) {
+      auto facts = backend_->pointer_facts(begin + inside);
+      ASSERT_TRUE(facts.ok());
+      EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+      EXPECT_EQ(facts->base, begin);
+      EXPECT_EQ(facts->size, 1000u);
+    }
+    auto beyond = backend_->pointer_facts(begin + 1000);
+    ASSERT_TRUE(beyond.ok());
+    EXPECT_EQ(beyond->kind, GPUMEM_KIND_UNKNOWN);
+    EXPECT_EQ(beyond->base, nullptr);
+    EXPECT_DONE((*memory)->release());
+  }
+}
+
+TEST_F(CudaFake, PeerAccessOfOthersIsLeftAlone) {
+  configure("FAKE_CUDA_DEVICES", "3");
+  configure("FAKE_CUDA_PEERS", "0>1,1>0");
+  open();
+  EXPECT_TRUE(*device(0).can_access_peer(device(1)));
+  EXPECT_FALSE(*device(0).can_access_peer(device(2)));
+  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
+            uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(2)).status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device(0).enable_peer_access(device(2)));
+  auto enabled = device(0).enable_peer_access(device(1));
+  ASSERT_TRUE(enabled.ok());
+  EXPECT_TRUE(*enabled) << "the trial has left nothing behind";
+  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
+            uint64_t{GPUMEM_CAPABILITY_YES});
+  enabled = device(0).enable_peer_access(device(1));
+  ASSERT_TRUE(enabled.ok());
+  EXPECT_FALSE(*enabled) << "on already, also after a second trial";
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, device(0).disable_peer_access(device(1)));
+}
+
+TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  for (gpumem_capability what = 1; what <= 61; ++what) {
+    const bool of_a_pair = what >= GPUMEM_CAPABILITY_PEER_ACCESS;
+    const backend::Capability answer = device(0).capability(what, of_a_pair ? &device(1) : nullptr);
+    SCOPED_TRACE(testing::Message() << what << ": " << answer.reason);
+    EXPECT_STRNE(answer.reason, "");
+    EXPECT_EQ(std::strchr(answer.reason, '\n'), nullptr);
+    if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI) {
+      EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_CAPABILITY_NO);
+    }
+    EXPECT_EQ(live(FAKE_CUDA_ANY), 2u) << "only the two contexts";
+  }
+}
+
+TEST_F(CudaFake, CapabilitiesFollowAttributesAndTrials) {
+  open();
+  const auto ask = [&](gpumem_capability what) { return device().capability(what, nullptr); };
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_CAPABILITY_FROM_TRIAL);
+  FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, CUDA_ERROR_NOT_PERMITTED);
+  backend::Capability refused_by_trial = ask(GPUMEM_CAPABILITY_PIN_REGISTER);
+  EXPECT_EQ(refused_by_trial.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(refused_by_trial.status, GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(refused_by_trial.native_code, 800);
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 0);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).status, GPUMEM_ERROR_UNSUPPORTED);
+  allow_value_calls();
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE32).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0);
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_SINGLE).value,
+            cu().version >= 13000 ? uint64_t{512} << 30 : static_cast<uint64_t>(INT64_MAX));
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_COPY_ENGINES).value, 3u);
+}
+
+// ---- threads ----
+
+TEST_F(CudaFake, ManyThreadsAtOnce) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  std::vector<std::thread> threads;
+  for (size_t index = 0; index < 4; ++index) {
+    threads.emplace_back([this, index] {
+      Device& mine = device(index % 2);
+      for (int round = 0; round < 20; ++round) {
+        auto memory = mine.create_memory(request(GPUMEM_KIND_DEVICE, 4096));
+        auto stream = mine.create_stream(0);
+        ASSERT_TRUE(memory.ok() && stream.ok());
+        std::vector<unsigned char> bytes(4096, static_cast<unsigned char>(index));
+        std::vector<unsigned char> seen(4096);
+        CopyRequest copy = copy_of(operand(GPUMEM_KIND_DEVICE, *memory), pageable(bytes.data()), 4096);
+        copy.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+        EXPECT_DONE((*stream)->copy(copy));
+        EXPECT_DONE(
+            (*stream)->copy(copy_of(pageable(seen.data()), operand(GPUMEM_KIND_DEVICE, *memory), 4096)));
+        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+        EXPECT_EQ(seen, bytes);
+        EXPECT_DONE((*memory)->release());
+        EXPECT_DONE((*stream)->release());
+      }
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+}
+
+}  // namespace
+}  // namespace gpumem::cuda

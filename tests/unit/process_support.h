@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What the kernel says about this process, and ways to put it under limits.
+#pragma once
+
+#include <linux/capability.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <csetjmp>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+#include <string>
+
+namespace gpumem::test {
+
+// Number behind a key such as "VmLck:" in /proc/self/status.
+inline uint64_t process_status(const std::string& key) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(key, 0) == 0) return std::stoull(line.substr(key.size()));
+  }
+  return 0;
+}
+
+inline uint64_t locked_bytes() { return process_status("VmLck:") * 1024; }
+
+inline uint64_t open_files() {
+  return static_cast<uint64_t>(std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                                             std::filesystem::directory_iterator()));
+}
+
+inline uint64_t threads() { return process_status("Threads:"); }
+
+// The flags of the mapping that holds an address, such as "rd wr sh lo dc"; empty if there is none.
+inline std::string mapping_flags(const void* address) {
+  std::ifstream file("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(file, line);) {
+    unsigned long long begin = 0;
+    unsigned long long end = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) == 2) {
+      const auto wanted = reinterpret_cast<uint64_t>(address);
+      inside = begin <= wanted && wanted < end;
+    } else if (inside && line.rfind("VmFlags:", 0) == 0) {
+      return line.substr(std::strlen("VmFlags: "));
+    }
+  }
+  return "";
+}
+
+inline bool has_flag(const void* address, const std::string& flag) {
+  std::istringstream flags(mapping_flags(address));
+  for (std::string word; flags >> word;) {
+    if (word == flag) return true;
+  }
+  return false;
+}
+
+// For its life, this process may lock only so much memory: a small limit, and no privilege to pass it.
+class LockLimit {
+ public:
+  explicit LockLimit(uint64_t bytes) {
+    getrlimit(RLIMIT_MEMLOCK, &limit_);
+    rlimit lower = limit_;
+    lower.rlim_cur = bytes;
+    setrlimit(RLIMIT_MEMLOCK, &lower);
+    syscall(SYS_capget, &header_, before_);
+    __user_cap_data_struct without[2] = {before_[0], before_[1]};
+    without[0].effective &= ~(1U << CAP_IPC_LOCK);
+    syscall(SYS_capset, &header_, without);
+  }
+  LockLimit(const LockLimit&) = delete;
+  LockLimit& operator=(const LockLimit&) = delete;
+  ~LockLimit() {
+    syscall(SYS_capset, &header_, before_);
+    setrlimit(RLIMIT_MEMLOCK, &limit_);
+  }
+
+ private:
+  rlimit limit_{};
+  __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct before_[2]{};
+};
+
+inline thread_local sigjmp_buf fault_exit;
+
+// Whether a load from an address, or a store to it, ends in SIGSEGV.
+inline bool faults(void* address, bool store) {
+  struct sigaction catching {};
+  struct sigaction before {};
+  catching.sa_handler = [](int) { siglongjmp(fault_exit, 1); };
+  sigaction(SIGSEGV, &catching, &before);
+  volatile bool faulted = true;
+  if (sigsetjmp(fault_exit, 1) == 0) {
+    auto* const byte = static_cast<volatile unsigned char*>(address);
+    if (store) {
+      *byte = 1;
+    } else {
+      (void)*byte;
+    }
+    faulted = false;
+  }
+  sigaction(SIGSEGV, &before, nullptr);
+  return faulted;
+}
+
+}  // namespace gpumem::test
