@@ -41,7 +41,7 @@ void unlock(void* address, uint64_t size);
 // refuses lets the child have it.
 void keep_from_children(void* address, uint64_t size);
 void give_to_children(void* address, uint64_t size);  // the reverse
-void use_huge_pages(void* address, uint64_t size);  // a hint
+void use_huge_pages(void* address, uint64_t size);    // a hint
 
 // Whether the CPU may read (write) every page of a range, at any address and size. Changes no byte and never
 // faults; pages that did not exist may do so afterwards.

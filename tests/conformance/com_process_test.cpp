@@ -423,6 +423,77 @@ TEST_F(ComProcess, com_25_a_forked_child_can_exit) {
   EXPECT_SILENT_CHILD(run_child("com_25_exit", {"LSAN_OPTIONS=detect_leaks=0"}));
 }
 
+CHILD(com_25_default_instance) {
+  gpumem_instance instance = nullptr;
+  gpumem_instance again = nullptr;
+  ASSERT_OK(gpumem_instance_default(&instance, why()));
+  ASSERT_OK(gpumem_instance_default(&again, why()));
+  EXPECT_EQ(instance, again);
+  // It belongs to the process: nobody closes it for the others.
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
+  const pid_t pid = fork();
+  if (pid == 0) {
+    gpumem_instance own = nullptr;
+    gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_FORKED, gpumem_instance_get_info(instance, &info, why()));
+    EXPECT_OK(gpumem_instance_default(&own, why()));
+    EXPECT_NE(own, instance);
+    EXPECT_OK(gpumem_instance_get_info(own, &info, why()));
+    std::fflush(nullptr);
+    _exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST_F(ComProcess, com_25_a_child_has_its_own_default_instance) {
+  EXPECT_SILENT_CHILD(run_child("com_25_default_instance", {"GPUMEM_BACKEND=host"}));
+}
+
+// ---- HST-2 from the environment ----
+
+CHILD(hst_2_environment) {
+  gpumem_instance instance = nullptr;
+  ASSERT_OK(gpumem_instance_default(&instance, why()));
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
+  EXPECT_EQ(info.backend, GPUMEM_BACKEND_HOST);
+  EXPECT_EQ(info.device_count, 3u);
+  EXPECT_EQ(info.pin_budget, kMiB);
+  gpumem_device device = nullptr;
+  gpumem_device_info device_info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get(instance, 2, &device, why()));
+  EXPECT_OK(gpumem_device_get_info(device, &device_info, why()));
+  EXPECT_EQ(device_info.total_bytes, 8 * kMiB);
+}
+
+CHILD(hst_2_environment_out_of_range) {
+  gpumem_instance instance = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_instance_default(&instance, why()));
+  EXPECT_NE(std::strstr(last_error().message, child_arguments().at(0).c_str()), nullptr)
+      << last_error().message;
+  EXPECT_EQ(instance, nullptr);
+}
+
+TEST_F(ComProcess, hst_2_options_of_the_default_instance) {
+  EXPECT_SILENT_CHILD(
+      run_child("hst_2_environment", {"GPUMEM_BACKEND=host", "GPUMEM_HOST_DEVICES=3",
+                                      "GPUMEM_HOST_DEVICE_BYTES=8388608", "GPUMEM_PIN_BUDGET=1048576"}));
+  for (const char* wrong :
+       {"GPUMEM_HOST_DEVICES=65", "GPUMEM_HOST_DEVICES=many", "GPUMEM_HOST_DEVICES=-1",
+        "GPUMEM_HOST_GRANULARITY=3", "GPUMEM_HOST_LOCK=maybe", "GPUMEM_HOST_MASKED=nothing",
+        "GPUMEM_HOST_PEERS=0>9", "GPUMEM_PIN_BUDGET=1e6", "GPUMEM_BACKEND=metal"}) {
+    const std::string setting = wrong;
+    const std::string name = setting.substr(0, setting.find('='));
+    std::vector<std::string> environment = {setting};
+    if (name != "GPUMEM_BACKEND") environment.push_back("GPUMEM_BACKEND=host");
+    const ProcessResult result = run_child("hst_2_environment_out_of_range", environment, {name});
+    EXPECT_TRUE(result.ok()) << wrong << ": " << result;
+  }
+}
+
 // ---- COM-26: the end of the process ----
 
 // The fake driver reports calls that come too late on the error output.

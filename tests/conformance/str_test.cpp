@@ -742,6 +742,7 @@ TEST_F(Conformance, str_17_wait) {
   const Words words(instance_, device_);
   const Memory mark = alloc_pinned(device_, 1);
   const Stream stream = create_stream(device_);
+  const Stream releasing = create_stream(device_);
   const bool nor = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value != GPUMEM_CAPABILITY_NO;
   for (const uint32_t width : {4u, 8u}) {
     const gpumem_capability_info able = capability(device_, value_capability(width));
@@ -767,8 +768,12 @@ TEST_F(Conformance, str_17_wait) {
         EXPECT_OK(gpumem_fill(instance_, stream, mark.host(), 1, 1, 1, why()));
         EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(stream, kShortWait, why()));
         EXPECT_EQ(*mark.host(), 0);
-        words.set(word, widen(condition.released, width), width);
+        // The waiting device looks at the word all the time, so only a write that is atomic towards it will
+        // do.
+        EXPECT_OK(gpumem_stream_write_value(releasing, word.address, widen(condition.released, width), width,
+                                            why()));
         stream.synchronize();
+        releasing.synchronize();
         EXPECT_EQ(*mark.host(), 1);
         // What is true already holds nothing.
         EXPECT_OK(wait());

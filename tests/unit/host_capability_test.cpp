@@ -84,6 +84,7 @@ TEST_F(HostCapability, OptionsChangeTheAnswers) {
 }
 
 TEST_F(HostCapability, PageLockingIsTried) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   auto answer = ask(GPUMEM_CAPABILITY_PIN_PAGE_LOCKED);
   EXPECT_EQ(answer.value, GPUMEM_CAPABILITY_YES) << answer.reason;
   EXPECT_EQ(answer.source, GPUMEM_CAPABILITY_FROM_TRIAL);

@@ -139,6 +139,7 @@ TEST_F(HostMemoryTest, FreedAddressesStayInaccessibleForAWhile) {
 // ---- pinned memory ----
 
 TEST_F(HostMemoryTest, PinnedMemoryIsPortableMappedAndLocked) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   const auto memory = make_pinned(kPage + 1);
   const auto& facts = memory->facts();
   EXPECT_EQ(facts.granted, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PAGE_LOCKED);
@@ -204,6 +205,7 @@ class HostLockTest : public HostMemoryTest, public testing::WithParamInterface<g
 };
 
 TEST_P(HostLockTest, TryGoesOnWithoutTheLock) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   with_mode(GPUMEM_HOST_LOCK_TRY);
   const LockLimit limit(3 * kPage);  // the second piece does not fit
   const auto memory = make(request(0));
@@ -213,6 +215,7 @@ TEST_P(HostLockTest, TryGoesOnWithoutTheLock) {
 }
 
 TEST_P(HostLockTest, RequireFailsAtTheLimit) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   with_mode(GPUMEM_HOST_LOCK_REQUIRE);
   const LockLimit limit(3 * kPage);
   const auto refused = dev().create_memory(request(0));
@@ -222,6 +225,7 @@ TEST_P(HostLockTest, RequireFailsAtTheLimit) {
 }
 
 TEST_P(HostLockTest, ARequiredFlagFailsAtTheLimit) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   with_mode(GPUMEM_HOST_LOCK_TRY);
   {
     const LockLimit limit(3 * kPage);
@@ -283,6 +287,7 @@ TEST_F(HostMemoryTest, APretendedNode) {
 // ---- registered memory ----
 
 TEST_F(HostMemoryTest, RegisteringKeepsAddressAndContents) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   Buffer buffer(3);
   const auto bytes = pattern(2 * kPage);
   std::copy(bytes.begin(), bytes.end(), buffer.at(100));
@@ -301,6 +306,7 @@ TEST_F(HostMemoryTest, RegisteringKeepsAddressAndContents) {
 }
 
 TEST_F(HostMemoryTest, TwoRegistrationsShareAPage) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   Buffer buffer(2);
   const auto first = make_registered(buffer.at(10), kPage);
   const auto second = make_registered(buffer.at(10 + kPage), 50);
@@ -313,6 +319,7 @@ TEST_F(HostMemoryTest, TwoRegistrationsShareAPage) {
 }
 
 TEST_F(HostMemoryTest, MappedMemoryHasItsOwnDeviceAddress) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   Buffer buffer(2);
   const auto memory = make_registered(buffer.at(123), kPage, GPUMEM_MEMORY_MAPPED);
   EXPECT_EQ(memory->facts().granted, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PAGE_LOCKED);
@@ -348,6 +355,7 @@ TEST_F(HostMemoryTest, AHoleCannotBeRegistered) {
 }
 
 TEST_F(HostMemoryTest, ReadOnlyMemoryNeedsTheFlag) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   Buffer buffer(2, PROT_READ);
   EXPECT_EQ(status_of(dev().create_memory(register_request(buffer.at(0), 2 * kPage))),
             GPUMEM_ERROR_PERMISSION_DENIED);
@@ -360,6 +368,7 @@ TEST_F(HostMemoryTest, ReadOnlyMemoryNeedsTheFlag) {
 }
 
 TEST_F(HostMemoryTest, NoRegistrationOfIoMemory) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   Buffer buffer(1);
   EXPECT_EQ(status_of(dev().create_memory(register_request(buffer.at(0), 1, GPUMEM_MEMORY_IOMEMORY))),
             GPUMEM_ERROR_UNSUPPORTED);
@@ -371,6 +380,7 @@ TEST_F(HostMemoryTest, NoRegistrationOfIoMemory) {
 }
 
 TEST_F(HostMemoryTest, RegistrationsAreCountedInPieces) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   options_.register_count_max = 4;
   options_.lock_piece = 2 * kPage;
   open();

@@ -401,6 +401,7 @@ class HostSteps : public Host {
 };
 
 TEST_F(HostSteps, OfMemory) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   EXPECT_GE(fail_each([&] { return create(device_request(3 * kPage)); }), 4U);
   EXPECT_GE(fail_each([&] { return create(pinned_request(3 * kPage)); }), 8U);
   EXPECT_GE(fail_each([&] { return create(pinned_request(3 * kPage, GPUMEM_MEMORY_WRITE_COMBINED)); }), 9U);

@@ -250,6 +250,7 @@ TEST(Pages, MemoryAvailableIsPartOfTheMachine) {
 }
 
 TEST(Pages, LockAndUnlock) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   const ThreePages pages(kBoth, kBoth, kBoth);
   const uint64_t before = test::locked_bytes();
   ASSERT_TRUE(lock(pages.address(), 2 * kPage));
@@ -261,6 +262,7 @@ TEST(Pages, LockAndUnlock) {
 }
 
 TEST(Pages, TheLockLimitIsALimit) {
+  SKIP_IF_LOCKING_IS_FORBIDDEN();
   const ThreePages pages(kBoth, kBoth, kBoth);
   const uint64_t before = test::locked_bytes();
   const test::LockLimit limit(before + kPage);

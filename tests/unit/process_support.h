@@ -3,6 +3,7 @@
 #pragma once
 
 #include <linux/capability.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -88,6 +89,18 @@ class LockLimit {
   __user_cap_header_struct header_{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct before_[2]{};
 };
+
+// Whether this process may lock a few pages, as tests of locking need it.
+inline bool can_lock() {
+  const size_t size = 16 * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  const bool locked = syscall(SYS_mlock, pages, size) == 0;
+  munmap(pages, size);
+  return locked;
+}
+
+#define SKIP_IF_LOCKING_IS_FORBIDDEN() \
+  if (!gpumem::test::can_lock()) GTEST_SKIP() << "this process may not lock 16 pages (ulimit -l)"
 
 inline thread_local sigjmp_buf fault_exit;
 

@@ -84,7 +84,7 @@ Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* n
   const CurrentDevice current(device.facts().ordinal);
   if (native == nullptr) return {};
   auto found = queues_.find(static_cast<HostDevice&>(device), native);
-  if (!found || !(*found)->made_natively) {
+  if (!found || !(*found)->made_natively()) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "no native stream of device %u is %p", device.facts().ordinal,
                       native);
   }

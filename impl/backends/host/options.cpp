@@ -18,11 +18,18 @@ constexpr const char* kEntryPoints[] = {
 constexpr uint64_t kGranularityMax = uint64_t{1} << 30;
 constexpr uint32_t kQuarantineMax = 65536;
 
-Error out_of_range(const char* option, const char* range) {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "host option %s must be %s", option, range);
+// Both names of an option: whoever set it by the environment knows only that one.
+struct Name {
+  const char* field;
+  const char* variable;
+};
+
+Error out_of_range(const Name& option, const char* range) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the host option %s (%s) must be %s", option.field,
+                    option.variable, range);
 }
 
-Result<void> set_toggle(const char* option, gpumem_toggle value, bool* out) {
+Result<void> set_toggle(const Name& option, gpumem_toggle value, bool* out) {
   if (value < GPUMEM_TOGGLE_DEFAULT || value > GPUMEM_TOGGLE_OFF) {
     return out_of_range(option, "one of the GPUMEM_TOGGLE_ values (0 to 2)");
   }
@@ -62,7 +69,7 @@ Result<void> set_peers(std::string_view peers, Options* out) {
     uint32_t to = 0;
     if (arrow == std::string_view::npos || !parse_ordinal(link.substr(0, arrow), out->device_count, &from) ||
         !parse_ordinal(link.substr(arrow + 1), out->device_count, &to) || from == to) {
-      return out_of_range("peers",
+      return out_of_range({"peers", "GPUMEM_HOST_PEERS"},
                           "\"all\", \"none\", or a list such as \"0>1,1>0\" of two different devices each");
     }
     out->links.at(from) |= uint64_t{1} << to;
@@ -79,7 +86,7 @@ Result<void> set_masked(std::string_view masked, Options* out) {
     }
     if (bit == 0) {
       return out_of_range(
-          "masked",
+          {"masked", "GPUMEM_HOST_MASKED"},
           "a comma-separated list of launch_host_function, write_value, wait_value, register, "
           "copy_2d, fill_2d and peer_access");
     }
@@ -115,28 +122,35 @@ Result<Options> check_options(const backend::HostOptions& options) {
   set_number(options.register_count_max, &checked.register_count_max);
   set_number(options.lock_piece, &checked.lock_piece);
   set_number(options.quarantine, &checked.quarantine);
-  if (checked.device_count > kDevicesMax) return out_of_range("device_count", "1 to 64, or 0 for 2");
+  if (checked.device_count > kDevicesMax)
+    return out_of_range({"device_count", "GPUMEM_HOST_DEVICES"}, "1 to 64, or 0 for 2");
   if (!is_power_of_two(checked.granularity) || checked.granularity % page != 0 ||
       checked.granularity > kGranularityMax) {
-    return out_of_range("granularity", "a power of two, a multiple of the page and at most 1 GiB");
+    return out_of_range({"granularity", "GPUMEM_HOST_GRANULARITY"},
+                        "a power of two, a multiple of the page and at most 1 GiB");
   }
   if (checked.device_bytes < checked.granularity || checked.device_bytes > kSizeMax) {
-    return out_of_range("device_bytes", "at least one granule and at most 2^63-1");
+    return out_of_range({"device_bytes", "GPUMEM_HOST_DEVICE_BYTES"},
+                        "at least one granule and at most 2^63-1");
   }
-  if (checked.numa_nodes > 64) return out_of_range("numa_nodes", "1 to 64, or 0 for those of the machine");
-  if (checked.lock_piece % page != 0) return out_of_range("lock_piece", "a multiple of the page");
-  if (checked.quarantine > kQuarantineMax) return out_of_range("quarantine", "1 to 65536, or 0 for 64");
+  if (checked.numa_nodes > 64)
+    return out_of_range({"numa_nodes", "GPUMEM_HOST_NUMA_NODES"}, "1 to 64, or 0 for those of the machine");
+  if (checked.lock_piece % page != 0)
+    return out_of_range({"lock_piece", "GPUMEM_HOST_LOCK_PIECE"}, "a multiple of the page");
+  if (checked.quarantine > kQuarantineMax)
+    return out_of_range({"quarantine", "GPUMEM_HOST_QUARANTINE"}, "1 to 65536, or 0 for 64");
 
   if (options.lock_mode < GPUMEM_HOST_LOCK_DEFAULT || options.lock_mode > GPUMEM_HOST_LOCK_OFF) {
-    return out_of_range("lock_mode", "one of the GPUMEM_HOST_LOCK_ values (0 to 3)");
+    return out_of_range({"lock_mode", "GPUMEM_HOST_LOCK"}, "one of the GPUMEM_HOST_LOCK_ values (0 to 3)");
   }
   if (options.lock_mode != GPUMEM_HOST_LOCK_DEFAULT) checked.lock_mode = options.lock_mode;
 
-  GPUMEM_TRY(set_toggle("strict", options.strict, &checked.strict));
-  GPUMEM_TRY(set_toggle("pageable", options.pageable, &checked.pageable));
-  GPUMEM_TRY(set_toggle("same_pointer", options.same_pointer, &checked.same_pointer));
+  GPUMEM_TRY(set_toggle({"strict", "GPUMEM_HOST_STRICT"}, options.strict, &checked.strict));
+  GPUMEM_TRY(set_toggle({"pageable", "GPUMEM_HOST_PAGEABLE"}, options.pageable, &checked.pageable));
+  GPUMEM_TRY(
+      set_toggle({"same_pointer", "GPUMEM_HOST_SAME_POINTER"}, options.same_pointer, &checked.same_pointer));
   checked.fill = checked.strict;
-  GPUMEM_TRY(set_toggle("fill", options.fill, &checked.fill));
+  GPUMEM_TRY(set_toggle({"fill", "GPUMEM_HOST_FILL"}, options.fill, &checked.fill));
   GPUMEM_TRY(set_peers(options.peers, &checked));
   GPUMEM_TRY(set_masked(options.masked, &checked));
   return checked;

@@ -12,8 +12,11 @@
 
 namespace gpumem::host {
 
-Queue::Queue(Shared& shared, HostDevice& device)
-    : shared_(shared), device_(device), timeline_(std::make_shared<Timeline>(device.lost_flag())) {}
+Queue::Queue(Shared& shared, HostDevice& device, bool made_natively)
+    : shared_(shared),
+      device_(device),
+      timeline_(std::make_shared<Timeline>(device.lost_flag())),
+      made_natively_(made_natively) {}
 
 Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
                             std::initializer_list<Allocation*> used) {
@@ -128,8 +131,7 @@ Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_nativ
 
   GPUMEM_TRY(device.require_not_lost());
   GPUMEM_TRY(shared_.steps.take("pthread_create"));
-  auto queue = std::make_shared<Queue>(shared_, device);
-  queue->made_natively = made_natively;
+  auto queue = std::make_shared<Queue>(shared_, device, made_natively);
   std::list<Worker> started(1);
   Worker& worker = started.front();
   worker.queue = queue;

@@ -20,10 +20,12 @@ using Lock = std::unique_lock<std::mutex>;
 
 class Queue {
  public:
-  Queue(Shared& shared, HostDevice& device);
+  // `made_natively`: by gpumem_host_native_stream_create().
+  Queue(Shared& shared, HostDevice& device, bool made_natively);
 
   HostDevice& device() const { return device_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
+  bool made_natively() const { return made_natively_; }
 
   // Everything below that takes a Lock needs Shared::mutex held.
 
@@ -45,8 +47,7 @@ class Queue {
   // the backend closes before, the rest of the queue is not run.
   void hold_until(const std::function<bool()>& done);
 
-  bool capturing = false;      // guarded by Shared::mutex
-  bool made_natively = false;  // by gpumem_host_native_stream_create(); constant
+  bool capturing = false;  // guarded by Shared::mutex
 
   void run();  // the thread
 
@@ -54,11 +55,13 @@ class Queue {
   Shared& shared_;
   HostDevice& device_;
   const std::shared_ptr<Timeline> timeline_;
+  const bool made_natively_;
   std::condition_variable wake_;
+  // Guarded by Shared::mutex:
   std::list<Operation> operations_;
   Clock before_;  // what later operations are ordered after
   bool retired_ = false;
-  bool abandoned_ = false;
+  bool abandoned_ = false;  // what is pending will not be run
 };
 
 // All queues of a backend, with their threads.
