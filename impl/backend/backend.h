@@ -206,7 +206,6 @@ class Kernel {
 
 class Simulation {
  public:
-  // The kernel that the calling thread runs, or null.
   virtual Result<void> launch(Stream& stream, gpumem_host_kernel_function function, void* user_data) = 0;
   virtual Result<void*> native_stream_create(Device& device) = 0;
   virtual Result<void> native_stream_destroy(Device& device, void* native) = 0;

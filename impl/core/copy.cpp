@@ -54,8 +54,7 @@ Result<void> check_destination(const FoundOperand& found, const void* address, u
   }
   if (found.operand.kind != GPUMEM_KIND_PAGEABLE) return {};
   const uint64_t last = address_of(address) + extent - 1;
-  if (platform::probe(address, 1) != platform::Mapping::kWritable ||
-      platform::probe(pointer_to(last), 1) != platform::Mapping::kWritable) {
+  if (!platform::writable(address, 1) || !platform::writable(pointer_to(last), 1)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination at %p may only be read", address);
   }
   return {};

@@ -139,6 +139,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   {
     // Once this lock is had, no call is in the middle of making or destroying an object; once it is given
     // back, those that waited for it find the instance closed.
+    const std::lock_guard gate(lifecycle_gate_);
     const std::unique_lock lock(lifecycle_);
     if (is_default_) {
       return make_error(

@@ -42,10 +42,20 @@ class Instance : public std::enable_shared_from_this<Instance> {
   Registry& registry() { return registry_; }
   Statistics& statistics() { return statistics_; }
 
-  // Held by a call while it makes or destroys an object, so that closing finds none half done.
-  [[nodiscard]] std::shared_lock<std::shared_mutex> stay_open() { return std::shared_lock(lifecycle_); }
+  // Held by a call while it makes or destroys an object, so that closing finds none half done. The gate lets
+  // close() have its turn among calls that come without a pause.
+  [[nodiscard]] std::shared_lock<std::shared_mutex> stay_open() {
+    const std::lock_guard gate(lifecycle_gate_);
+    return std::shared_lock(lifecycle_);
+  }
   // Refuses if the instance was closed meanwhile. Needs stay_open().
   Result<void> check_open() const;
+
+  // Brackets the time in which the driver knows a new memory and the registry does not: see look_up().
+  void begin_creation() noexcept { creations_begun_.fetch_add(1); }
+  void end_creation() noexcept { creations_ended_.fetch_add(1); }
+  uint64_t creations_begun() const { return creations_begun_.load(); }
+  bool creates_now() const { return creations_ended_.load() != creations_begun_.load(); }
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
@@ -65,6 +75,7 @@ class Instance : public std::enable_shared_from_this<Instance> {
   const std::string name_;
   const uint64_t pin_budget_;
   bool is_default_ = false;
+  std::mutex lifecycle_gate_;
   std::shared_mutex lifecycle_;
   bool closed_ = false;  // guarded by lifecycle_
 
@@ -76,6 +87,8 @@ class Instance : public std::enable_shared_from_this<Instance> {
   Registry registry_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
+  std::atomic<uint64_t> creations_begun_{0};
+  std::atomic<uint64_t> creations_ended_{0};
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;

@@ -162,6 +162,8 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
     if (pins) instance.refund_pinned(request.size);
   });
 
+  instance.begin_creation();
+  const Cleanup creation_ended([&] { instance.end_creation(); });
   auto made = device.backend().create_memory(request);
   if (!made) return made.error();
 

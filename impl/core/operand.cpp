@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/operand.h"
 
+#include <chrono>
 #include <cinttypes>
+#include <thread>
 
 #include "base/arithmetic.h"
 #include "core/host_function.h"
@@ -72,18 +74,40 @@ gpumem_pointer_info info_of(const Registry::Found& found) {
   return info;
 }
 
-// What the driver knows of an address that the registry does not. It is not asked about memory that is just
-// being made or destroyed by another call, which it would take for memory of other code; nor is it believed
-// about the bytes that an allocation was granted beyond what was asked for.
-Result<backend::PointerFacts> stranger_facts(Instance& instance, const Registry::Found& found,
-                                             const void* pointer) {
-  if (found.in_transition) return backend::PointerFacts{};
-  auto facts = instance.backend().pointer_facts(pointer);
-  if (!facts || facts->kind != GPUMEM_KIND_FOREIGN || facts->base == nullptr) return facts;
-  const Registry::Found owner = instance.registry().find(address_of(facts->base));
-  if (owner.memory || owner.in_transition) return backend::PointerFacts{};
-  return facts;
+// What an address is: memory of the instance, or else what the driver knows of it.
+struct Answer {
+  Registry::Found found;
+  backend::PointerFacts facts;  // meaningful if `found` is empty
+};
+
+Result<Answer> look_up(Instance& instance, const void* pointer) {
+  // While another thread creates memory, the driver may know an address a moment before the registry does. A
+  // look at a time of calm is waited for, though not for ever: locking much memory takes seconds.
+  constexpr int kPatience = 100;
+  for (int attempt = 0;; ++attempt) {
+    const uint64_t begun = instance.creations_begun();
+    const bool calm = !instance.creates_now();
+    Answer answer{instance.registry().find(address_of(pointer)), {}};
+    // The driver is not asked about memory that is just being made or destroyed by another call either.
+    if (answer.found.memory || answer.found.in_transition) return answer;
+    GPUMEM_TRY(outside_host_function());
+    auto facts = instance.backend().pointer_facts(pointer);
+    if (!facts) return facts.error();
+    if (facts->kind != GPUMEM_KIND_FOREIGN) return answer;
+    if (facts->base != nullptr) {
+      // Nor is it believed about the bytes that an allocation was granted beyond what was asked for.
+      const Registry::Found owner = instance.registry().find(address_of(facts->base));
+      if (facts->base != pointer && (owner.memory || owner.in_transition)) return answer;
+    }
+    if ((calm && instance.creations_begun() == begun) || attempt == kPatience) {
+      answer.facts = *facts;
+      return answer;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
 }
+
+bool is_readable(const void* address) { return platform::readable(address, 1); }
 
 }  // namespace
 
@@ -92,7 +116,9 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   FoundOperand result;
   result.operand.address = const_cast<void*>(address);
 
-  Registry::Found found = instance.registry().find(first);
+  auto answer = look_up(instance, address);
+  if (!answer) return answer.error();
+  Registry::Found& found = answer->found;
   if (found.memory) {
     const Memory& memory = *found.memory;
     if (size > memory.size() - found.offset) {
@@ -116,8 +142,7 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
         "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
         what);
   }
-  auto facts = stranger_facts(instance, found, address);
-  if (!facts) return facts.error();
+  const backend::PointerFacts* facts = &answer->facts;
   if (facts->kind == GPUMEM_KIND_FOREIGN) {
     if (facts->base != nullptr && facts->size != 0) {
       const uint64_t offset = first - address_of(facts->base);
@@ -131,8 +156,7 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
     return result;
   }
   const uint64_t last = first + size - 1;
-  if (platform::probe(address, 1) == platform::Mapping::kNone ||
-      platform::probe(pointer_to(last), 1) == platform::Mapping::kNone) {
+  if (!is_readable(address) || !is_readable(pointer_to(last))) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is no readable memory", what,
                       size, address);
   }
@@ -141,12 +165,10 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
 }
 
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
-  const Registry::Found found = instance.registry().find(address_of(pointer));
-  if (found.memory) return info_of(found);
-
-  GPUMEM_TRY(outside_host_function());  // from here on the driver is asked
-  auto facts = stranger_facts(instance, found, pointer);
-  if (!facts) return facts.error();
+  auto answer = look_up(instance, pointer);
+  if (!answer) return answer.error();
+  if (answer->found.memory) return info_of(answer->found);
+  const backend::PointerFacts* facts = &answer->facts;
   gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
   info.location_id = -1;
   info.device_ordinal = -1;
@@ -163,7 +185,7 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
     info.access = GPUMEM_ACCESS_UNKNOWN;
     return info;
   }
-  if (platform::probe(pointer, 1) == platform::Mapping::kNone) return info;
+  if (!is_readable(pointer)) return info;
   info.kind = GPUMEM_KIND_PAGEABLE;
   info.location = GPUMEM_LOCATION_HOST;
   info.host_pointer = const_cast<void*>(pointer);
@@ -177,18 +199,18 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
 Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   Device& device = device_object.device();
   Instance& instance = device_object.instance();
-  const Registry::Found found = instance.registry().find(address_of(pointer));
+  auto answer = look_up(instance, pointer);
+  if (!answer) return answer.error();
+  const Registry::Found& found = answer->found;
   if (found.memory) {
     const Memory& memory = *found.memory;
     GPUMEM_TRY(memory.reachable_by(device, false));
     if (memory.kind() != GPUMEM_KIND_DEVICE) GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
     return advance(memory.facts().device_pointer, found.offset);
   }
-  GPUMEM_TRY(outside_host_function());
-  auto facts = stranger_facts(instance, found, pointer);
-  if (!facts) return facts.error();
+  const backend::PointerFacts* facts = &answer->facts;
   if (facts->kind == GPUMEM_KIND_FOREIGN) return device.backend().foreign_device_pointer(pointer);
-  if (platform::probe(pointer, 1) == platform::Mapping::kNone) {
+  if (!is_readable(pointer)) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "no known memory is at %p", pointer);
   }
   GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));

@@ -238,8 +238,9 @@ uint64_t memory_available() {
   for (std::string folder = "/sys/fs/cgroup" + control_group();; folder.resize(folder.rfind('/'))) {
     const uint64_t limit = number_in(folder + "/memory.max", "");
     const uint64_t used = number_in(folder + "/memory.current", "");
-    if (limit != UINT64_MAX && used != UINT64_MAX)
-      available = std::min(available, limit - std::min(limit, used));
+    const uint64_t cached = number_in(folder + "/memory.stat", "file ");  // given up when memory is wanted
+    if (limit != UINT64_MAX && used != UINT64_MAX && cached != UINT64_MAX)
+      available = std::min(available, limit - std::min(limit, used - std::min(used, cached)));
     if (folder.size() <= std::strlen("/sys/fs/cgroup")) break;
   }
   return available;
