@@ -83,7 +83,7 @@ struct Answer {
 Result<Answer> look_up(Instance& instance, const void* pointer) {
   // While another thread creates memory, the driver may know an address a moment before the registry does. A
   // look at a time of calm is waited for, though not for ever: locking much memory takes seconds.
-  constexpr int kPatience = 100;
+  constexpr int kPatience = 500;
   for (int attempt = 0;; ++attempt) {
     const uint64_t begun = instance.creations_begun();
     const bool calm = !instance.creates_now();
@@ -103,7 +103,7 @@ Result<Answer> look_up(Instance& instance, const void* pointer) {
       answer.facts = *facts;
       return answer;
     }
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 

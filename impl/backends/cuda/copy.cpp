@@ -7,6 +7,7 @@
 #include "backends/cuda/parts.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 
 namespace gpumem::cuda {
 namespace {
@@ -131,6 +132,10 @@ uint64_t Stream::device_address(const backend::Operand& operand) {
 }
 
 Result<void> Stream::fill(const backend::FillRequest& request) {
+  if (request.destination.kind == GPUMEM_KIND_DEVICE) {
+    Device& home = static_cast<const Memory&>(*request.destination.memory).device();
+    if (&home != &device_) return fill_elsewhere(home, request);
+  }
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   const uint64_t destination = device_address(request.destination);
@@ -138,6 +143,30 @@ Result<void> Stream::fill(const backend::FillRequest& request) {
   // What the device cannot reach (pageable memory, and registered memory that is not mapped or not for this
   // device) is filled by the CPU when the stream comes to it.
   return launch(add_host_work([request] { fill_by_cpu(request); }));
+}
+
+// The driver fills only memory of the stream's own device (measured). So a stream over there does it, between
+// two events that put it into the order of this one; all three may be let go at once.
+Result<void> Stream::fill_elsewhere(Device& home, const backend::FillRequest& request) {
+  Stream there(home, true);
+  Event before(device_, nullptr, true);
+  Event after(home, nullptr, true);
+  const Cleanup let_go([&] {
+    (void)after.release();
+    (void)before.release();
+    (void)there.release();
+  });
+  GPUMEM_TRY(there.create(0));
+  GPUMEM_TRY(before.create(GPUMEM_EVENT_DISABLE_TIMING));
+  GPUMEM_TRY(after.create(GPUMEM_EVENT_DISABLE_TIMING));
+  GPUMEM_TRY(before.record(*this));
+  GPUMEM_TRY(there.wait_event(before));
+  GPUMEM_TRY(there.fill(request));
+  auto ordered = after.record(there);
+  if (ordered) ordered = wait_event(after);
+  // Work that this stream does not wait for must not outlive the call.
+  if (!ordered) (void)there.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  return ordered;
 }
 
 Result<void> Stream::fill_on_device(const backend::FillRequest& request, uint64_t destination) {

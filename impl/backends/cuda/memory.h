@@ -10,6 +10,8 @@ class Memory : public backend::Memory {
  public:
   explicit Memory(Device& device) : device_(device) {}
 
+  Device& device() const { return device_; }
+
   // Bytes from an offset up to where the driver sees another object. No driver call goes beyond (PIN-15).
   virtual uint64_t contiguous(uint64_t) const { return UINT64_MAX; }
   // Whether a device can use the device pointer.

@@ -140,7 +140,7 @@ Result<bool> Stream::synchronize(uint64_t timeout_ns) {
 }
 
 Result<void> Stream::release() {
-  if (!owned_) return {};
+  if (!owned_ || native_ == nullptr) return {};
   Scope scope(device_);
   GPUMEM_TRY(scope.entered_for_release());
   const Outcome outcome = device_.cu().StreamDestroy(native_);
@@ -203,7 +203,7 @@ Result<std::optional<float>> Event::elapsed_since(backend::Event& start) {
 }
 
 Result<void> Event::release() {
-  if (!owned_) return {};
+  if (!owned_ || native_ == nullptr) return {};
   Scope scope(device_);
   GPUMEM_TRY(scope.entered_for_release());
   const Outcome outcome = device_.cu().EventDestroy(native_);

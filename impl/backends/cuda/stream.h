@@ -34,6 +34,7 @@ class Stream final : public backend::Stream {
   Result<void> enqueue_copy(const backend::CopyRequest& request);
   Result<void> copy_during_call(const backend::CopyRequest& request);
   Result<void> fill_on_device(const backend::FillRequest& request, uint64_t destination);
+  Result<void> fill_elsewhere(Device& home, const backend::FillRequest& request);
   // The address at which this device writes to an operand; 0 if it has none.
   uint64_t device_address(const backend::Operand& operand);
   Result<void> launch(HostWork* work);

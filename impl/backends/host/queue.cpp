@@ -117,28 +117,20 @@ void Queues::stop() {
 }
 
 Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_natively) {
-  std::list<Worker> finished;
-  {
-    const Lock lock(shared_.mutex);
-    for (auto worker = workers_.begin(); worker != workers_.end();) {
-      const auto next = std::next(worker);
-      if (worker->finished) finished.splice(finished.end(), workers_, worker);
-      worker = next;
-    }
-  }
-  for (Worker& worker : finished)
-    worker.thread.join();
-
   GPUMEM_TRY(device.require_not_lost());
   GPUMEM_TRY(shared_.steps.take("pthread_create"));
   auto queue = std::make_shared<Queue>(shared_, device, made_natively);
   std::list<Worker> started(1);
-  Worker& worker = started.front();
-  worker.queue = queue;
-  worker.thread = platform::start_thread([this, &worker, queue] {
+  const auto worker = started.begin();
+  worker->queue = queue;
+  worker->thread = platform::start_thread([this, worker, queue] {
     queue->run();
+    std::list<Worker> ended;
     const Lock lock(shared_.mutex);
-    worker.finished = true;
+    if (shared_.closing) return;  // stop() joins
+    // The stream was destroyed before the backend: nobody is there to join.
+    ended.splice(ended.end(), workers_, worker);
+    worker->thread.detach();
   });
   const Lock lock(shared_.mutex);
   workers_.splice(workers_.end(), started);

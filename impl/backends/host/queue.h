@@ -81,7 +81,6 @@ class Queues {
   struct Worker {
     std::shared_ptr<Queue> queue;
     std::thread thread;
-    bool finished = false;
   };
 
   Shared& shared_;
