@@ -187,10 +187,11 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
   } catch (const std::bad_alloc&) {
     failure = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for the library's records; free some");
   } catch (const std::system_error& problem) {
-    failure =
-        make_error(problem.code().value() == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
-                   "the system refused a thread or lock: %s", problem.what())
-            .from_native(GPUMEM_NATIVE_ERRNO, problem.code().value(), "", "pthread_create");
+    const int code = problem.code().value();
+    const char* const name = strerrorname_np(code);
+    failure = make_error(code == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
+                         "the system refused a thread or lock: %s", problem.what())
+                  .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
   } catch (...) {
     failure = make_error(GPUMEM_ERROR_INTERNAL, "an unexpected exception; please report it");
   }

@@ -75,7 +75,6 @@ gpumem_status gpumem_memory_create(gpumem_device device, const gpumem_memory_des
     auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_memory, "out_memory");
     const gpumem_memory_desc given = decode.input(desc, "desc");
-    GPUMEM_TRY(decode.done());
     const backend::MemoryRequest request = decode_request(decode, given);
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());

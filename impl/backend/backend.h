@@ -159,7 +159,17 @@ struct Capability {
   Status status = GPUMEM_SUCCESS;  // what a call that needs it gets; not success exactly when a TRI is NO
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
   int32_t native_code = 0;
+  const char* native_name = "";  // texts behind pointers are constants
+  const char* entry_point = "";
   char reason[256] = "";
+
+  // What the driver or the system said.
+  void set_native(const Error& error) {
+    native_domain = error.native_domain;
+    native_code = error.native_code;
+    native_name = error.native_name;
+    entry_point = error.entry_point;
+  }
 };
 
 class Device {
@@ -174,6 +184,8 @@ class Device {
   virtual Result<std::shared_ptr<Memory>> create_memory(const MemoryRequest& request) = 0;
   virtual Result<std::shared_ptr<Stream>> create_stream(int32_t priority) = 0;
   virtual Result<std::shared_ptr<Stream>> wrap_stream(void* native) = 0;
+  // Waits until the work of streams that were released with work pending is complete.
+  virtual Result<void> await_released_streams() = 0;
   virtual Result<std::shared_ptr<Event>> create_event(gpumem_event_flags flags) = 0;
   virtual Result<std::shared_ptr<Event>> wrap_event(void* native, gpumem_event_flags flags) = 0;
 

@@ -12,11 +12,17 @@
 namespace gpumem::core {
 namespace {
 
-// Two rectangles with one pitch may lie in one another's gaps.
-bool interleaved(const CopyArguments& arguments, uint64_t distance) {
-  if (arguments.height == 1 || arguments.destination_pitch != arguments.source_pitch) return false;
-  const uint64_t shift = distance % arguments.destination_pitch;
-  return shift >= arguments.width && shift <= arguments.destination_pitch - arguments.width;
+// Whether a row of the destination and one of the source have a byte in common: rectangles may lie in one
+// another's gaps.
+bool rows_meet(const CopyArguments& arguments, uint64_t to, uint64_t from) {
+  const uint64_t width = arguments.width;
+  for (uint64_t row = 0; row < arguments.height; ++row) {
+    const uint64_t first = to + row * arguments.destination_pitch;
+    // The only row of the source that may reach in is the first one that ends behind this byte.
+    const uint64_t other = first < from + width ? 0 : (first - from - width) / arguments.source_pitch + 1;
+    if (other < arguments.height && from + other * arguments.source_pitch < first + width) return true;
+  }
+  return false;
 }
 
 // Whether the ranges have a byte in common, as addresses or under two addresses of one memory (UVA-9).
@@ -27,7 +33,7 @@ bool overlap(const CopyArguments& arguments, const FoundOperand& destination, co
   const uint64_t from = own ? source.operand.offset : address_of(arguments.source);
   const uint64_t distance = to > from ? to - from : from - to;
   if (distance >= (to > from ? arguments.source_extent : arguments.destination_extent)) return false;
-  return !interleaved(arguments, distance);
+  return rows_meet(arguments, to, from);
 }
 
 Result<void> check_direction(gpumem_direction direction, const FoundOperand& destination,

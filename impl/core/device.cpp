@@ -92,11 +92,9 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
 Result<void> Device::need(gpumem_capability capability) {
   const backend::Capability answer = this->capability(capability);
   if (answer.value != GPUMEM_CAPABILITY_NO) return {};
-  Error error = make_error(answer.status, "device %u cannot do this, %s is NO: %s", ordinal(),
-                           capability_name(capability), answer.reason);
-  error.native_domain = answer.native_domain;
-  error.native_code = answer.native_code;
-  return error;
+  return make_error(answer.status, "device %u cannot do this, %s is NO: %s", ordinal(),
+                    capability_name(capability), answer.reason)
+      .from_native(answer.native_domain, answer.native_code, answer.native_name, answer.entry_point);
 }
 
 Result<void> Device::enable_peer_access(Device& peer) {

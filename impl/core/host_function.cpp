@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "core/backends.h"
+#include "platform/fork.h"
 
 namespace gpumem::core {
 namespace {
@@ -39,15 +40,12 @@ struct All {
   std::list<Pending> pending;
 };
 
-All& all() {
-  static auto* const instance = new All;  // never destroyed: functions may run while the process exits
-  return *instance;
-}
+constinit platform::PerProcess<All> all;
 
 }  // namespace
 
 Pending* add(const Instance* owner, gpumem_host_function function, void* user_data) {
-  All& functions = all();
+  All& functions = all.get();
   std::lock_guard lock(functions.mutex);
   Pending& pending = functions.pending.emplace_front(Pending{owner, function, user_data, {}});
   pending.self = functions.pending.begin();
@@ -55,13 +53,13 @@ Pending* add(const Instance* owner, gpumem_host_function function, void* user_da
 }
 
 void remove(Pending* pending) noexcept {
-  All& functions = all();
+  All& functions = all.get();
   std::lock_guard lock(functions.mutex);
   functions.pending.erase(pending->self);
 }
 
 void forget(const Instance* owner) noexcept {
-  All& functions = all();
+  All& functions = all.get();
   std::lock_guard lock(functions.mutex);
   functions.pending.remove_if([&](const Pending& pending) { return pending.owner == owner; });
 }

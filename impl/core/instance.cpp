@@ -93,8 +93,14 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
 
 namespace {
 
-std::string describe(const Object& object) {
-  char line[256];
+// Without allocation, because what could not be destroyed is described as well.
+struct Line {
+  char text[256];
+};
+
+Line describe(const Object& object) {
+  Line result;
+  auto& line = result.text;
   const auto named = [](const std::string& name) { return name.empty() ? "(no name)" : name.c_str(); };
   if (object.type() == Type::kMemory) {
     const auto& memory = static_cast<const Memory&>(object);
@@ -112,7 +118,7 @@ std::string describe(const Object& object) {
     std::snprintf(line, sizeof line, "event %s: device %u%s", named(event.name()), event.device().ordinal(),
                   event.wrapped() ? ", adopted" : "");
   }
-  return line;
+  return result;
 }
 
 }  // namespace
@@ -128,7 +134,7 @@ std::string Instance::report(uint64_t most) const {
       break;
     }
     if (lines++ != 0) text += '\n';
-    text += describe(*object);
+    text += describe(*object).text;
   }
   return text;
 }
@@ -192,6 +198,12 @@ void Instance::destroy_objects() noexcept {
       log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", done.error().message);
     }
   }
+  for (const auto& device : devices_) {
+    if (auto done = device->backend().await_released_streams(); !done) {
+      log(GPUMEM_LOG_WARNING, "a destroyed stream could not be waited for at close: %s",
+          done.error().message);
+    }
+  }
   const auto destroy_all = [&](Type type, Result<void> (*destroy)(Object&)) {
     Object* next = nullptr;
     for (Object* object = objects_.first(); object != nullptr; object = next) {
@@ -201,8 +213,11 @@ void Instance::destroy_objects() noexcept {
       if (!held) continue;
       handles::end(*object, End::kClosed);
       handles::wait_for_others(*object);
-      if (auto done = destroy(*object); !done) {
-        log(GPUMEM_LOG_ERROR, "%s could not be destroyed at close: %s", describe(*object).c_str(),
+      auto done = destroy(*object);
+      // A release may be told of what went wrong before it; the next one succeeds then.
+      if (!done) done = destroy(*object);
+      if (!done) {
+        log(GPUMEM_LOG_ERROR, "%s could not be destroyed at close: %s", describe(*object).text,
             done.error().message);
         remove_object(*object);
       }

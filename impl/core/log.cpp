@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 
 #include "platform/fork.h"
@@ -61,11 +62,16 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   va_start(arguments, format);
   std::vsnprintf(line, sizeof line, format, arguments);
   va_end(arguments);
-  Listener& target = listener();
-  std::shared_lock lock(target.mutex);
-  if (target.function == nullptr) return;
+  Listener* target = nullptr;
+  try {
+    target = &listener();
+  } catch (const std::bad_alloc&) {
+    return;  // a forked child that has no memory for a listener of its own says nothing
+  }
+  std::shared_lock lock(target->mutex);
+  if (target->function == nullptr) return;
   delivering = true;
-  target.function(target.user_data, level, line);
+  target->function(target->user_data, level, line);
   delivering = false;
 }
 

@@ -123,8 +123,8 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
   Device& device = device_object->device();
   const backend::MemoryRequest asked = request;
 
-  GPUMEM_TRY(device.usable());
-  GPUMEM_TRY(outside_host_function());
+  const auto usable = device.usable();
+  if (usable) GPUMEM_TRY(outside_host_function());
   const auto open = instance.stay_open();
   GPUMEM_TRY(instance.check_open());
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
@@ -147,13 +147,17 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
     gpumem_kind other = GPUMEM_KIND_UNKNOWN;
     if (!instance.registry().insert_unless_overlap(host_node, registered_base, request.size, memory.get(),
                                                    &other)) {
-      return range_taken(other);
+      // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
+      const Error taken = range_taken(other);
+      if (taken.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
+      return taken;
     }
   }
   Cleanup undo_registry([&] {
     if (registers) instance.registry().erase(registered_base, memory.get());
   });
   if (registers) GPUMEM_TRY(check_not_foreign_device_memory(instance, request));
+  GPUMEM_TRY(usable);
   GPUMEM_TRY(settle_flags(device, request));
 
   const bool pins = request.kind != GPUMEM_KIND_DEVICE;

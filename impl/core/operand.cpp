@@ -136,7 +136,8 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   if (found.in_transition && found.transition_kind != GPUMEM_KIND_REGISTERED) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", what);
   }
-  if (!found.in_transition && instance.registry().overlaps(first, size)) {
+  // Where nothing is, it does not matter what lies behind (COM-17).
+  if (!found.in_transition && instance.registry().overlaps(first, size) && is_readable(address)) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
@@ -205,7 +206,9 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   if (found.memory) {
     const Memory& memory = *found.memory;
     GPUMEM_TRY(memory.reachable_by(device, false));
-    if (memory.kind() != GPUMEM_KIND_DEVICE) GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
+    // The registry answers also after a device was lost, when every capability is a NO (COM-18).
+    if (memory.kind() != GPUMEM_KIND_DEVICE && device.usable())
+      GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
     return advance(memory.facts().device_pointer, found.offset);
   }
   const backend::PointerFacts* facts = &answer->facts;

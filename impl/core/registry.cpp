@@ -23,6 +23,12 @@ bool Registry::insert_unless_overlap(Node& node, uint64_t base, uint64_t size, M
   const auto found = first_overlap(base, size);
   if (found != map_.end()) {
     *other = found->second.memory->kind();
+    // Memory that can never be registered counts before memory that is pinned already (COM-17).
+    for (auto next = found; next != map_.end() && (next->first < base || next->first - base < size); ++next) {
+      if (!next->second.leaving && next->second.memory->kind() == GPUMEM_KIND_DEVICE) {
+        *other = GPUMEM_KIND_DEVICE;
+      }
+    }
     return false;
   }
   map_.erase(base);

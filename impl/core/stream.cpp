@@ -127,16 +127,25 @@ struct ValueWord {
   Ref<Memory> memory;
 };
 
+// Refuses memory that no word can lie in.
+Result<void> check_kind(const FoundOperand& found) {
+  if (found.memory && found.memory->facts().device_pointer != nullptr) return {};
+  return make_error(GPUMEM_ERROR_WRONG_KIND,
+                    "the word lies in %s memory without a device pointer of this instance; use pinned, "
+                    "device or mapped registered memory",
+                    kind_name(found.operand.kind));
+}
+
 // The word that a value write or wait acts on (STR-17).
 Result<ValueWord> find_word(Stream& stream, void* address, uint32_t value_size, bool write) {
   auto found = find_operand(stream.instance(), address, value_size, "the word");
-  if (!found) return found.error();
-  if (!found->memory || found->memory->facts().device_pointer == nullptr) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND,
-                      "the word lies in %s memory without a device pointer of this instance; use pinned, "
-                      "device or mapped registered memory",
-                      kind_name(found->operand.kind));
+  if (!found) {
+    // That the memory is of the wrong kind comes before that the word leaves it (COM-17).
+    if (auto first = find_operand(stream.instance(), address, 1, "the word")) GPUMEM_TRY(check_kind(*first));
+    return found.error();
   }
+  GPUMEM_TRY(check_kind(*found));
+  if (found->operand.on_device) GPUMEM_TRY(found->memory->device().usable());
   GPUMEM_TRY(stream.usable());
   GPUMEM_TRY(found->memory->reachable_by(stream.device(), write));
   if (found->memory->kind() == GPUMEM_KIND_DEVICE && &found->memory->device() != &stream.device() &&

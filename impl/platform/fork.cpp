@@ -15,21 +15,27 @@ constinit std::atomic<uint32_t> last_epoch{0};
 // The word lives in a page that the kernel clears in every forked child, however the fork was made.
 constinit std::atomic<std::atomic<uint32_t>*> epoch_word{nullptr};
 
+// Stands in for it once there was none (no memory, or Linux before 4.14). A page that came later would give
+// this process a second epoch.
+constinit std::atomic<uint32_t> no_word{0};
+
+std::atomic<uint32_t>* keep(std::atomic<uint32_t>* word) {
+  std::atomic<uint32_t>* expected = nullptr;
+  return epoch_word.compare_exchange_strong(expected, word) ? word : expected;
+}
+
 std::atomic<uint32_t>* map_epoch_word() {
   const auto size = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   void* page = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return nullptr;
+  if (page == MAP_FAILED) return keep(&no_word);
   if (madvise(page, size, MADV_WIPEONFORK) != 0) {
     munmap(page, size);
-    return nullptr;
+    return keep(&no_word);
   }
-  auto* word = new (page) std::atomic<uint32_t>(0);
-  std::atomic<uint32_t>* expected = nullptr;
-  if (!epoch_word.compare_exchange_strong(expected, word)) {
-    munmap(page, size);
-    return expected;
-  }
-  return word;
+  auto* const word = new (page) std::atomic<uint32_t>(0);
+  auto* const kept = keep(word);
+  if (kept != word) munmap(page, size);  // another thread was faster
+  return kept;
 }
 
 }  // namespace
@@ -37,9 +43,8 @@ std::atomic<uint32_t>* map_epoch_word() {
 uint32_t process_epoch() {
   std::atomic<uint32_t>* word = epoch_word.load(std::memory_order_acquire);
   if (word == nullptr) word = map_epoch_word();
-  // Without such a page (no memory, or Linux before 4.14) the process id serves as well; it only costs a
-  // system call.
-  if (word == nullptr) return static_cast<uint32_t>(getpid());
+  // The process id serves as well; it only costs a system call.
+  if (word == &no_word) return static_cast<uint32_t>(getpid());
   uint32_t epoch = word->load(std::memory_order_relaxed);
   if (epoch != 0) return epoch;
   const uint32_t next = last_epoch.fetch_add(1) + 1;

@@ -36,12 +36,12 @@ namespace {
 constexpr uint64_t kWordSize = 8;
 
 // The kernel does the access, so that a fault comes back as an error. It reads the signal set before it
-// refuses the unknown operation.
+// refuses the unknown operation. The word at 0 would mean no signal set; its neighbour stands for it.
 bool word_readable(uint64_t address) {
   constexpr int kUnknownOperation = -1;
-  syscall(SYS_rt_sigprocmask, kUnknownOperation, pointer_to(round_down(address, kWordSize)), nullptr,
-          kWordSize);
-  return errno != EFAULT;
+  const uint64_t word = std::max(round_down(address, kWordSize), kWordSize);
+  return syscall(SYS_rt_sigprocmask, kUnknownOperation, pointer_to(word), nullptr, kWordSize) != 0 &&
+         errno != EFAULT;
 }
 
 // Lets the kernel write a word atomically with what it contains. Nobody waits for the other word, and a
@@ -277,7 +277,8 @@ bool mapped(const void* address, uint64_t size) {
   uint64_t step = 0;
   for (uint64_t at = round_down(address_of(address), page); at < end; at += step) {
     step = std::min(end - at, sizeof present * page);
-    if (mincore(pointer_to(at), step, present) != 0) return false;
+    // The kernel may also lack memory to answer; then what uses the pages finds out.
+    if (mincore(pointer_to(at), step, present) != 0 && errno != EAGAIN) return false;
   }
   return true;
 }

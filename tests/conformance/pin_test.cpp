@@ -456,6 +456,17 @@ TEST_F(Pin, pin_12_neighbours_on_one_page) {
   }
 }
 
+// That device memory is in the way comes before what is registered already (COM-17).
+TEST_F(Pin, pin_13_a_range_over_registered_and_device_memory) {
+  alignas(4096) static uint8_t mine[4096];  // lies below what is mapped
+  const Memory registered = register_memory(device_, mine, sizeof mine);
+  const Memory far = alloc_device(device_, sizeof mine);
+  ASSERT_LT(mine, far.device());
+  const auto size = static_cast<uint64_t>(far.device() - mine) + 1;
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, try_register(mine, size));
+  EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(mine, size - 1));
+}
+
 TEST_F(Pin, pin_13_other_memory_cannot_be_registered) {
   const Memory memory = alloc_device(device_, kMiB);
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, try_register(memory.device(), kMiB));

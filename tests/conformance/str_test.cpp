@@ -269,6 +269,42 @@ TEST_F(Conformance, str_5) {
   EXPECT_EQ(std::count(memory.host() + 1, memory.host() + kSize, 6), static_cast<std::ptrdiff_t>(kSize - 1));
 }
 
+// The work goes on in memory of the instance, which must therefore outlive it.
+TEST_F(Conformance, str_5_work_of_a_destroyed_stream_is_complete_when_closed_by_force) {
+  Pages mine(kSize);
+  std::memset(mine.get(), 0, kSize);
+  Instance other = open_instance();
+  const gpumem_device device = other.device(0);
+  Memory device_memory = alloc_device(device, kSize);
+  void* const source = device_memory.device();
+  Memory registered = register_memory(device, mine.get(), kSize);
+  // Left to close().
+  device_memory.release();
+  registered.release();
+
+  Gate gate;
+  Stream stream = create_stream(device);
+  gate.hold(stream);
+  EXPECT_OK(gpumem_fill(other, stream, source, kSize, 6, 1, why()));
+  EXPECT_OK(gpumem_copy(other, stream, mine.get(), source, kSize, nullptr, why()));
+  gate.wait_until_reached();
+  stream.destroy();
+  EXPECT_EQ(mine.get()[0], 0);
+
+  std::atomic<bool> closing{false};
+  std::thread opener([&] {
+    while (!closing)
+      std::this_thread::yield();
+    // Most likely close() is on its way by now; it must come to the same end if it is not.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.open();
+  });
+  closing = true;
+  EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
+  opener.join();
+  EXPECT_EQ(std::count(mine.get(), mine.get() + kSize, 6), static_cast<std::ptrdiff_t>(kSize));
+}
+
 // ---- STR-6 ----
 
 TEST_F(Conformance, str_6) {

@@ -430,7 +430,9 @@ TEST_F(HostStreamTest, ThreadsEndWithTheirStreams) {
     std::this_thread::yield();
   stream_.reset();
   close();
-  EXPECT_LT(threads(), before);
+  // Its thread is joined; the kernel may list it for a moment more.
+  while (threads() >= before)
+    std::this_thread::yield();
 }
 
 TEST_F(HostStreamTest, ClosingRunsWhatIsPendingButWaitsForNoValue) {

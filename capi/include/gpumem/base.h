@@ -10,9 +10,13 @@
  * field; reserved fields are 0. Anything else is #GPUMEM_ERROR_INVALID_ARGUMENT.
  * - **Handles** are values, not addresses. A handle that is NULL, forged or of another type gets
  *   #GPUMEM_ERROR_INVALID_ARGUMENT, one that was destroyed #GPUMEM_ERROR_STALE_HANDLE, one of a closed
- * instance #GPUMEM_ERROR_CLOSED, and one that a forked child inherited #GPUMEM_ERROR_FORKED. These four can
- * come from every function that takes a handle and are not repeated at each (`\handles` stands for them).
+ * instance #GPUMEM_ERROR_CLOSED (#GPUMEM_ERROR_STALE_HANDLE once many new objects were made), and one that a
+ * forked child inherited #GPUMEM_ERROR_FORKED. These four can come from every function that takes a handle and are not repeated at each (`\handles` stands for them).
  * Destroying NULL does nothing and succeeds.
+ * - **Failures from below.** A function that asks the driver or the system, or keeps a record, can also fail for
+ * a reason that it cannot foresee: #GPUMEM_ERROR_OUT_OF_HOST_MEMORY, #GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+ * #GPUMEM_ERROR_DEVICE_LOST or #GPUMEM_ERROR_INTERNAL, with the native code. These are listed at a function
+ * only where they mean something of their own.
  * - **Outputs** (`out_...`) are written on success only. The one exception is the last parameter, `error`.
  * - **error** may be NULL. Otherwise it is filled by the call, on success too (see gpumem_error).
  * - **Sizes, counts and offsets** are unsigned 64-bit numbers of bytes unless the name says otherwise. A size

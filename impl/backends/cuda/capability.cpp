@@ -2,6 +2,7 @@
 // What a device can do: asked by attribute and, where one is possible, proved by a trial that leaves nothing
 // behind (COM-21).
 #include "backends/cuda/memory.h"
+#include "base/cleanup.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 
@@ -35,8 +36,7 @@ Capability failed(const Error& error, gpumem_capability_source source) {
   Capability result =
       answer(GPUMEM_CAPABILITY_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
   result.status = error.status;
-  result.native_domain = error.native_domain;
-  result.native_code = error.native_code;
+  result.set_native(error);
   return result;
 }
 
@@ -49,11 +49,14 @@ Capability by_attribute(Device& device, CUdevice_attribute number, const char* n
 #define GPUMEM_BY_ATTRIBUTE(name) by_attribute(*this, CU_DEVICE_ATTRIBUTE_##name, #name)
 
 Capability try_memory(Device& device, const backend::MemoryRequest& request, const char* what) {
+  Scope scope(device);  // around both, so that what could be made can also be given back
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
   auto memory = device.create_memory(request);
   if (!memory) return failed(memory.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  if (auto released = (*memory)->release(); !released) {
-    return failed(released.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  }
+  // Nobody else will give it back, and a release may be told of what went wrong before it.
+  auto released = (*memory)->release();
+  if (!released) released = (*memory)->release();
+  if (!released) return failed(released.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
   return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s worked", what);
 }
 
@@ -73,9 +76,8 @@ Capability try_register(Device& device) {
   request.kind = GPUMEM_KIND_REGISTERED;
   request.size = page;
   request.host_pointer = *mapping;
-  Capability result = try_memory(device, request, "registering a page");
-  platform::unmap(*mapping, page);
-  return result;
+  const Cleanup unmap([&] { platform::unmap(*mapping, page); });
+  return try_memory(device, request, "registering a page");
 }
 
 Capability try_numa(Device& device) {
@@ -115,10 +117,13 @@ Capability Device::try_peer_access(Device& peer) {
                   peer.facts().ordinal);
   }
   const std::lock_guard lock(peers_);
+  Scope scope(*this);
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
   auto enabled = enable_peer_access_locked(peer);
   if (!enabled) return failed(enabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
   if (*enabled) {
     auto disabled = disable_peer_access_locked(peer);
+    if (!disabled) disabled = disable_peer_access_locked(peer);
     if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
   }
   return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s",
@@ -175,7 +180,8 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_HOST_ATOMICS: {
       Capability full = GPUMEM_BY_ATTRIBUTE(HOST_NATIVE_ATOMIC_SUPPORTED);
       auto some = attribute(CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED);
-      if (some.ok() && *some != 0) {
+      if (!some) return failed(some.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+      if (*some != 0) {
         return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
                       "the link to the host supports only some of the atomics");
       }
@@ -202,7 +208,12 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_WAIT_VALUE_NOR);
     case GPUMEM_CAPABILITY_COPY_ENGINES: {
       auto engines = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
-      return amount(GPUMEM_CAPABILITY_TYPE_INT, engines.ok() ? static_cast<uint64_t>(*engines) : 0,
+      if (!engines) {
+        Capability unknown = failed(engines.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+        unknown.type = GPUMEM_CAPABILITY_TYPE_INT;
+        return unknown;
+      }
+      return amount(GPUMEM_CAPABILITY_TYPE_INT, static_cast<uint64_t>(*engines),
                     GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
                     "the driver's answer for the attribute ASYNC_ENGINE_COUNT");
     }

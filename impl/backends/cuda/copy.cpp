@@ -154,7 +154,7 @@ Result<void> Stream::fill_elsewhere(Device& home, const backend::FillRequest& re
   const Cleanup let_go([&] {
     (void)after.release();
     (void)before.release();
-    (void)there.release();
+    (void)there.destroy();  // this stream waits for its work
   });
   GPUMEM_TRY(there.create(0));
   GPUMEM_TRY(before.create(GPUMEM_EVENT_DISABLE_TIMING));

@@ -12,7 +12,7 @@
 namespace gpumem::cuda {
 
 Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
-    : cu_(cu), all_(all), handle_(all[ordinal]) {
+    : cu_(cu), all_(all), handle_(all[ordinal]), maybe_off_(all.size()) {
   facts_.ordinal = ordinal;
 }
 
@@ -175,6 +175,7 @@ Result<bool> Device::enable_peer_access_locked(Device& peer) {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered());
   const Outcome outcome = cu_.CtxEnablePeerAccess(peer.context_, 0);
+  maybe_off_[peer.facts_.ordinal] = false;
   if (outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return false;
   GPUMEM_TRY(check(outcome, Place::kDevice, "device %u cannot be given access to the memory of device %u",
                    facts_.ordinal, peer.facts_.ordinal));
@@ -184,7 +185,12 @@ Result<bool> Device::enable_peer_access_locked(Device& peer) {
 Result<void> Device::disable_peer_access_locked(Device& peer) {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered());
-  return check(cu_.CtxDisablePeerAccess(peer.context_), Place::kDevice,
+  const Outcome outcome = cu_.CtxDisablePeerAccess(peer.context_);
+  // An earlier try may have done it and been told of something else.
+  const bool tried = maybe_off_[peer.facts_.ordinal];
+  maybe_off_[peer.facts_.ordinal] = !outcome.ok();
+  if (tried && outcome.code == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) return {};
+  return check(outcome, Place::kDevice,
                "access of device %u to the memory of device %u cannot be switched off", facts_.ordinal,
                peer.facts_.ordinal);
 }

@@ -40,6 +40,9 @@ class Device final : public backend::Device {
   };
   const Traits& traits() const { return traits_; }
 
+  // Keeps what await_released_streams() waits for. The context must be current.
+  void remember_work(CUstream stream);
+
   // Success, or the error of a failed call of this device; a sticky code loses the device.
   [[gnu::format(printf, 4, 5)]] Result<void> check(const Outcome& outcome, Place place, const char* format,
                                                    ...);
@@ -51,6 +54,7 @@ class Device final : public backend::Device {
   Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
   Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
+  Result<void> await_released_streams() override;
   Result<std::shared_ptr<backend::Event>> create_event(gpumem_event_flags flags) override;
   Result<std::shared_ptr<backend::Event>> wrap_event(void* native, gpumem_event_flags flags) override;
   Result<void*> foreign_device_pointer(const void* pointer) override;
@@ -76,18 +80,28 @@ class Device final : public backend::Device {
   bool retained_ = false;
   Traits traits_;
   std::atomic<bool> lost_{false};
-  std::mutex peers_;  // so that a trial of peer access never undoes an enable
+  std::mutex released_mutex_;
+  std::vector<CUevent> released_;  // recorded where a stream ended that was released with work pending
+  std::mutex peers_;               // so that a trial of peer access never undoes an enable
+  std::vector<bool> maybe_off_;    // by ordinal: switching the access off has failed; guarded by peers_
 };
 
 // Makes the device's context current for a scope, and the caller's again at its end (COM-9). Meanwhile the
 // thread is relaxed about captures: otherwise an allocation would spoil the capture of any stream (COM-22).
+// A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
 class Scope {
  public:
-  explicit Scope(Device& device) : device_(device), pushed_(device.cu().CtxPushCurrent(device.context())) {
+  explicit Scope(Device& device) : device_(device), outer_(entered_), within_(entered_ == &device) {
+    if (within_) return;
+    pushed_ = device_.cu().CtxPushCurrent(device_.context());
     device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
+    entered_ = pushed_.ok() ? &device_ : nullptr;
   }
   ~Scope() {
-    device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
+    if (within_) return;
+    entered_ = outer_;
+    if (capture_mode_ != CU_STREAM_CAPTURE_MODE_RELAXED)
+      device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
     CUcontext popped = nullptr;
     if (pushed_.ok()) device_.cu().CtxPopCurrent(&popped);
   }
@@ -106,9 +120,13 @@ class Scope {
   }
 
  private:
+  static inline thread_local const Device* entered_ = nullptr;  // of this thread, innermost
+
   Device& device_;
+  const Device* const outer_;
+  const bool within_;
   CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the other one of the two
-  const Outcome pushed_;
+  Outcome pushed_;
 };
 
 // Whether the driver has refused a call before it did anything. A release that fails otherwise was done all

@@ -49,10 +49,18 @@ class Symbols {
     CUdriverProcAddressQueryResult status = CU_GET_PROC_ADDRESS_SUCCESS;
     const CUresult code = get_ != nullptr ? get_(name, &function, version, kFlags, &status)
                                           : older_get_(name, &function, version, kFlags);
-    return code == CUDA_SUCCESS ? function : nullptr;
+    if (code == CUDA_SUCCESS) return function;
+    const bool absent =
+        code == CUDA_ERROR_NOT_FOUND || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
+    if (!absent && failure_.ok()) failure_ = {code, "cuGetProcAddress", false};
+    return nullptr;
   }
 
+  // The first look-up that failed without saying that there is no such variant.
+  const Outcome& failure() const { return failure_; }
+
  private:
+  mutable Outcome failure_;
   void* library_;
   PFN_cuGetProcAddress_v12000 get_;
   PFN_cuGetProcAddress_v11030 older_get_;
@@ -95,6 +103,9 @@ Result<std::unique_ptr<Driver>> resolve(void* library) {
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_FILL, GPUMEM_CUDA_FILL)
   GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_FILL)
 #undef GPUMEM_CUDA_FILL
+  if (!symbols.failure().ok()) {
+    return error_of(symbols.failure(), Place::kHost, "the CUDA driver does not hand out its entry points");
+  }
 #define GPUMEM_CUDA_REQUIRE(name, since, suffix)                            \
   if (driver->name.function == nullptr) {                                   \
     return error_of({CUDA_ERROR_NOT_FOUND, "cu" #name, true}, Place::kHost, \

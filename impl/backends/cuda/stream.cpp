@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/cleanup.h"
+
 namespace gpumem::cuda {
 namespace {
 
@@ -43,7 +45,10 @@ Result<void> Stream::create(int32_t priority) {
                            Place::kDevice, "no stream can be created on device %u", device_.facts().ordinal));
   auto known = device_.check(cu.StreamGetPriority(native_, &priority_), Place::kDevice,
                              "the stream does not tell its priority");
-  if (!known) cu.StreamDestroy(native_);
+  if (!known) {
+    cu.StreamDestroy(native_);
+    native_ = nullptr;
+  }
   return known;
 }
 
@@ -141,8 +146,14 @@ Result<bool> Stream::synchronize(uint64_t timeout_ns) {
 
 Result<void> Stream::release() {
   if (!owned_ || native_ == nullptr) return {};
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered_for_release());
+  const Scope scope(device_);  // tried in any case: a stream knows its context
+  device_.remember_work(native_);
+  return destroy();
+}
+
+Result<void> Stream::destroy() {
+  if (!owned_ || native_ == nullptr) return {};
+  const Scope scope(device_);
   const Outcome outcome = device_.cu().StreamDestroy(native_);
   owned_ = refused(outcome);
   return device_.check_release(outcome, "the stream cannot be destroyed");
@@ -204,11 +215,47 @@ Result<std::optional<float>> Event::elapsed_since(backend::Event& start) {
 
 Result<void> Event::release() {
   if (!owned_ || native_ == nullptr) return {};
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered_for_release());
+  const Scope scope(device_);  // tried in any case: an event knows its context
   const Outcome outcome = device_.cu().EventDestroy(native_);
   owned_ = refused(outcome);
   return device_.check_release(outcome, "the event cannot be destroyed");
+}
+
+// ---- streams that are gone before their work ----
+
+void Device::remember_work(CUstream stream) {
+  if (cu_.StreamQuery(stream).code != CUDA_ERROR_NOT_READY) return;
+  CUevent event = nullptr;
+  if (!cu_.EventCreate(&event, CU_EVENT_DISABLE_TIMING).ok()) return;
+  Cleanup undo([&] { cu_.EventDestroy(event); });
+  if (!cu_.EventRecord(event, stream).ok()) return;
+  const std::lock_guard lock(released_mutex_);
+  std::erase_if(released_, [&](CUevent earlier) {
+    return cu_.EventQuery(earlier).ok() && cu_.EventDestroy(earlier).ok();
+  });
+  try {
+    released_.push_back(event);
+    undo.dismiss();
+  } catch (const std::bad_alloc&) {
+    // Then it is not waited for: a stream is destroyed in any case.
+  }
+}
+
+Result<void> Device::await_released_streams() {
+  Scope scope(*this);
+  GPUMEM_TRY(scope.entered_for_release());
+  const std::lock_guard lock(released_mutex_);
+  Result<void> result;
+  for (const CUevent event : released_) {
+    if (!lost()) {
+      auto waited =
+          check(cu_.EventSynchronize(event), Place::kDevice, "work of a destroyed stream is not complete");
+      if (!waited) result = waited;
+    }
+    (void)check_release(cu_.EventDestroy(event), "an event of the library cannot be destroyed");
+  }
+  released_.clear();
+  return result;
 }
 
 // ---- their making ----

@@ -30,6 +30,8 @@ class Stream final : public backend::Stream {
   Result<void> release() override;
 
  private:
+  // Without a thought of its work.
+  Result<void> destroy();
   Result<bool> query_entered();
   Result<void> enqueue_copy(const backend::CopyRequest& request);
   Result<void> copy_during_call(const backend::CopyRequest& request);

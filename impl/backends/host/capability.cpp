@@ -48,8 +48,7 @@ Capability by_option(bool yes, const char* reason) {
 Capability refused(const Error& error, gpumem_capability_source source) {
   Capability answer = tri(GPUMEM_CAPABILITY_NO, source, error.message);
   answer.status = error.status;
-  answer.native_domain = error.native_domain;
-  answer.native_code = error.native_code;
+  answer.set_native(error);
   return answer;
 }
 
@@ -78,11 +77,14 @@ Capability page_locked(const Options& options) {
   }
   const auto locked = try_page(platform::lock);
   if (locked) return tri(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "mlock of one page worked");
+  // A lack of memory for the trial says nothing about the limits.
+  if (locked.error().status != GPUMEM_ERROR_LIMIT_EXCEEDED) {
+    return refused(locked.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  }
   Capability answer =
       make(GPUMEM_CAPABILITY_TYPE_TRI, GPUMEM_CAPABILITY_EMULATED, GPUMEM_CAPABILITY_FROM_TRIAL,
            "memory stays pageable, because mlock of one page failed: %s", locked.error().message);
-  answer.native_domain = locked.error().native_domain;
-  answer.native_code = locked.error().native_code;
+  answer.set_native(locked.error());
   return answer;
 }
 

@@ -82,11 +82,11 @@ class Clock {
   std::vector<Entry> entries_;
 };
 
-// A point of a stream, and all that is ordered before it.
+// A point of a stream, and all that is ordered before it; shared, so that waiting needs no memory.
 struct Mark {
   std::shared_ptr<Timeline> timeline;
   uint64_t number = 0;
-  Clock before;
+  std::shared_ptr<const Clock> before;  // null if nothing is
 };
 
 }  // namespace gpumem::host

@@ -73,6 +73,11 @@ Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t prior
   return std::shared_ptr<backend::Stream>(stream);
 }
 
+Result<void> HostDevice::await_released_streams() {
+  queues_.await_retired(*this);
+  return {};
+}
+
 Result<std::shared_ptr<backend::Stream>> HostDevice::wrap_stream(void* native) {
   const CurrentDevice current(facts_.ordinal);
   GPUMEM_TRY(require_not_lost());

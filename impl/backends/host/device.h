@@ -20,6 +20,7 @@ class HostDevice final : public backend::Device {
   Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
   Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
+  Result<void> await_released_streams() override;
   Result<std::shared_ptr<backend::Event>> create_event(gpumem_event_flags flags) override;
   Result<std::shared_ptr<backend::Event>> wrap_event(void* native, gpumem_event_flags flags) override;
   Result<void*> foreign_device_pointer(const void* pointer) override;

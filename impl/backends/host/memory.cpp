@@ -63,11 +63,7 @@ Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
 Result<bool> lock_in_pieces(Shared& shared, uint64_t begin, uint64_t end, gpumem_memory_flags require,
                             PageLock* out) {
   const bool required = (require & GPUMEM_MEMORY_PAGE_LOCKED) != 0;
-  if (shared.options.lock_mode == GPUMEM_HOST_LOCK_OFF) {
-    if (!required) return false;
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "the instance was opened with locking off (capability pin.page_locked)");
-  }
+  if (shared.options.lock_mode == GPUMEM_HOST_LOCK_OFF) return false;
   PageLock lock(begin);
   for (uint64_t at = begin; at < end;) {
     at += std::min(shared.options.lock_piece, end - at);
@@ -254,6 +250,12 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   if (request.alignment > kAlignmentMax) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED, "an alignment above 2^40 cannot be met");
   }
+  // Before anything that can run out (COM-17).
+  if (shared.options.lock_mode == GPUMEM_HOST_LOCK_OFF &&
+      (request.require & GPUMEM_MEMORY_PAGE_LOCKED) != 0) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the instance was opened with locking off (capability pin.page_locked)");
+  }
   auto allocation = std::make_shared<Allocation>(device);
   allocation->kind = request.kind;
   allocation->size = request.size;
@@ -308,9 +310,17 @@ Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevic
                                                        const backend::MemoryRequest& request) {
   auto allocation = allocate(shared, device, request);
   if (!allocation) return allocation.error();
+  {
+    const Lock lock(shared.mutex);
+    shared.table.add(*allocation);
+  }
+  Cleanup undo([&] {
+    const Lock lock(shared.mutex);
+    shared.table.remove(**allocation);
+  });
+  // Last, because what a memory ends with, the quarantine, is for addresses that were handed out.
   const auto memory = std::make_shared<HostMemory>(shared, *allocation);
-  const Lock lock(shared.mutex);
-  shared.table.add(*allocation);
+  undo.dismiss();
   return std::shared_ptr<backend::Memory>(memory);
 }
 

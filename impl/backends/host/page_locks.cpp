@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/arithmetic.h"
+#include "platform/fork.h"
 #include "platform/pages.h"
 
 namespace gpumem::host {
@@ -24,11 +25,7 @@ struct Locks {
   std::map<uint64_t, Segment> segments;
 };
 
-// Never destroyed: a thread may still unlock while the process exits.
-Locks& locks() {
-  static Locks* const instance = new Locks;
-  return *instance;
-}
+constinit platform::PerProcess<Locks> locks;
 
 using Segments = std::map<uint64_t, Segment>;
 
@@ -69,13 +66,13 @@ void close_gaps(Segments& segments, uint64_t begin, uint64_t end) {
 
 PageLock::~PageLock() {
   if (begin_ == end_) return;
-  Locks& all = locks();
+  Locks& all = locks.get();
   const std::lock_guard lock(all.mutex);
   drop(all.segments, begin_, end_);
 }
 
 Result<void> PageLock::extend(uint64_t end) {
-  Locks& all = locks();
+  Locks& all = locks.get();
   const std::lock_guard lock(all.mutex);
   // What can fail for want of memory comes first.
   try {

@@ -48,10 +48,10 @@ Result<void> Queue::enqueue(Operation operation, std::initializer_list<Allocatio
 Mark Queue::mark(const Lock& /*held*/) const { return {timeline_, timeline_->enqueued, before_}; }
 
 Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
-  Clock before = before_;
-  before.merge(mark.before);
-  before.prepare();
-  before.advance(mark.timeline, mark.number);
+  const auto before = before_ != nullptr ? std::make_shared<Clock>(*before_) : std::make_shared<Clock>();
+  if (mark.before != nullptr) before->merge(*mark.before);
+  before->prepare();
+  before->advance(mark.timeline, mark.number);
   GPUMEM_TRY(enqueue(held,
                      [this, timeline = mark.timeline, number = mark.number]() -> Result<void> {
                        Lock lock(shared_.mutex);
@@ -60,7 +60,7 @@ Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
                        return {};
                      },
                      {}));
-  before_ = std::move(before);
+  before_ = before;
   return {};
 }
 
@@ -70,6 +70,8 @@ void Queue::retire(const Lock& /*held*/) {
 }
 
 bool Queue::retired(const Lock& /*held*/) const { return retired_; }
+
+bool Queue::idle(const Lock& /*held*/) const { return timeline_->completed == timeline_->enqueued; }
 
 void Queue::hold_until(const std::function<bool()>& done) {
   constexpr std::chrono::microseconds kLongestPause{500};
@@ -101,6 +103,16 @@ void Queue::run() {
     if (!result && !timeline_->failure) timeline_->failure = {number, result.error()};
     shared_.progress.notify_all();
   }
+}
+
+void Queues::await_retired(const HostDevice& device) {
+  Lock lock(shared_.mutex);
+  shared_.progress.wait(lock, [&] {
+    return device.lost() || std::ranges::none_of(workers_, [&](const Worker& worker) {
+             const Queue& queue = *worker.queue;
+             return &queue.device() == &device && queue.retired(lock) && !queue.idle(lock);
+           });
+  });
 }
 
 void Queues::stop() {

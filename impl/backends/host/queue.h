@@ -40,6 +40,8 @@ class Queue {
   // Takes no more operations; the thread ends after the last one.
   void retire(const Lock& held);
   bool retired(const Lock& held) const;
+  // All that was enqueued has run.
+  bool idle(const Lock& held) const;
   // Lets an idle thread see that the backend closes.
   void wake(const Lock& /*held*/) { wake_.notify_one(); }
 
@@ -59,7 +61,7 @@ class Queue {
   std::condition_variable wake_;
   // Guarded by Shared::mutex:
   std::list<Operation> operations_;
-  Clock before_;  // what later operations are ordered after
+  std::shared_ptr<const Clock> before_;  // what later operations are ordered after; null if nothing
   bool retired_ = false;
   bool abandoned_ = false;  // what is pending will not be run
 };
@@ -74,6 +76,8 @@ class Queues {
   // The queue with this address, if it belongs to the device and takes operations; otherwise
   // INVALID_ARGUMENT.
   Result<std::shared_ptr<Queue>> find(const HostDevice& device, const void* native);
+  // Waits until the queues of the device that take no more operations have run theirs, or the device is lost.
+  void await_retired(const HostDevice& device);
   // Ends all threads. Runs what is still pending, but waits for no value and for nothing of a lost device.
   void stop();
 

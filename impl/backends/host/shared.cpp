@@ -26,7 +26,7 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   }
   GPUMEM_TRY(device.require_not_lost());
   if (timeline.observed < mark.number) timeline.observed = mark.number;
-  mark.before.observe();
+  if (mark.before != nullptr) mark.before->observe();
   if (timeline.failure && timeline.failure->number <= mark.number) {
     const Error error = timeline.failure->error;
     timeline.failure.reset();

@@ -2,6 +2,7 @@
 #include "backends/host/stream.h"
 
 #include <atomic>
+#include <functional>
 
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
@@ -141,7 +142,7 @@ Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value
   return queue_->enqueue(
       [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
         Result<void> reached;
-        queue->hold_until([&] {
+        const auto over = [&] {
           reached = require_reachable(from, Use::kRead);
           if (!reached) return true;
           if (from.width == sizeof(uint32_t)) {
@@ -149,7 +150,8 @@ Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value
             return holds(now, static_cast<uint32_t>(value), condition);
           }
           return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
-        });
+        };
+        queue->hold_until(std::ref(over));  // needs no memory: a lack of it could be told to nobody here
         return reached;
       },
       {from->bytes.allocation.get()});
