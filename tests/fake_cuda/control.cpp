@@ -30,7 +30,13 @@ Log& log() {
 
 std::atomic<bool> g_forked = false;
 
-thread_local std::vector<CUcontext> t_section;
+// What a call must leave as it was for its thread.
+struct Section {
+  std::vector<CUcontext> contexts;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
+thread_local Section t_section;
 
 std::optional<uint64_t> to_number(const std::string& text) {
   if (text.empty() || text.size() > 19 || text.find_first_not_of("0123456789") != std::string::npos)
@@ -149,10 +155,11 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
 }
 
 void report_leaks_at_exit() {
+  if (g_forked) return;  // the lock may be held by a thread that the child has not got
   std::unique_lock lock(driver().mutex);
   bool wanted = driver().config.leaks_at_exit;
   lock.unlock();
-  if (wanted && !g_forked) fake_cuda_check_leaks();
+  if (wanted) fake_cuda_check_leaks();
   fake_cuda_exit_began();
 }
 
@@ -363,10 +370,11 @@ FAKE_CUDA_API uint64_t fake_cuda_check_leaks(void) {
   return live(FAKE_CUDA_ANY);
 }
 
-FAKE_CUDA_API void fake_cuda_section_begin(void) { t_section = context_stack(); }
+FAKE_CUDA_API void fake_cuda_section_begin(void) { t_section = {context_stack(), capture_mode_of_thread()}; }
 
 FAKE_CUDA_API void fake_cuda_section_end(const char* name) {
-  if (context_stack() != t_section) violation("context-changed", name);
+  if (context_stack() != t_section.contexts) violation("context-changed", name);
+  if (capture_mode_of_thread() != t_section.capture_mode) violation("capture-mode-changed", name);
 }
 
 FAKE_CUDA_API void fake_cuda_exit_began(void) {

@@ -119,18 +119,27 @@ CUresult create_context(CUcontext* context, unsigned flags, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
-thread_local std::vector<CUcontext> t_stack;
-thread_local uint64_t t_generation = 0;
+struct ThreadState {
+  uint64_t generation = 0;
+  std::vector<CUcontext> contexts;
+  CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+};
+
+thread_local ThreadState t_state;
+
+ThreadState& thread_state() {
+  if (t_state.generation != driver().generation) {
+    t_state = ThreadState();
+    t_state.generation = driver().generation;
+  }
+  return t_state;
+}
 
 }  // namespace
 
-std::vector<CUcontext>& context_stack() {
-  if (t_generation != driver().generation) {
-    t_stack.clear();
-    t_generation = driver().generation;
-  }
-  return t_stack;
-}
+std::vector<CUcontext>& context_stack() { return thread_state().contexts; }
+
+CUstreamCaptureMode& capture_mode_of_thread() { return thread_state().capture_mode; }
 
 Device& find_device(CUdevice device) {
   require(device >= 0 && static_cast<size_t>(device) < driver().devices.size(), CUDA_ERROR_INVALID_DEVICE);

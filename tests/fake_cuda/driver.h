@@ -86,7 +86,7 @@ struct Stream;
 // Bytes that the fake reaches through `bytes`; an operation in flight keeps them alive after they were freed.
 struct Backing {
   enum class Sharing { kFile, kAnonymous, kInherited };
-  Backing(size_t size, Sharing sharing);
+  Backing(size_t size, Sharing sharing, uintptr_t hint = 0);
   ~Backing();
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;
@@ -316,6 +316,7 @@ void wait_until(const std::function<bool()>& ready);
 
 // The calling thread's stack of current contexts.
 std::vector<CUcontext>& context_stack();
+CUstreamCaptureMode& capture_mode_of_thread();
 
 Device& find_device(CUdevice device);
 std::shared_ptr<Context> find_context(CUcontext handle);

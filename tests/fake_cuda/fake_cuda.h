@@ -62,8 +62,8 @@ void fake_cuda_clear_violations(void);
 // Adds a violation for each type of object that is still alive; returns how many objects there are.
 uint64_t fake_cuda_check_leaks(void);
 
-// Around a call under test: a violation is added if the calling thread's context stack is not the same at the
-// end.
+// Around a call under test: a violation is added if the calling thread's context stack, or its mode of
+// heeding stream captures, is not the same at the end.
 void fake_cuda_section_begin(void);
 void fake_cuda_section_end(const char* name);
 

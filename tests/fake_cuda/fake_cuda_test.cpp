@@ -13,8 +13,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -321,6 +327,22 @@ TEST_F(FakeCuda, ASectionThatChangesTheContextIsSeen) {
   violations_expected_ = true;
 }
 
+TEST_F(FakeCuda, ASectionThatChangesTheCaptureModeIsSeen) {
+  open();
+  auto exchange = DRIVER(cuThreadExchangeStreamCaptureMode, 10010);
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  FAKE(fake_cuda_section_begin)();
+  EXPECT_EQ(exchange(&mode), CUDA_SUCCESS);
+  EXPECT_EQ(exchange(&mode), CUDA_SUCCESS);
+  FAKE(fake_cuda_section_end)("balanced");
+  EXPECT_EQ(violations(), "");
+  FAKE(fake_cuda_section_begin)();
+  EXPECT_EQ(exchange(&mode), CUDA_SUCCESS);
+  FAKE(fake_cuda_section_end)("unbalanced");
+  EXPECT_EQ(violations(), "capture-mode-changed: unbalanced\n");
+  violations_expected_ = true;
+}
+
 TEST_F(FakeCuda, PeerAccess) {
   configure("FAKE_CUDA_DEVICES", "2");
   configure("FAKE_CUDA_PEERS", "0>1");
@@ -389,6 +411,27 @@ TEST_F(FakeCuda, DeviceMemoryIsSuballocatedAndCounted) {
   EXPECT_EQ(live(FAKE_CUDA_DEVICE_MEMORY), 0u);
 }
 
+TEST_F(FakeCuda, NeighboursAreKeptApart) {
+  open();
+  const size_t size = size_t{2} << 20;
+  CUdeviceptr high = allocate(size);
+  CUdeviceptr low = allocate(size);
+  ASSERT_EQ(low + size, high) << "the driver places them side by side";
+  std::vector<char> host(size);
+  EXPECT_EQ(CALL(cuMemcpyHtoD, 3020, low + size / 2, host.data(), size), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, host.data(), low + size / 2, size), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, low + size / 2, 1, size), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  free(high);
+  free(low);
+  ASSERT_EQ(CALL(cuMemAllocManaged, 6000, &high, size, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuMemAllocManaged, 6000, &low, size, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+  ASSERT_EQ(low + size, high) << "managed memory too";
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, low + size / 2, 1, size), CUDA_ERROR_INVALID_VALUE);
+  free(high);
+  free(low);
+}
+
 TEST_F(FakeCuda, WrongFreesAreRefusedAndRecorded) {
   open();
   CUdeviceptr address = allocate(4096);
@@ -422,6 +465,21 @@ TEST_F(FakeCuda, PinnedMemory) {
   EXPECT_EQ(CALL(cuMemHostGetFlags, 2030, &flags, pinned), CUDA_SUCCESS);
   EXPECT_EQ(flags, 3u);
   EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCuda, MemoryThatTheCpuSeesBeginsAtASlab) {
+  open();
+  for (size_t size : {size_t{1} << 20, size_t{2} << 20, size_t{5} << 20}) {
+    void* pinned = nullptr;
+    CUdeviceptr managed = 0;
+    ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, size, 0), CUDA_SUCCESS);
+    ASSERT_EQ(CALL(cuMemAllocManaged, 6000, &managed, size, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+    const size_t whole = std::min(size, size_t{2} << 20);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(pinned) % whole, 0u) << size;
+    EXPECT_EQ(managed % whole, 0u) << size;
+    EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+    free(managed);
+  }
 }
 
 TEST_F(FakeCuda, WriteCombinedMemoryMayHaveAnotherDevicePointer) {
@@ -863,6 +921,53 @@ TEST_F(FakeCuda, CaptureRefusesAsTheDriverDoes) {
   destroy(stream);
 }
 
+TEST_F(FakeCuda, AThreadSaysWhichCapturesItHeeds) {
+  open();
+  CUstream stream = make_stream();
+  auto exchange = DRIVER(cuThreadExchangeStreamCaptureMode, 10010);
+  auto allocate_under = [&](CUstreamCaptureMode captures, CUstreamCaptureMode heeds, bool elsewhere) {
+    EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, captures), CUDA_SUCCESS);
+    CUresult answer = CUDA_ERROR_UNKNOWN;
+    auto body = [&] {
+      EXPECT_EQ(CALL(cuCtxSetCurrent, 4000, context_), CUDA_SUCCESS);
+      CUstreamCaptureMode mode = heeds;
+      EXPECT_EQ(exchange(&mode), CUDA_SUCCESS);
+      EXPECT_EQ(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+      CUdeviceptr made = 0;
+      answer = CALL(cuMemAlloc, 3020, &made, 16);
+      if (answer == CUDA_SUCCESS) free(made);
+      EXPECT_EQ(exchange(&mode), CUDA_SUCCESS);
+      EXPECT_EQ(mode, heeds);
+    };
+    if (elsewhere) {
+      std::thread(body).join();
+    } else {
+      body();
+    }
+    CUgraph graph = nullptr;
+    if (CALL(cuStreamEndCapture, 10000, stream, &graph) == CUDA_SUCCESS) {
+      EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+    }
+    return answer;
+  };
+  const auto global = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  const auto local = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+  const auto relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+  const auto refused = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  EXPECT_EQ(allocate_under(global, global, false), refused);
+  EXPECT_EQ(allocate_under(global, local, false), refused);
+  EXPECT_EQ(allocate_under(local, local, false), refused);
+  EXPECT_EQ(allocate_under(relaxed, global, false), CUDA_SUCCESS);
+  EXPECT_EQ(allocate_under(global, global, true), refused);
+  EXPECT_EQ(allocate_under(local, global, true), CUDA_SUCCESS);
+  EXPECT_EQ(allocate_under(global, local, true), CUDA_SUCCESS);
+  EXPECT_EQ(allocate_under(global, relaxed, true), CUDA_SUCCESS);
+  CUstreamCaptureMode wrong = static_cast<CUstreamCaptureMode>(3);
+  EXPECT_EQ(exchange(&wrong), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(exchange(nullptr), CUDA_ERROR_INVALID_VALUE);
+  destroy(stream);
+}
+
 TEST_F(FakeCuda, ValuesHoldAStream) {
   open();
   CUstream stream = make_stream(), other = make_stream();
@@ -1038,6 +1143,169 @@ TEST_F(FakeCuda, LeaksAreCounted) {
   EXPECT_EQ(violations(), "leak: a context ended with 1 live objects\n");
   EXPECT_EQ(live(), 0u);
   violations_expected_ = true;
+}
+
+// --- Settings that no test above is about ---
+
+// A file of its own for FAKE_CUDA_REPORT, gone at the end.
+class Report {
+ public:
+  Report() {
+    const int file = mkstemp(path_);
+    EXPECT_GE(file, 0);
+    close(file);
+  }
+  ~Report() { unlink(path_); }
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+  const char* path() const { return path_; }
+  std::string text() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  char path_[32] = "/tmp/fake_cuda_report_XXXXXX";
+};
+
+TEST_F(FakeCuda, TheEnvironmentIsReadAtAReset) {
+  const Report report;
+  setenv("FAKE_CUDA_REPORT", report.path(), 1);
+  setenv("FAKE_CUDA_DEVICES", "2", 1);
+  setenv("FAKE_CUDA_NONSENSE", "1", 1);
+  setenv("FAKE_CUDA_INIT", "no such code", 1);
+  FAKE(fake_cuda_reset)();
+  for (const char* name : {"FAKE_CUDA_REPORT", "FAKE_CUDA_DEVICES", "FAKE_CUDA_NONSENSE", "FAKE_CUDA_INIT"})
+    unsetenv(name);
+  EXPECT_EQ(occurrences("bad-setting: FAKE_CUDA_NONSENSE=1\n"), 1u);
+  EXPECT_EQ(occurrences("bad-setting: FAKE_CUDA_INIT=no such code\n"), 1u);
+  EXPECT_EQ(occurrences("bad-setting"), 2u);
+  init();
+  int count = 0;
+  EXPECT_EQ(CALL(cuDeviceGetCount, 2000, &count), CUDA_SUCCESS);
+  EXPECT_EQ(count, 2);
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCuda, ViolationsAreAppendedToTheReport) {
+  const Report report;
+  configure("FAKE_CUDA_REPORT", report.path());
+  open();
+  EXPECT_EQ(CALL(cuMemFree, 3020, 0x1000), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemHostUnregister, 4000, this), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+  EXPECT_EQ(report.text(), "stray-free: cuMemFree\nstray-free: cuMemHostUnregister\n");
+  EXPECT_EQ(report.text(), violations());
+  violations_expected_ = true;
+}
+
+// What a process reports that ends with something alive. The process runs this test too, with the environment
+// that it inherits.
+class FakeCudaExit : public FakeCuda {
+ protected:
+  std::string report_with(const char* leaks_at_exit) {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    std::optional<Report> report;
+    if (getenv("FAKE_CUDA_REPORT") == nullptr) {
+      report.emplace();
+      setenv("FAKE_CUDA_REPORT", report->path(), 1);
+      setenv("FAKE_CUDA_LEAKS_AT_EXIT", leaks_at_exit, 1);
+    }
+    EXPECT_EXIT(
+        {
+          open();
+          allocate(1);
+          std::exit(0);
+        },
+        testing::ExitedWithCode(0), "");
+    unsetenv("FAKE_CUDA_REPORT");
+    unsetenv("FAKE_CUDA_LEAKS_AT_EXIT");
+    return report ? report->text() : "";
+  }
+};
+
+TEST_F(FakeCudaExit, WhatIsAliveIsReportedIfAsked) {
+  EXPECT_EQ(report_with("1"), "leak: 1 of context\nleak: 1 of device memory\n");
+}
+
+TEST_F(FakeCudaExit, WhatIsAliveIsNotReportedOtherwise) { EXPECT_EQ(report_with("0"), ""); }
+
+TEST_F(FakeCuda, ADeviceHasTheMemoryThatIsSet) {
+  configure("FAKE_CUDA_MEMORY", "6291456");
+  open();
+  size_t free_bytes = 0, total = 0;
+  EXPECT_EQ(CALL(cuDeviceTotalMem, 3020, &total, 0), CUDA_SUCCESS);
+  EXPECT_EQ(total, size_t{6} << 20);
+  CUdeviceptr first = allocate(size_t{4} << 20);
+  EXPECT_EQ(CALL(cuMemGetInfo, 3020, &free_bytes, &total), CUDA_SUCCESS);
+  EXPECT_EQ(total, size_t{6} << 20);
+  EXPECT_EQ(free_bytes, size_t{2} << 20);
+  CUdeviceptr refused = 0;
+  EXPECT_EQ(CALL(cuMemAlloc, 3020, &refused, (size_t{2} << 20) + 1), CUDA_ERROR_OUT_OF_MEMORY);
+  free(allocate(size_t{2} << 20));
+  free(first);
+  EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_MEMORY", "much"), -1);
+}
+
+TEST_F(FakeCuda, TheGranularityIsTheOneThatIsSet) {
+  configure("FAKE_CUDA_GRANULARITY", "65536");
+  open();
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  size_t granularity = 0;
+  EXPECT_EQ(
+      CALL(cuMemGetAllocationGranularity, 10020, &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+      CUDA_SUCCESS);
+  EXPECT_EQ(granularity, 65536u);
+  CUmemGenericAllocationHandle block = 0;
+  CUdeviceptr range = 0;
+  EXPECT_EQ(CALL(cuMemCreate, 10020, &block, 65536 / 2, &properties, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemAddressReserve, 10020, &range, 65536 / 2, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &block, 65536, &properties, 0), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuMemAddressReserve, 10020, &range, 3 * 65536, 0, 0, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemMap, 10020, range + 65536, 65536, 0, block, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemUnmap, 10020, range + 65536, 65536), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemAddressFree, 10020, range, 3 * 65536), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemRelease, 10020, block), CUDA_SUCCESS);
+  for (const char* wrong : {"0", "2048", "98304", "-65536", ""})
+    EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_GRANULARITY", wrong), -1) << wrong;
+}
+
+TEST_F(FakeCuda, EachOperationTakesTheDelayAtLeast) {
+  configure("FAKE_CUDA_DELAY_US", "20000");
+  open();
+  CUdeviceptr memory = allocate(16);
+  CUstream stream = make_stream();
+  const auto start = std::chrono::steady_clock::now();
+  for (int operation = 0; operation < 2; ++operation)
+    EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 1, 16, stream), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::microseconds(40000));
+  free(memory);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, LinksBetweenDevicesHaveADirection) {
+  configure("FAKE_CUDA_DEVICES", "3");
+  configure("FAKE_CUDA_PEERS", "0>1,2>0");
+  init();
+  auto can = [](CUdevice device, CUdevice peer) {
+    int answer = -1;
+    EXPECT_EQ(CALL(cuDeviceCanAccessPeer, 4000, &answer, device, peer), CUDA_SUCCESS);
+    return answer;
+  };
+  const int wanted[3][3] = {{0, 1, 0}, {0, 0, 0}, {1, 0, 0}};
+  for (int device = 0; device < 3; ++device) {
+    for (int peer = 0; peer < 3; ++peer)
+      EXPECT_EQ(can(device, peer), wanted[device][peer]) << device << " to " << peer;
+  }
+  configure("FAKE_CUDA_PEERS", "none");
+  EXPECT_EQ(can(0, 1), 0);
+  configure("FAKE_CUDA_PEERS", "all");
+  EXPECT_EQ(can(1, 2), 1);
+  EXPECT_EQ(can(1, 1), 0);
+  for (const char* wrong : {"0", "0>", "0>1>2", "a>b", "0>1,"})
+    EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_PEERS", wrong), -1) << wrong;
 }
 
 // --- Exit, fork, threads ---

@@ -46,6 +46,15 @@ size_t find_gap(const Slab& slab, size_t size) {
   return offset + size <= slab.backing->size ? offset : slab.backing->size;
 }
 
+// Where a slab of this size would lie right below the newest one of its kind; the driver, too, places them
+// side by side.
+uintptr_t place_beside(const Device& device, Kind kind, size_t size) {
+  for (auto slab = device.slabs.rbegin(); slab != device.slabs.rend(); ++slab) {
+    if ((*slab)->kind == kind) return (*slab)->address > size ? (*slab)->address - size : 0;
+  }
+  return 0;
+}
+
 std::shared_ptr<Slab> make_slab(Device& device, Kind kind, unsigned flags, size_t size) {
   bool concurrent = attribute(device, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) != 0;
   bool charged = kind == Kind::kDevice || (kind == Kind::kManaged && !concurrent);
@@ -57,11 +66,11 @@ std::shared_ptr<Slab> make_slab(Device& device, Kind kind, unsigned flags, size_
   slab->charged = charged ? size : 0;
   if (kind == Kind::kDevice) {
     slab->backing = std::make_shared<Backing>(size, Backing::Sharing::kFile);
-    slab->address = reserve_addresses(size, kSlab);
+    slab->address = reserve_addresses(size, kSlab, place_beside(device, kind, size));
   } else {
     // A forked child inherits pinned memory from the real driver, and managed memory not.
     auto sharing = kind == Kind::kPinned ? Backing::Sharing::kInherited : Backing::Sharing::kAnonymous;
-    slab->backing = std::make_shared<Backing>(size, sharing);
+    slab->backing = std::make_shared<Backing>(size, sharing, place_beside(device, kind, size));
     slab->address = reinterpret_cast<uintptr_t>(slab->backing->bytes);
   }
   device.slabs.push_back(slab);
@@ -308,7 +317,7 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
 
 }  // namespace
 
-Backing::Backing(size_t bytes_wanted, Sharing sharing) : size(bytes_wanted) {
+Backing::Backing(size_t bytes_wanted, Sharing sharing, uintptr_t hint) : size(bytes_wanted) {
   bool with_file = sharing == Sharing::kFile;
   if (with_file) {
     file = memfd_create("fake_cuda", MFD_CLOEXEC);
@@ -318,11 +327,17 @@ Backing::Backing(size_t bytes_wanted, Sharing sharing) : size(bytes_wanted) {
       throw Failure{CUDA_ERROR_OUT_OF_MEMORY};
     }
   }
-  int flags = MAP_SHARED | MAP_NORESERVE | (with_file ? 0 : MAP_ANONYMOUS);
-  void* mapped = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file, 0);
-  if (mapped == MAP_FAILED) {
+  int flags = MAP_SHARED | MAP_NORESERVE | MAP_FIXED | (with_file ? 0 : MAP_ANONYMOUS);
+  void* mapped = MAP_FAILED;
+  try {
+    // Pinned and managed memory, which is used where it lies, begins at a multiple of a slab.
+    auto* place = reinterpret_cast<void*>(reserve_addresses(size, kSlab, hint));
+    mapped = mmap(place, size, PROT_READ | PROT_WRITE, flags, file, 0);
+    if (mapped == MAP_FAILED) munmap(place, size);
+    require(mapped != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
+  } catch (const Failure&) {
     if (file >= 0) close(file);
-    throw Failure{CUDA_ERROR_OUT_OF_MEMORY};
+    throw;
   }
   if (sharing != Sharing::kInherited) madvise(mapped, size, MADV_DONTFORK);
   bytes = static_cast<char*>(mapped);

@@ -328,11 +328,13 @@ void drain(const Context& context) {
 
 CUresult refuse_in_capture() {
   CUresult answer = CUDA_SUCCESS;
+  if (capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_RELAXED) return answer;
+  bool heeds_others = capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_GLOBAL;
   for (const auto& [handle, stream] : driver().streams.all()) {
     Capture& capture = stream->capture;
     bool own = capture.thread == std::this_thread::get_id();
-    bool forbids = capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL ||
-                   (capture.mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && own);
+    bool forbids = own ? capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED
+                       : heeds_others && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (capture.status != CU_STREAM_CAPTURE_STATUS_ACTIVE || !forbids) continue;
     capture.status = CU_STREAM_CAPTURE_STATUS_INVALIDATED;
     answer = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -485,6 +487,12 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   require(valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
   *graph = next_handle<CUgraph>();
   driver().graphs.add(*graph, captured);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {
+  require(mode != nullptr && *mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
+  std::swap(*mode, capture_mode_of_thread());
   return CUDA_SUCCESS;
 }
 
