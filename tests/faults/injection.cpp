@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "injection.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+#include <new>
+#include <system_error>
+#include <thread>
+
+namespace faults {
+namespace {
+
+// Written by arm() while nobody calls, but read by threads of the library at any time.
+struct Plan {
+  std::atomic<bool> armed{false};
+  std::atomic<Kind> kind{Kind::kDriver};
+  std::atomic<uint64_t> k{0};
+  std::atomic<bool> forever{false};
+  std::atomic<int> code{0};
+  std::atomic<uint64_t> calls{0};
+  std::atomic<uint64_t> hits{0};
+};
+
+constexpr size_t kHitsKept = 256;
+
+constinit Plan plan;
+constinit std::array<std::atomic<const char*>, kHitsKept> hit_calls{};
+constinit std::array<std::atomic<int>, kHitsKept> hit_codes{};
+constinit std::atomic<int64_t> mapped{0};
+constinit std::atomic<int64_t> libraries{0};
+constinit std::atomic<int64_t> blocks{0};
+
+bool is_due(Kind kind) {
+  if (!plan.armed.load() || plan.kind.load() != kind) return false;
+  const uint64_t call = plan.calls.fetch_add(1) + 1;
+  return call == plan.k.load() || (plan.forever.load() && call > plan.k.load());
+}
+
+void note(const char* call, int code) {
+  const uint64_t index = plan.hits.load();
+  if (index < kHitsKept) {
+    hit_codes[index] = code;
+    hit_calls[index] = call;
+  }
+  ++plan.hits;
+}
+
+// Whether this call fails; errno is set to one of the codes then.
+bool fails(const char* call, std::initializer_list<int> codes) {
+  if (!is_due(Kind::kSystem)) return false;
+  const int code =
+      codes.size() == 0 ? 0 : codes.begin()[static_cast<size_t>(plan.code.load()) % codes.size()];
+  note(call, code);
+  errno = code;
+  return true;
+}
+
+}  // namespace
+
+void arm(const Fault& fault) {
+  plan.kind = fault.kind;
+  plan.k = fault.k;
+  plan.forever = fault.forever;
+  plan.code = fault.code;
+  plan.calls = 0;
+  plan.hits = 0;
+  plan.armed = true;
+}
+
+void disarm() { plan.armed = false; }
+
+uint64_t hits() { return plan.hits; }
+
+bool was_hit(const char* call, int code) {
+  const size_t kept = std::min<size_t>(plan.hits, kHitsKept);
+  for (size_t index = 0; index < kept; ++index) {
+    if (hit_codes[index] == code && std::strcmp(hit_calls[index], call) == 0) return true;
+  }
+  return false;
+}
+
+bool met_lasting_refusal() {
+  return was_hit("mlock", ENOMEM) || was_hit("mlock", EPERM) || was_hit("mbind", EPERM) ||
+         was_hit("mbind", ENOSYS) || was_hit("hardware_concurrency", 0);
+}
+
+int64_t mapped_bytes() { return mapped; }
+int64_t loaded_libraries() { return libraries; }
+int64_t live_blocks() { return blocks; }
+
+}  // namespace faults
+
+using namespace faults;
+
+// ---- the operating system ----
+// A wrapped call is __wrap_NAME for the library, and __real_NAME is what it calls otherwise. The errno values
+// are those that the call's manual page gives for a lack of something, or for a kernel that is older.
+
+#define WRAP(result, name, parameters)        \
+  extern "C" result __real_##name parameters; \
+  extern "C" result __wrap_##name parameters; \
+  extern "C" result __wrap_##name parameters
+
+WRAP(void*, mmap64, (void* address, size_t size, int protection, int flags, int file, off64_t offset)) {
+  if (fails("mmap", {ENOMEM, EAGAIN, ENFILE})) return MAP_FAILED;
+  void* const result = __real_mmap64(address, size, protection, flags, file, offset);
+  // Over a mapping that exists, nothing is added.
+  if (result != MAP_FAILED && (flags & MAP_FIXED) == 0) mapped += static_cast<int64_t>(size);
+  return result;
+}
+
+WRAP(int, munmap, (void* address, size_t size)) {
+  const int result = __real_munmap(address, size);
+  if (result == 0) mapped -= static_cast<int64_t>(size);
+  return result;
+}
+
+WRAP(int, madvise, (void* address, size_t size, int advice)) {
+  // Those that came with a kernel newer than the oldest that the library knows.
+  constexpr int kPopulateRead = 22;
+  constexpr int kPopulateWrite = 23;
+  const bool newer = advice == kPopulateRead || advice == kPopulateWrite || advice == MADV_WIPEONFORK ||
+                     advice == MADV_HUGEPAGE;
+  if (newer ? fails("madvise", {EINVAL, ENOMEM, EAGAIN}) : fails("madvise", {ENOMEM, EAGAIN})) return -1;
+  return __real_madvise(address, size, advice);
+}
+
+WRAP(int, memfd_create, (const char* name, unsigned flags)) {
+  constexpr unsigned kNoExecSeal = 0x0008;  // since Linux 6.3
+  if ((flags & kNoExecSeal) != 0 ? fails("memfd_create", {EINVAL, EMFILE, ENOMEM})
+                                 : fails("memfd_create", {ENFILE, EMFILE, ENOMEM})) {
+    return -1;
+  }
+  return __real_memfd_create(name, flags);
+}
+
+WRAP(int, ftruncate64, (int file, off64_t size)) {
+  if (fails("ftruncate", {ENOSPC, ENOMEM})) return -1;
+  return __real_ftruncate64(file, size);
+}
+
+WRAP(int, fcntl64, (int file, int command, ...)) {
+  va_list arguments;
+  va_start(arguments, command);
+  const int argument = va_arg(arguments, int);
+  va_end(arguments);
+  if (fails("fcntl", {ENOMEM})) return -1;
+  return __real_fcntl64(file, command, argument);
+}
+
+WRAP(int, mincore, (void* address, size_t size, unsigned char* out)) {
+  if (fails("mincore", {EAGAIN})) return -1;
+  return __real_mincore(address, size, out);
+}
+
+WRAP(FILE*, fopen64, (const char* path, const char* mode)) {
+  if (fails("fopen", {ENOENT, EMFILE, ENOMEM})) return nullptr;
+  return __real_fopen64(path, mode);
+}
+
+WRAP(char*, fgets, (char* line, int size, FILE* file)) {
+  if (fails("fgets", {EIO})) return nullptr;
+  return __real_fgets(line, size, file);
+}
+
+WRAP(DIR*, opendir, (const char* path)) {
+  if (fails("opendir", {EMFILE, ENOMEM, EACCES})) return nullptr;
+  return __real_opendir(path);
+}
+
+WRAP(dirent64*, readdir64, (DIR * folder)) {
+  if (fails("readdir", {ENOENT})) return nullptr;
+  return __real_readdir64(folder);
+}
+
+WRAP(void*, dlopen, (const char* name, int flags)) {
+  if (fails("dlopen", {})) return nullptr;
+  void* const result = __real_dlopen(name, flags);
+  if (result != nullptr) ++libraries;
+  return result;
+}
+
+WRAP(int, dlclose, (void* library)) {
+  --libraries;
+  return __real_dlclose(library);
+}
+
+// ThreadSanitizer's run time calls it before instrumented code can run; meson.build leaves it out there.
+#ifndef FAULTS_THREAD_SANITIZER
+WRAP(void*, dlsym, (void* library, const char* name)) {
+  if (fails("dlsym", {})) return nullptr;
+  return __real_dlsym(library, name);
+}
+#endif
+
+// By number. Those not named here give something back, or are questions to which a failure is an answer.
+WRAP(long, syscall, (long number, ...)) {
+  va_list arguments;
+  va_start(arguments, number);
+  std::array<long, 6> given{};
+  for (long& argument : given)
+    argument = va_arg(arguments, long);
+  va_end(arguments);
+  if (number == SYS_mlock && fails("mlock", {ENOMEM, EAGAIN, EPERM})) return -1;
+  if (number == SYS_mbind && fails("mbind", {ENOMEM, EPERM, ENOSYS})) return -1;
+  return __real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
+
+// std::thread::hardware_concurrency() and std::thread::_M_start_thread(), by their symbols.
+WRAP(unsigned, _ZNSt6thread20hardware_concurrencyEv, ()) {
+  if (fails("hardware_concurrency", {})) return 0;
+  return __real__ZNSt6thread20hardware_concurrencyEv();
+}
+
+#define START_THREAD _ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE
+#define WRAP_START(result, name, parameters) WRAP(result, name, parameters)
+WRAP_START(void, START_THREAD, (std::thread * self, std::thread::_State_ptr* state, void (*depend)())) {
+  if (fails("pthread_create", {EAGAIN})) {
+    throw std::system_error(EAGAIN, std::generic_category());
+  }
+  __real__ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE(self, state,
+                                                                                               depend);
+}
+
+// ---- host allocation ----
+
+// The forms for more than the usual alignment are left to the run time: the library has no use for them,
+// which not_failed.txt sees to. Clang's ThreadSanitizer has an operator new that no program can replace.
+
+#ifdef FAULTS_THREAD_SANITIZER
+bool faults::allocation_can_fail() { return false; }
+#else
+bool faults::allocation_can_fail() { return true; }
+
+namespace {
+
+void* allocate(size_t size) noexcept {
+  if (is_due(Kind::kAllocation)) {
+    note("operator new", 0);
+    return nullptr;
+  }
+  void* const block = std::malloc(std::max<size_t>(size, 1));
+  if (block != nullptr) ++blocks;
+  return block;
+}
+
+void* allocate_or_throw(size_t size) {
+  void* const block = allocate(size);
+  if (block == nullptr) throw std::bad_alloc();
+  return block;
+}
+
+void release(void* block) noexcept {
+  if (block == nullptr) return;
+  --blocks;
+  std::free(block);
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return allocate_or_throw(size); }
+void* operator new[](size_t size) { return allocate_or_throw(size); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
+void operator delete(void* block) noexcept { release(block); }
+void operator delete[](void* block) noexcept { release(block); }
+void operator delete(void* block, size_t) noexcept { release(block); }
+void operator delete[](void* block, size_t) noexcept { release(block); }
+void operator delete(void* block, const std::nothrow_t&) noexcept { release(block); }
+void operator delete[](void* block, const std::nothrow_t&) noexcept { release(block); }
+#endif

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a fault loop runs: public calls one after the other, what they need before, and what must be true at
+// the end.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpumem/gpumem.h"
+
+namespace faults {
+
+// Everything that calls write to. After a call that failed it must be the same to the last byte.
+struct Out {
+  gpumem_instance instance;
+  gpumem_instance other;  // a second one beside it
+  gpumem_device device[2];
+  gpumem_memory memory[4];
+  void* pointer[4];     // of gpumem_malloc()
+  void* registered[2];  // of gpumem_register(); set by the scenario
+  void* foreign[1];     // of gpumem_host_foreign_alloc()
+  void* address[2];     // other addresses, that nobody owns
+  void* native[1];      // of gpumem_host_native_stream_create()
+  gpumem_stream stream[3];
+  gpumem_event event[3];
+  uint64_t number[2];
+  uint32_t word;
+  int32_t ordinal;
+  float milliseconds;
+  gpumem_status status;
+  gpumem_capability capability;
+  gpumem_probe_info probe;
+  gpumem_instance_info instance_info;
+  gpumem_device_info device_info;
+  gpumem_capability_info capability_info;
+  gpumem_memory_info memory_info;
+  gpumem_pointer_info pointer_info;
+  gpumem_stream_info stream_info;
+  gpumem_event_info event_info;
+  gpumem_status_info status_info;
+  gpumem_stats stats;
+  gpumem_table table;
+  char text[1024];
+};
+
+constexpr size_t kPage = 4096;
+constexpr size_t kHostBytes = 64 * kPage;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+struct World {
+  gpumem_backend backend;
+  int64_t mapped_before;
+  Out out;
+  gpumem_error error;
+  unsigned char* host[2];  // kHostBytes each of ordinary memory, aligned to a page
+};
+
+// Whether a place of Out was written to.
+bool is_set(const void* value);
+// Marks a place as not written, for a call that ended the object there.
+template <class T>
+void unset(T& place) {
+  std::memset(static_cast<void*>(&place), 0xA5, sizeof place);
+}
+
+// One public call.
+struct Step {
+  const char* function;
+  std::function<gpumem_status(World&)> call;
+  // What a lack of memory is called where it is not the host's.
+  gpumem_status exhausted = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+  gpumem_status expected = GPUMEM_SUCCESS;
+};
+
+// A call with a status, whose arguments use the world `w`.
+#define CALL(function_, ...)                                                                         \
+  faults::Step {                                                                                     \
+#function_, [=](faults::World & w) -> gpumem_status { return function_(__VA_ARGS__, &w.error); } \
+  }
+// The same, for work or memory of a device.
+#define DEVICE_CALL(function_, ...)                                                                          \
+  faults::Step {                                                                                             \
+#function_,                                                                                              \
+        [=](faults::World &                                                                                  \
+            w) -> gpumem_status { return function_(__VA_ARGS__, &w.error); },                                \
+                                                                           GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY \
+  }
+// A call that ends the object in `place`.
+#define ENDING_CALL(function_, place)                   \
+  faults::Step {                                        \
+#function_, [=](faults::World & w) -> gpumem_status { \
+      const gpumem_status status = function_(place, &w.error); \
+      if (status == GPUMEM_SUCCESS) faults::unset(place); \
+      return status; \
+    } \
+  }
+// A function without a status; `holds` calls it and says whether the answer is right.
+#define PLAIN_CALL(function_, holds)                    \
+  faults::Step {                                        \
+#function_, [=](faults::World & w) -> gpumem_status { \
+      (void)w; \
+      return (holds) ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL; \
+    } \
+  }
+
+enum Backends : unsigned { kHost = 1, kCuda = 2, kBoth = 3 };
+
+struct Scenario {
+  std::string name;
+  unsigned backends = kBoth;
+  std::vector<Step> before;                      // must succeed; after opening an instance, unless `opens`
+  std::vector<Step> steps;                       // under faults
+  std::function<void(World&)> verify = nullptr;  // once all steps have succeeded, faults absorbed or not
+  std::vector<Step> after = {};  // must succeed; handles and pointers in Out are given back anyway
+  std::function<void(gpumem_instance_desc&, gpumem_host_options&)> options = nullptr;
+  bool opens = false;  // the steps open and close instances themselves
+  bool keeps = false;  // something stays for the life of the process, such as the default instance
+  // A driver that fails for ever can here neither be asked to give back what lives nor to wait for what runs.
+  bool helpless = false;
+  bool costly = false;  // much memory: each call fails once, in one way
+  // Streams that the library makes for itself and keeps until the instance is closed.
+  uint32_t idle_streams = 0;
+};
+
+// ---- steps that many scenarios have ----
+
+// Creates memory in a slot of Out::memory. Registered memory is the first host buffer from byte 100 on.
+Step create(size_t slot, gpumem_kind kind, uint64_t size, gpumem_memory_flags require = 0,
+            gpumem_memory_flags prefer = 0, uint64_t alignment = 0, uint32_t device = 0);
+Step create_stream(size_t slot, uint32_t device = 0);
+Step create_event(size_t slot, uint32_t device = 0);
+Step synchronize(size_t slot);
+
+std::vector<Scenario> instance_scenarios();
+std::vector<Scenario> memory_scenarios();
+std::vector<Scenario> stream_scenarios();
+std::vector<Scenario> copy_scenarios();
+std::vector<Scenario> host_scenarios();
+// Those that meet what the library sets up once in a process; each attempt is a process of its own.
+std::vector<Scenario> first_scenarios();
+
+}  // namespace faults

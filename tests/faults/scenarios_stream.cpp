@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Scenarios of streams and events, and of copies and fills.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "scenario.h"
+
+namespace faults {
+namespace {
+
+constexpr uint64_t kSize = 3 * kPage + 40;
+
+void count(void* counter) { ++*static_cast<std::atomic<int>*>(counter); }
+
+constinit std::atomic<int> counter{0};
+
+// The address of a memory, for use in later steps.
+Step find(size_t slot, size_t address) {
+  return {
+      "gpumem_memory_get_info", [=](World& w) {
+        const gpumem_status status = gpumem_memory_get_info(w.out.memory[slot], &w.out.memory_info, &w.error);
+        w.out.address[address] = w.out.memory_info.host_pointer != nullptr ? w.out.memory_info.host_pointer
+                                                                           : w.out.memory_info.device_pointer;
+        return status;
+      }};
+}
+
+Step destroy_stream(size_t slot) { return ENDING_CALL(gpumem_stream_destroy, w.out.stream[slot]); }
+Step destroy_event(size_t slot) { return ENDING_CALL(gpumem_event_destroy, w.out.event[slot]); }
+Step record(size_t event, size_t stream) {
+  return DEVICE_CALL(gpumem_event_record, w.out.event[event], w.out.stream[stream]);
+}
+
+// ---- copies and fills ----
+
+// Operands by name. The destination is in slot and address 0, the source in 1.
+enum class Operand { kPageable, kPinned, kRegistered, kDevice, kOtherDevice };
+
+const char* name_of(Operand operand) {
+  switch (operand) {
+    case Operand::kPageable:
+      return "pageable";
+    case Operand::kPinned:
+      return "pinned";
+    case Operand::kRegistered:
+      return "registered";
+    case Operand::kDevice:
+      return "device";
+    default:
+      return "other device";
+  }
+}
+
+std::vector<Step> make_operand(Operand operand, size_t place) {
+  switch (operand) {
+    case Operand::kPageable:
+      return {Step{"gpumem_stats_reset_peaks", [=](World& w) {
+                     w.out.address[place] = w.host[1] + place * (kHostBytes / 2);
+                     return gpumem_stats_reset_peaks(w.out.instance, &w.error);
+                   }}};
+    case Operand::kPinned:
+      return {create(place, GPUMEM_KIND_PINNED, kSize), find(place, place)};
+    case Operand::kRegistered:
+      return {create(place, GPUMEM_KIND_REGISTERED, kSize), find(place, place)};
+    default:
+      return {create(place, GPUMEM_KIND_DEVICE, kSize, 0, 0, 0, operand == Operand::kDevice ? 0 : 1),
+              find(place, place)};
+  }
+}
+
+Step plain_fill(size_t place, uint32_t value) {
+  return DEVICE_CALL(gpumem_fill, w.out.instance, nullptr, w.out.address[place], kSize, value, 1);
+}
+
+gpumem_stream stream_of(World& w, bool on_stream) { return on_stream ? w.out.stream[0] : nullptr; }
+
+void expect_bytes(World& w, uint64_t begin, uint64_t size, unsigned char value) {
+  std::vector<unsigned char> bytes(size);
+  ASSERT_EQ(gpumem_copy(w.out.instance, nullptr, bytes.data(), static_cast<char*>(w.out.address[0]) + begin,
+                        size, nullptr, &w.error),
+            GPUMEM_SUCCESS)
+      << w.error.message;
+  EXPECT_EQ(std::count(bytes.begin(), bytes.end(), value), static_cast<ptrdiff_t>(size));
+}
+
+// `work` on operands, in a stream or without one. Without, the library has made its own stream before, or
+// makes it now.
+enum class Where { kStream, kOwnStream, kNewStream };
+
+Scenario transfer(const std::string& name, std::vector<Operand> operands, Where where, const Step& work,
+                  std::function<void(World&)> verify) {
+  Scenario scenario{name, kBoth, {}, {work}};
+  for (size_t place = 0; place < operands.size(); ++place) {
+    scenario.name += std::string(place == 0 ? " to " : " from ") + name_of(operands[place]);
+    for (const Step& step : make_operand(operands[place], place))
+      scenario.before.push_back(step);
+  }
+  switch (where) {
+    case Where::kStream:
+      scenario.name += ", on a stream";
+      scenario.before.push_back(create_stream(0));
+      scenario.steps.push_back(synchronize(0));
+      break;
+    case Where::kNewStream:
+      scenario.name += ", for the first time";
+      scenario.idle_streams = 2;
+      break;
+    case Where::kOwnStream:
+      for (size_t place = 0; place < operands.size(); ++place)
+        scenario.before.push_back(plain_fill(place, 7));
+      break;
+  }
+  if (operands.size() == 2) scenario.before.push_back(plain_fill(1, 0x3D));
+  scenario.helpless = operands[0] == Operand::kOtherDevice;  // work of two streams
+  scenario.verify = std::move(verify);
+  return scenario;
+}
+
+Step copy_step(bool on_stream, gpumem_source_order order) {
+  return DEVICE_CALL(gpumem_copy, w.out.instance, stream_of(w, on_stream), w.out.address[0], w.out.address[1],
+                     kSize, [&] {
+                       static gpumem_copy_options options;
+                       gpumem_copy_options_init(&options);
+                       options.source_order = order;
+                       return &options;
+                     }());
+}
+
+}  // namespace
+
+Step create_stream(size_t slot, uint32_t device) {
+  return DEVICE_CALL(gpumem_stream_create, w.out.device[device], nullptr, &w.out.stream[slot]);
+}
+
+Step create_event(size_t slot, uint32_t device) {
+  return DEVICE_CALL(gpumem_event_create, w.out.device[device], nullptr, &w.out.event[slot]);
+}
+
+Step synchronize(size_t slot) {
+  return DEVICE_CALL(gpumem_stream_synchronize, w.out.stream[slot], GPUMEM_TIMEOUT_INFINITE);
+}
+
+std::vector<Scenario> stream_scenarios() {
+  std::vector<Scenario> all;
+  all.push_back(
+      {"streams", kBoth, {}, {create_stream(0), create_stream(1, 1), destroy_stream(0), destroy_stream(1)}});
+  all.push_back(
+      {"questions to a stream",
+       kBoth,
+       {create_stream(0)},
+       {PLAIN_CALL(gpumem_stream_desc_init,
+                   [] {
+                     gpumem_stream_desc desc;
+                     gpumem_stream_desc_init(&desc);
+                     return desc.struct_size == sizeof desc;
+                   }()),
+        PLAIN_CALL(gpumem_stream_info_init, (gpumem_stream_info_init(&w.out.stream_info),
+                                             w.out.stream_info.struct_size == sizeof w.out.stream_info)),
+        CALL(gpumem_stream_get_info, w.out.stream[0], &w.out.stream_info),
+        DEVICE_CALL(gpumem_stream_synchronize, w.out.stream[0], 1'000'000'000),
+        DEVICE_CALL(gpumem_stream_query, w.out.stream[0]), synchronize(0)}});
+  all.push_back(
+      {"an adopted stream",
+       kCuda,
+       {create_stream(0), CALL(gpumem_stream_get_info, w.out.stream[0], &w.out.stream_info)},
+       {DEVICE_CALL(gpumem_stream_wrap, w.out.device[0], w.out.stream_info.native_stream, &w.out.stream[1]),
+        synchronize(1), destroy_stream(1)}});
+  Scenario legacy{"the default stream",
+                  kBoth,
+                  {},
+                  {DEVICE_CALL(gpumem_stream_wrap, w.out.device[0], nullptr, &w.out.stream[0]),
+                   synchronize(0), destroy_stream(0)}};
+  legacy.idle_streams = 1;
+  all.push_back(legacy);
+
+  all.push_back(
+      {"events", kBoth, {}, {create_event(0), create_event(1, 1), destroy_event(0), destroy_event(1)}});
+  all.push_back(
+      {"questions to an event",
+       kBoth,
+       {create_stream(0), create_event(0), create_event(1)},
+       {PLAIN_CALL(gpumem_event_desc_init,
+                   [] {
+                     gpumem_event_desc desc;
+                     gpumem_event_desc_init(&desc);
+                     return desc.struct_size == sizeof desc;
+                   }()),
+        PLAIN_CALL(gpumem_event_info_init, (gpumem_event_info_init(&w.out.event_info),
+                                            w.out.event_info.struct_size == sizeof w.out.event_info)),
+        CALL(gpumem_event_get_info, w.out.event[0], &w.out.event_info), record(0, 0), record(1, 0),
+        DEVICE_CALL(gpumem_event_synchronize, w.out.event[1], 1'000'000'000),
+        DEVICE_CALL(gpumem_event_synchronize, w.out.event[0], GPUMEM_TIMEOUT_INFINITE),
+        DEVICE_CALL(gpumem_event_query, w.out.event[1]),
+        DEVICE_CALL(gpumem_event_get_elapsed_time, w.out.event[0], w.out.event[1], &w.out.milliseconds)},
+       [](World& w) { EXPECT_GE(w.out.milliseconds, 0); }});
+  all.push_back(
+      {"an adopted event",
+       kCuda,
+       {create_event(0), CALL(gpumem_event_get_info, w.out.event[0], &w.out.event_info)},
+       {DEVICE_CALL(gpumem_event_wrap, w.out.device[0], w.out.event_info.native_event, 0, &w.out.event[1]),
+        destroy_event(1)}});
+  Step refused = CALL(gpumem_event_wrap, w.out.device[0], w.host[0], 0, &w.out.event[0]);
+  refused.expected = GPUMEM_ERROR_UNSUPPORTED;
+  all.push_back({"an event that cannot be adopted", kHost, {}, {refused}});
+
+  const auto host_function = [](size_t stream) {
+    return DEVICE_CALL(gpumem_stream_launch_host_function, w.out.stream[stream], count, &counter);
+  };
+  const auto start_counting = PLAIN_CALL(gpumem_version, (counter = 0) == 0);
+  all.push_back({"host functions",
+                 kBoth,
+                 {create_stream(0), start_counting},
+                 {host_function(0), host_function(0), synchronize(0)},
+                 [](World&) { EXPECT_EQ(counter, 2); }});
+  all.push_back({"streams that wait for one another",
+                 kBoth,
+                 {create_stream(0), create_stream(1, 1), create_stream(2), create_event(0),
+                  create_event(1, 1), start_counting},
+                 {host_function(0), record(0, 0),
+                  DEVICE_CALL(gpumem_stream_wait_event, w.out.stream[1], w.out.event[0]), host_function(1),
+                  record(1, 1), DEVICE_CALL(gpumem_stream_wait_event, w.out.stream[2], w.out.event[1]),
+                  host_function(2), synchronize(2), DEVICE_CALL(gpumem_stream_query, w.out.stream[0])},
+                 [](World&) { EXPECT_EQ(counter, 3); }});
+  const auto write = [](size_t place, uint64_t value, uint32_t size) {
+    return DEVICE_CALL(gpumem_stream_write_value, w.out.stream[0], w.out.address[place], value, size);
+  };
+  const auto wait = [](size_t stream, size_t place, uint64_t value, uint32_t size,
+                       gpumem_wait_value condition) {
+    return DEVICE_CALL(gpumem_stream_wait_value, w.out.stream[stream], w.out.address[place], value, size,
+                       condition);
+  };
+  for (const gpumem_kind kind : {GPUMEM_KIND_PINNED, GPUMEM_KIND_DEVICE}) {
+    all.push_back({std::string("values in ") + (kind == GPUMEM_KIND_PINNED ? "pinned" : "device") + " memory",
+                   kBoth,
+                   {create(0, kind, kPage), find(0, 0), create_stream(0), create_stream(1)},
+                   {write(0, 5, 4), wait(1, 0, 5, 4, GPUMEM_WAIT_VALUE_EQ), synchronize(1), write(0, 9, 8),
+                    wait(1, 0, 9, 8, GPUMEM_WAIT_VALUE_GEQ), wait(1, 0, 1, 4, GPUMEM_WAIT_VALUE_NOR),
+                    synchronize(1), synchronize(0)}});
+  }
+  return all;
+}
+
+std::vector<Scenario> copy_scenarios() {
+  std::vector<Scenario> all;
+  const auto copied = [](World& w) { expect_bytes(w, 0, kSize, 0x3D); };
+  using enum Operand;
+  for (const Where where : {Where::kStream, Where::kOwnStream, Where::kNewStream}) {
+    const bool on_stream = where == Where::kStream;
+    const Step plain = copy_step(on_stream, GPUMEM_SOURCE_ORDER_STREAM);
+    for (const auto& [to, from] :
+         {std::pair{kDevice, kPageable}, std::pair{kPageable, kDevice}, std::pair{kDevice, kPinned},
+          std::pair{kRegistered, kDevice}, std::pair{kOtherDevice, kDevice}, std::pair{kPageable, kPinned}}) {
+      if (where == Where::kNewStream && to != kDevice) continue;
+      all.push_back(transfer("copy", {to, from}, where, plain, copied));
+    }
+    if (where == Where::kNewStream) continue;
+    all.push_back(transfer("copy during the call", {kDevice, kPageable}, where,
+                           copy_step(on_stream, GPUMEM_SOURCE_ORDER_DURING_CALL), copied));
+    all.push_back(transfer("copy during the call", {kPinned, kDevice}, where,
+                           copy_step(on_stream, GPUMEM_SOURCE_ORDER_DURING_CALL), copied));
+    const Step rectangle = DEVICE_CALL(gpumem_copy_2d, w.out.instance, stream_of(w, on_stream),
+                                       w.out.address[0], 512, w.out.address[1], 256, 200, 10, nullptr);
+    const auto rows = [](World& w) {
+      for (uint64_t row = 0; row < 10; ++row)
+        expect_bytes(w, row * 512, 200, 0x3D);
+    };
+    all.push_back(transfer("copy of a rectangle", {kDevice, kPageable}, where, rectangle, rows));
+    all.push_back(transfer("copy of a rectangle", {kRegistered, kDevice}, where, rectangle, rows));
+    for (const Operand to : {kPageable, kPinned, kRegistered, kDevice, kOtherDevice}) {
+      all.push_back(transfer("fill", {to}, where,
+                             DEVICE_CALL(gpumem_fill, w.out.instance, stream_of(w, on_stream),
+                                         w.out.address[0], kSize, 0x5C5C5C5C, 4),
+                             [](World& w) { expect_bytes(w, 0, kSize, 0x5C); }));
+    }
+    for (const Operand to : {kPageable, kDevice}) {
+      all.push_back(transfer("fill of a rectangle", {to}, where,
+                             DEVICE_CALL(gpumem_fill_2d, w.out.instance, stream_of(w, on_stream),
+                                         w.out.address[0], 512, 200, 10, 0x5C5C, 2),
+                             [](World& w) {
+                               for (uint64_t row = 0; row < 10; ++row)
+                                 expect_bytes(w, row * 512, 200, 0x5C);
+                             }));
+    }
+  }
+  Scenario options{"options of a copy", kBoth, {}, {}};
+  options.steps.push_back(PLAIN_CALL(gpumem_copy_options_init, [] {
+    gpumem_copy_options given;
+    gpumem_copy_options_init(&given);
+    return given.struct_size == sizeof given;
+  }()));
+  all.push_back(options);
+  return all;
+}
+
+}  // namespace faults
