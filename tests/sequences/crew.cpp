@@ -1,0 +1,495 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Several threads on one instance. Some objects are doomed: any thread may destroy them, so that a call with
+// one either does its work or gets STALE_HANDLE, and exactly one destroy succeeds. Every other object stays,
+// and the bytes of each memory belong to one thread, so that what it holds is certain.
+#include <functional>
+#include <thread>
+
+#include "player.h"
+
+namespace sequences {
+namespace {
+
+constexpr gpumem_status kStale = GPUMEM_ERROR_STALE_HANDLE;
+constexpr gpumem_status kInvalid = GPUMEM_ERROR_INVALID_ARGUMENT;
+constexpr uint64_t kMostBytes = 8192;
+
+// An object that the threads share.
+struct Shared {
+  uint64_t handle;
+  int index;  // in the model
+  int device;
+  bool doomed;
+  std::atomic<uint32_t>* destroyed;  // successful destroys
+};
+
+struct Stage {
+  gpumem_instance instance = nullptr;
+  std::vector<gpumem_device> devices;
+  std::vector<Shared> memories;
+  std::vector<Shared> streams;
+  std::vector<Shared> events;
+  std::deque<std::atomic<uint32_t>> destroyed;
+  bool anything_stays = false;
+};
+
+}  // namespace
+
+// One thread with its steps.
+class Crew {
+ public:
+  Crew(Player& player, Stage& stage, uint32_t number, uint32_t threads)
+      : player_(player), stage_(stage), number_(number), threads_(threads) {}
+
+  void run(const std::vector<Step>& steps) {
+    try {
+      for (const Step& step : steps)
+        play(step);
+      give_back();
+    } catch (const Player::Failed& failed) {
+      problem_ = failed.what;
+    }
+  }
+
+  const std::string& problem() const { return problem_; }
+  const std::vector<std::string>& trace() const { return trace_; }
+  const Coverage& coverage() const { return coverage_; }
+  uint64_t made(gpumem_kind kind) const { return kind == GPUMEM_KIND_DEVICE ? made_[0] : made_[1]; }
+  uint64_t registered() const { return made_[2]; }
+
+ private:
+  gpumem_status check(const char* function, const std::string& text, const Expect& expect,
+                      gpumem_status got) {
+    coverage_.count(function, got >= 0);
+    if (player_.tracing_) {
+      trace_.push_back("[" + std::to_string(number_) + "] " + function + "(" + text +
+                       ") = " + gpumem_status_name(got));
+    }
+    if (std::find(expect.begin(), expect.end(), got) == expect.end()) {
+      player_.fail(std::string(function) + ": on a thread: expected " + text_of(expect) + ", got " +
+                   gpumem_status_name(got));
+    }
+    return got;
+  }
+
+  // What a call with these objects may answer besides what it may answer anyway.
+  static Expect with(Expect expect, std::initializer_list<const Shared*> used) {
+    for (const Shared* each : used)
+      if (each->doomed && std::count(expect.begin(), expect.end(), kStale) == 0) expect.push_back(kStale);
+    return expect;
+  }
+  static std::string text(const char* noun, const Shared& shared) {
+    return noun + std::to_string(shared.index) + (shared.doomed ? " (doomed)" : "");
+  }
+  static const Shared* pick(Choice& choice, const std::vector<Shared>& list) {
+    const uint8_t byte = choice.byte();
+    return list.empty() ? nullptr : &list[byte % list.size()];
+  }
+  // A stream that stays, for work on bytes.
+  const Shared* pick_lasting(Choice& choice) const {
+    std::vector<const Shared*> lasting;
+    for (const Shared& each : stage_.streams)
+      if (!each.doomed) lasting.push_back(&each);
+    const uint8_t byte = choice.byte();
+    return lasting.empty() || byte % 4 == 0 ? nullptr : lasting[byte % lasting.size()];
+  }
+  // A memory whose bytes are this thread's.
+  const Shared* pick_bytes(Choice& choice) const {
+    std::vector<const Shared*> own;
+    for (const Shared& each : stage_.memories) {
+      const Memory& memory = player_.memory(each.index);
+      const bool mine = static_cast<uint32_t>(each.index) % threads_ == number_;
+      if (mine && !each.doomed && memory.kind != GPUMEM_KIND_REGISTERED) own.push_back(&each);
+    }
+    const uint8_t byte = choice.byte();
+    return own.empty() ? nullptr : own[byte % own.size()];
+  }
+
+  // Before other work, or none, uses a memory: the work of the former stream is waited for.
+  void order(int index, gpumem_stream next) {
+    gpumem_stream& pending = pending_[index];
+    if (pending != nullptr && pending != next) {
+      check("gpumem_stream_synchronize", "to order the next", {GPUMEM_SUCCESS},
+            gpumem_stream_synchronize(pending, GPUMEM_TIMEOUT_INFINITE, nullptr));
+    }
+    pending = next;
+  }
+
+  void play(const Step& step);
+  void destroy(const char* function, const char* noun, const Shared& shared,
+               const std::function<gpumem_status()>& call) {
+    if (!shared.doomed) return;
+    if (check(function, text(noun, shared), {GPUMEM_SUCCESS, kStale}, call()) == GPUMEM_SUCCESS) {
+      ++*shared.destroyed;
+    }
+  }
+  void create(Choice& choice);
+  void data(Choice& choice, bool copies);
+  void check_data(Choice& choice);
+  void register_pages(Choice& choice);
+  void open_another();
+
+  void give_back() {
+    for (auto& [index, pending] : pending_) {
+      if (pending != nullptr) order(index, nullptr);
+    }
+    for (const gpumem_memory memory : own_) {
+      check("gpumem_memory_destroy", "own", {GPUMEM_SUCCESS}, gpumem_memory_destroy(memory, nullptr));
+    }
+    if (registered_ != nullptr) {
+      check("gpumem_unregister", "own", {GPUMEM_SUCCESS},
+            gpumem_unregister(stage_.instance, registered_, nullptr));
+    }
+  }
+
+  Player& player_;
+  Stage& stage_;
+  const uint32_t number_;
+  const uint32_t threads_;
+  std::string problem_;
+  std::vector<std::string> trace_;
+  Coverage coverage_;
+  std::map<int, gpumem_stream> pending_;  // by memory
+  std::vector<gpumem_memory> own_;
+  uint8_t* registered_ = nullptr;
+  uint64_t made_[3] = {0, 0, 0};
+};
+
+void Crew::create(Choice& choice) {
+  const gpumem_device home = stage_.devices[choice.byte() % stage_.devices.size()];
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  const uint8_t byte = choice.byte();
+  desc.kind = byte % 2 == 0 ? GPUMEM_KIND_DEVICE : GPUMEM_KIND_PINNED;
+  desc.size = byte < kWrong ? 1 + byte * kMostBytes / kWrong : 0;
+  gpumem_memory made = nullptr;
+  const Expect expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_LIMIT_EXCEEDED};
+  const gpumem_status status = check(
+      "gpumem_memory_create", "kind " + std::to_string(desc.kind) + ", size " + std::to_string(desc.size),
+      desc.size == 0 ? Expect{kInvalid} : expect, gpumem_memory_create(home, &desc, &made, nullptr));
+  if (status != GPUMEM_SUCCESS) return;
+  own_.push_back(made);
+  ++made_[desc.kind == GPUMEM_KIND_DEVICE ? 0 : 1];
+}
+
+void Crew::data(Choice& choice, bool copies) {
+  const Shared* to = pick_bytes(choice);
+  const Shared* from = pick_bytes(choice);
+  const Shared* in = pick_lasting(choice);
+  if (to == nullptr || from == nullptr) return;
+  const gpumem_stream stream = in == nullptr ? nullptr : as<gpumem_stream>(in->handle);
+  const Memory& target = player_.memory(to->index);
+  const Memory& source = player_.memory(from->index);
+  const uint64_t size = std::min<uint64_t>({target.size, source.size, 1 + choice.byte() * uint64_t{4}});
+  if (copies && to == from) return;
+  order(to->index, stream);
+  Region& written = player_.region(target.region);
+  if (!copies) {
+    const uint8_t value = choice.byte();
+    check("gpumem_fill", text("memory", *to) + ", " + std::to_string(size), {GPUMEM_SUCCESS},
+          gpumem_fill(stage_.instance, stream, target.address, size, value, 1, nullptr));
+    for (uint64_t i = 0; i < size; ++i) {
+      written.bytes[i] = value;
+      written.known[i] = true;
+    }
+    return;
+  }
+  order(from->index, stream);
+  check("gpumem_copy", text("memory", *to) + ", " + text("memory", *from) + ", " + std::to_string(size),
+        {GPUMEM_SUCCESS},
+        gpumem_copy(stage_.instance, stream, target.address, source.address, size, nullptr, nullptr));
+  const Region& read = player_.region(source.region);
+  for (uint64_t i = 0; i < size; ++i) {
+    written.bytes[i] = read.bytes[i];
+    written.known[i] = static_cast<bool>(read.known[i]);
+  }
+}
+
+void Crew::check_data(Choice& choice) {
+  const Shared* chosen = pick_bytes(choice);
+  if (chosen == nullptr) return;
+  const Memory& memory = player_.memory(chosen->index);
+  order(chosen->index, nullptr);
+  std::vector<uint8_t> bytes(memory.size);
+  check("gpumem_copy", "to look at " + text("memory", *chosen), {GPUMEM_SUCCESS},
+        gpumem_copy(stage_.instance, nullptr, bytes.data(), memory.address, memory.size, nullptr, nullptr));
+  const Region& expected = player_.region(memory.region);
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (expected.known[i] && bytes[i] != expected.bytes[i]) {
+      player_.fail("byte " + std::to_string(i) + " of memory is " + std::to_string(bytes[i]) + "; expected " +
+                   std::to_string(expected.bytes[i]));
+    }
+  }
+}
+
+// Pages of this thread; what was registered before may be in the way.
+void Crew::register_pages(Choice& choice) {
+  if (registered_ != nullptr) {
+    check("gpumem_unregister", "own", {GPUMEM_SUCCESS},
+          gpumem_unregister(stage_.instance, registered_, nullptr));
+    registered_ = nullptr;
+    return;
+  }
+  const Arena& arena = player_.model_.arena;
+  uint8_t* const pages = arena.writable() + number_ * (arena.size() / 4) + choice.byte();
+  const Expect expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_ALREADY_EXISTS, GPUMEM_ERROR_LIMIT_EXCEEDED,
+                         GPUMEM_ERROR_SYMBOL_MISSING};
+  if (check("gpumem_register", "own pages", expect,
+            gpumem_register(stage_.devices.front(), pages, arena.page(), 0, nullptr)) == GPUMEM_SUCCESS) {
+    registered_ = pages;
+    ++made_[2];
+  }
+}
+
+void Crew::open_another() {
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = player_.model_.on_host ? GPUMEM_BACKEND_HOST : GPUMEM_BACKEND_CUDA;
+  gpumem_instance other = nullptr;
+  check("gpumem_instance_open", "another", {GPUMEM_SUCCESS}, gpumem_instance_open(&desc, &other, nullptr));
+  check("gpumem_instance_close", "the other one", {GPUMEM_SUCCESS},
+        gpumem_instance_close(other, GPUMEM_CLOSE_CHECK, nullptr, nullptr));
+  check("gpumem_instance_close", "the other one again", {GPUMEM_ERROR_CLOSED, kStale},
+        gpumem_instance_close(other, GPUMEM_CLOSE_CHECK, nullptr, nullptr));
+}
+
+void Crew::play(const Step& step) {
+  Choice choice(step);
+  const Shared* const memory = pick(choice, stage_.memories);
+  const Shared* const stream = pick(choice, stage_.streams);
+  const Shared* const event = pick(choice, stage_.events);
+  const Expect ready = {GPUMEM_SUCCESS, GPUMEM_NOT_READY};
+  switch (step.kind) {
+    case Kind::k_memory_create:
+    case Kind::k_malloc:
+      return create(choice);
+    case Kind::k_memory_destroy:
+    case Kind::k_free:
+      if (choice.byte() % 3 == 0 && !own_.empty()) {
+        check("gpumem_memory_destroy", "own", {GPUMEM_SUCCESS}, gpumem_memory_destroy(own_.back(), nullptr));
+        own_.pop_back();
+      } else if (memory != nullptr) {
+        destroy("gpumem_memory_destroy", "memory", *memory,
+                [&] { return gpumem_memory_destroy(as<gpumem_memory>(memory->handle), nullptr); });
+      }
+      return;
+    case Kind::k_memory_get_info:
+      if (memory != nullptr) {
+        gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+        const gpumem_status status =
+            check("gpumem_memory_get_info", text("memory", *memory), with({GPUMEM_SUCCESS}, {memory}),
+                  gpumem_memory_get_info(as<gpumem_memory>(memory->handle), &info, nullptr));
+        const Memory& known = player_.memory(memory->index);
+        player_.require(status != GPUMEM_SUCCESS || info.buffer_id == known.buffer_id,
+                        "a handle reaches another memory");
+      }
+      return;
+    case Kind::k_pointer_get_info:
+      if (memory != nullptr) {
+        gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+        const Memory& known = player_.memory(memory->index);
+        uint8_t* const address = known.host != nullptr ? known.host : known.address;
+        check("gpumem_pointer_get_info", text("memory", *memory), {GPUMEM_SUCCESS},
+              gpumem_pointer_get_info(stage_.instance, address, &info, nullptr));
+        player_.require(memory->doomed || (info.kind == known.kind && info.buffer_id == known.buffer_id),
+                        "an address belongs to another memory");
+      }
+      return;
+    case Kind::k_copy:
+    case Kind::k_copy_2d:
+      return data(choice, true);
+    case Kind::k_fill:
+    case Kind::k_fill_2d:
+    case Kind::k_cpu_write:
+      return data(choice, false);
+    case Kind::k_cpu_check:
+      return check_data(choice);
+    case Kind::k_register:
+    case Kind::k_unregister:
+      return register_pages(choice);
+    case Kind::k_instance_open:
+    case Kind::k_instance_default:
+      return open_another();
+    case Kind::k_instance_close:
+      if (stage_.anything_stays) {
+        check("gpumem_instance_close", "the shared one", {GPUMEM_ERROR_BUSY},
+              gpumem_instance_close(stage_.instance, GPUMEM_CLOSE_CHECK, nullptr, nullptr));
+      }
+      return;
+    case Kind::k_stats_get:
+    case Kind::k_stats_report: {
+      char buffer[256];
+      check("gpumem_stats_report", "the shared one", {GPUMEM_SUCCESS},
+            gpumem_stats_report(stage_.instance, buffer, sizeof buffer, nullptr, nullptr));
+      return;
+    }
+    case Kind::k_device_get_capability: {
+      gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
+      check("gpumem_device_get_capability", "pin.page_locked", {GPUMEM_SUCCESS},
+            gpumem_device_get_capability(stage_.devices.front(), GPUMEM_CAPABILITY_PIN_PAGE_LOCKED, nullptr,
+                                         &info, nullptr));
+      return;
+    }
+    case Kind::k_log_set_function:
+      check("gpumem_log_set_function", "NULL", {GPUMEM_SUCCESS},
+            gpumem_log_set_function(nullptr, nullptr, 0, nullptr));
+      return;
+    default:
+      break;
+  }
+  if (stream != nullptr) {
+    const auto handle = as<gpumem_stream>(stream->handle);
+    switch (step.kind) {
+      case Kind::k_stream_query:
+        check("gpumem_stream_query", text("stream", *stream), with(ready, {stream}),
+              gpumem_stream_query(handle, nullptr));
+        return;
+      case Kind::k_stream_synchronize:
+        check("gpumem_stream_synchronize", text("stream", *stream), with({GPUMEM_SUCCESS}, {stream}),
+              gpumem_stream_synchronize(handle, GPUMEM_TIMEOUT_INFINITE, nullptr));
+        return;
+      case Kind::k_stream_destroy:
+        return destroy("gpumem_stream_destroy", "stream", *stream,
+                       [&] { return gpumem_stream_destroy(handle, nullptr); });
+      case Kind::k_stream_get_info: {
+        gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+        check("gpumem_stream_get_info", text("stream", *stream), with({GPUMEM_SUCCESS}, {stream}),
+              gpumem_stream_get_info(handle, &info, nullptr));
+        return;
+      }
+      default:
+        break;
+    }
+  }
+  if (event == nullptr) return;
+  const auto handle = as<gpumem_event>(event->handle);
+  switch (step.kind) {
+    case Kind::k_event_query:
+      check("gpumem_event_query", text("event", *event), with(ready, {event}),
+            gpumem_event_query(handle, nullptr));
+      return;
+    case Kind::k_event_synchronize:
+      check("gpumem_event_synchronize", text("event", *event), with({GPUMEM_SUCCESS}, {event}),
+            gpumem_event_synchronize(handle, GPUMEM_TIMEOUT_INFINITE, nullptr));
+      return;
+    case Kind::k_event_destroy:
+      return destroy("gpumem_event_destroy", "event", *event,
+                     [&] { return gpumem_event_destroy(handle, nullptr); });
+    case Kind::k_event_record:
+      if (stream != nullptr) {
+        const Expect expect = {event->device == stream->device ? GPUMEM_SUCCESS : kInvalid};
+        check("gpumem_event_record", text("event", *event) + ", " + text("stream", *stream),
+              with(expect, {event, stream}),
+              gpumem_event_record(handle, as<gpumem_stream>(stream->handle), nullptr));
+      }
+      return;
+    case Kind::k_stream_wait_event:
+      if (stream != nullptr) {
+        check("gpumem_stream_wait_event", text("stream", *stream) + ", " + text("event", *event),
+              with({GPUMEM_SUCCESS}, {event, stream}),
+              gpumem_stream_wait_event(as<gpumem_stream>(stream->handle), handle, nullptr));
+      }
+      return;
+    default:
+      return;
+  }
+}
+
+// The second half of a sequence, dealt to threads. Afterwards everything is as certain as before.
+void Player::play_together(const Sequence& sequence, size_t first) {
+  open_gates();
+  const auto lost = [](const Device& each) { return each.life == Life::kLive && each.lost; };
+  if (std::any_of(model_.devices.begin(), model_.devices.end(), lost)) return;
+  for (size_t i = 0; i < model_.instances.size(); ++i)
+    if (model_.instances[i].life == Life::kLive) disarm(static_cast<int>(i));
+  Stage stage;
+  int home = -1;
+  for (size_t i = 0; i < model_.instances.size() && home < 0; ++i)
+    if (model_.instances[i].life == Life::kLive && !model_.instances[i].is_default)
+      home = static_cast<int>(i);
+  stage.instance = as<gpumem_instance>(instance(home).handle);
+  for (const int index : instance(home).devices)
+    stage.devices.push_back(as<gpumem_device>(device(index).handle));
+  const auto share = [&](std::vector<Shared>& list, const auto& objects, size_t doomed, const auto& fits) {
+    for (size_t i = 0; i < objects.size(); ++i) {
+      const auto& object = objects[i];
+      if (object.life != Life::kLive || object.instance != home || !fits(object)) continue;
+      const bool is_doomed = i % doomed == doomed - 1;
+      list.push_back(
+          {object.handle, static_cast<int>(i), object.device, is_doomed, &stage.destroyed.emplace_back(0)});
+      stage.anything_stays = stage.anything_stays || !is_doomed;
+    }
+  };
+  // All that was begun is over before the threads begin.
+  for (Stream& each : model_.streams) {
+    if (each.life != Life::kLive || model_.is_observed(model_.mark(each.line))) continue;
+    if (line(each.line).capturing) return;
+    if (!wait_for(each.line)) return;
+  }
+  share(stage.memories, model_.memories, 3, [&](const Memory& memory) {
+    const auto& uses = memory.uses;
+    return region(memory.region).tainted_by < 0 && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+             return model_.is_observed(use.line, use.number);
+           });
+  });
+  share(stage.streams, model_.streams, 4, [&](const Stream& each) {
+    return !line(each.line).capturing && !line(each.line).retired && line(each.line).handles == 1 &&
+           !each.wrapped;
+  });
+  share(stage.events, model_.events, 3, [](const Event& each) { return !each.wrapped; });
+
+  std::vector<std::vector<Step>> dealt(options_.threads);
+  for (size_t i = first; i < sequence.steps.size(); ++i)
+    dealt[sequence.steps[i].thread % options_.threads].push_back(sequence.steps[i]);
+  std::deque<Crew> crew;
+  std::vector<std::thread> threads;
+  for (uint32_t i = 0; i < options_.threads; ++i) {
+    Crew& member = crew.emplace_back(*this, stage, i, options_.threads);
+    threads.emplace_back([&member, &steps = dealt[i]] { member.run(steps); });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+
+  gpumem_stats& expected = instance(home).stats;
+  for (const Crew& member : crew) {
+    coverage_.add(member.coverage());
+    trace_.insert(trace_.end(), member.trace().begin(), member.trace().end());
+    require(member.problem().empty(), member.problem());
+    expected.device.total_count += member.made(GPUMEM_KIND_DEVICE);
+    expected.pinned.total_count += member.made(GPUMEM_KIND_PINNED);
+    expected.registered.total_count += member.registered();
+  }
+  const auto once = [&](const std::vector<Shared>& list, const auto& forget) {
+    for (const Shared& each : list) {
+      require(*each.destroyed <= 1, "an object was destroyed twice");
+      if (*each.destroyed == 1) forget(each);
+    }
+  };
+  once(stage.memories, [&](const Shared& each) { model_.remove_memory(memory(each.index)); });
+  once(stage.streams, [&](const Shared& each) {
+    Stream& ended = stream(each.index);
+    --line(ended.line).handles;
+    line(ended.line).retired = true;
+    model_.end(ended, Life::kDestroyed);
+    --expected.streams;
+  });
+  once(stage.events, [&](const Shared& each) {
+    model_.end(event(each.index), Life::kDestroyed);
+    --expected.events;
+  });
+  // The peaks, and the bytes that the threads made in all, depend on who was first.
+  gpumem_stats now = GPUMEM_STATS_INIT;
+  require(gpumem_stats_get(stage.instance, &now, nullptr) == GPUMEM_SUCCESS, "the counts cannot be read");
+  const auto take = [&](gpumem_stats_kind& known, const gpumem_stats_kind& told) {
+    require(told.peak_count >= known.peak_count && told.peak_bytes >= known.peak_bytes &&
+                told.total_bytes >= known.total_bytes && told.peak_bytes <= told.total_bytes,
+            "the peaks are below what was there");
+    known.peak_count = told.peak_count;
+    known.peak_bytes = told.peak_bytes;
+    known.total_bytes = told.total_bytes;
+  };
+  take(expected.device, now.device);
+  take(expected.pinned, now.pinned);
+  take(expected.registered, now.registered);
+  check_all();
+}
+
+}  // namespace sequences

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The model: what lives, what it holds and what is pending, as the interface promises it. It knows addresses,
+// bytes, clocks and the order in which errors rank, and nothing of how the library keeps them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpumem/gpumem.h"
+
+namespace sequences {
+
+// The statuses that a call may answer with; empty means that nothing stands against it so far.
+using Expect = std::vector<gpumem_status>;
+
+std::string text_of(const Expect& expect);
+
+// The order of COM-17 among what is wrong with the arguments themselves.
+class Verdict {
+ public:
+  // What a handle alone is answered with; several if the model cannot tell, none if it is good.
+  void handle(const Expect& alternatives);
+  void require(bool holds) {
+    if (!holds) handle({GPUMEM_ERROR_INVALID_ARGUMENT});
+  }
+  // Empty if all is right.
+  const Expect& done() const { return results_; }
+
+ private:
+  Expect results_;
+};
+
+enum class Life { kLive, kDestroyed, kClosed };
+
+// Streams that are one queue of work: a stream and those that wrap it. Its operations are numbered from 1.
+using Clock = std::map<int, uint64_t>;  // by line: the last operation that matters
+struct Line {
+  int device = 0;
+  uint64_t enqueued = 0;
+  uint64_t observed = 0;
+  Clock before;                 // what later operations come after
+  std::vector<uint64_t> gates;  // operations that wait for a gate
+  bool capturing = false;
+  bool retired = false;  // destroyed by its maker
+  bool native = false;   // made by gpumem_host_native_stream_create()
+  int handles = 0;
+  void* pointer = nullptr;  // to wrap it by; NULL for the default stream
+};
+
+struct Access {
+  int line;
+  uint64_t number;
+  uint64_t begin;
+  uint64_t end;
+  bool write;
+};
+
+// Bytes, whoever they belong to, and what pending work does with them.
+struct Region {
+  uint8_t* cpu = nullptr;  // where the CPU reaches them; NULL for device memory
+  std::vector<uint8_t> bytes;
+  std::vector<bool> known;
+  std::vector<Access> accesses;
+  int tainted_by = -1;  // instance with a lost device whose work may or may not have touched them
+};
+
+struct Object {
+  uint64_t handle = 0;
+  int instance = 0;
+  int device = 0;  // index into Model::devices
+  Life life = Life::kLive;
+  uint64_t ended_at = 0;  // objects made before it ended
+};
+
+struct Instance : Object {
+  bool host = true;
+  bool strict = true;
+  bool is_default = false;
+  bool same_pointer = false;
+  bool linked = true;
+  bool armed = false;  // a step of the backend is made to fail some time
+  uint64_t pin_budget = 0;
+  uint64_t pinned = 0;
+  uint64_t registrations = 0;
+  uint64_t registrations_max = UINT64_MAX;
+  bool lock_off = false;
+  std::string masked;
+  std::vector<int> devices;
+  gpumem_stats stats = GPUMEM_STATS_INIT;
+  std::string name;
+
+  bool lacks(const char* entry_point) const { return masked == entry_point; }
+};
+
+struct Device : Object {
+  uint32_t ordinal = 0;
+  bool lost = false;
+  bool exact = true;  // `used` is certain
+  uint64_t total = 0;
+  uint64_t used = 0;
+  uint64_t granularity = 1;
+  std::map<int, uint64_t> peers;  // count of enables
+  std::map<int, bool> foreign_peers;
+  std::map<std::pair<int, int>, gpumem_capability_info> capabilities;
+};
+
+struct Use {
+  int line;
+  uint64_t number;
+  bool certain;  // the library knows of it from the call on
+};
+
+struct Memory : Object {
+  gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+  uint64_t size = 0;
+  uint64_t charged = 0;
+  uint64_t alignment = 0;
+  gpumem_memory_flags requested = 0;
+  gpumem_memory_flags granted = 0;
+  uint8_t* host = nullptr;
+  uint8_t* address = nullptr;  // for devices
+  int region = 0;
+  uint64_t at = 0;  // in the region
+  uint64_t buffer_id = 0;
+  bool foreign = false;
+  std::string name;
+  std::vector<Use> uses;
+
+  bool has(gpumem_memory_flags flag) const { return (granted & flag) != 0; }
+  bool holds(const uint8_t* base, const void* pointer) const {
+    const auto distance = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(base);
+    return base != nullptr && distance < size;
+  }
+};
+
+struct Stream : Object {
+  int line = 0;
+  bool wrapped = false;
+  std::string name;
+};
+
+struct Event : Object {
+  gpumem_event_flags flags = 0;
+  bool recorded = false;
+  bool wrapped = false;
+  int line = 0;
+  Clock mark;  // what the latest record captured
+  std::string name;
+};
+
+// What an address is to an instance.
+struct Found {
+  Expect wrong;        // NOT_FOUND, or INVALID_ARGUMENT for a range that leaves its object
+  bool avoid = false;  // nothing is promised about such a range
+  gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+  int memory = -1;  // also foreign memory
+  int region = -1;
+  uint64_t at = 0;      // in the region
+  uint64_t offset = 0;  // in the memory
+  uint8_t* base = nullptr;
+  bool writable = true;
+  bool on_device = false;
+};
+
+// Ordinary memory of the process, with pages around it that nothing may touch.
+class Arena {
+ public:
+  static constexpr uint64_t kPages = 16;
+
+  Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  uint64_t page() const { return page_; }
+  uint8_t* writable() const { return base_ + page_; }
+  uint64_t size() const { return kPages * page_; }
+  uint8_t* forbidden() const { return writable() + size(); }
+  uint8_t* read_only() const { return forbidden() + page_; }
+
+ private:
+  uint64_t page_;
+  uint8_t* base_;
+};
+
+class Model {
+ public:
+  explicit Model(bool on_host);
+
+  const bool on_host;
+  Arena arena;
+  std::vector<Instance> instances;
+  std::vector<Device> devices;
+  std::vector<Memory> memories;
+  std::vector<Memory> foreigns;
+  std::vector<Stream> streams;
+  std::vector<Event> events;
+  std::vector<Line> lines;
+  std::vector<Region> regions;  // 0 is the arena, 1 its read-only page
+  std::vector<uint8_t*> freed;  // addresses that nobody has got since
+  uint64_t objects_made = 0;
+
+  static constexpr int kArenaRegion = 0;
+  static constexpr int kReadOnlyRegion = 1;
+
+  int add_region(uint8_t* cpu, uint64_t size);
+  Found find(int instance, const void* pointer, uint64_t size) const;
+
+  // What a call with an object that is not alive gets.
+  Expect gone(const Object& object) const;
+  bool lost(int device) const { return devices[static_cast<size_t>(device)].lost; }
+  // DEVICE_LOST and INVALID_STATE of a stream.
+  Expect usable(const Stream& stream) const;
+
+  // The next operation of a line.
+  uint64_t enqueue(int line) { return ++lines[static_cast<size_t>(line)].enqueued; }
+  Clock mark(int line) const;
+  void observe(const Clock& clock);
+  void observe_all(int instance);
+  bool is_observed(int line, uint64_t number) const {
+    return lines[static_cast<size_t>(line)].observed >= number;
+  }
+  bool is_observed(const Clock& clock) const;
+  bool is_held(const Clock& clock) const;
+  // The first pending access that a new one would race with; null if it may be made. Line -1 is the CPU.
+  const Access* conflict(int line, int region, uint64_t begin, uint64_t end, bool write);
+
+  void add_access(int region, const Access& access) {
+    regions[static_cast<size_t>(region)].accesses.push_back(access);
+  }
+  // Whether a destroy finds the memory in use: yes, no, or not to be told.
+  Expect destroyed(const Memory& memory) const;
+
+  void lose(int device);
+  void end(Object& object, Life how) {
+    object.life = how;
+    object.ended_at = objects_made;
+  }
+  void close(int instance);
+  void add_memory(const Memory& memory);
+  void remove_memory(Memory& memory);
+
+ private:
+  gpumem_stats_kind& counts(const Memory& memory);
+};
+
+}  // namespace sequences

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Playing: the loop, the check of each call, the choice of addresses, and the order of work.
+#include "player.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <set>
+
+namespace sequences {
+
+// ---- one call ----
+
+Call::Call(Player& player, Choice& choice, const char* function) : player_(player), function_(function) {
+  const uint8_t byte = choice.byte();
+  if (byte < kWrong) return;
+  null_error_ = byte % 3 == 0;
+  bad_error_ = byte % 3 == 1;
+  if (bad_error_) error_.struct_size = byte % 2 == 0 ? 0 : SIZE_MAX;
+}
+
+gpumem_error* Call::error() { return null_error_ ? nullptr : &error_; }
+
+void Call::text(const char* format, ...) {
+  if (!player_.tracing_) return;
+  char buffer[512];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  text_ = buffer;
+}
+
+gpumem_status Call::check(Expect expect, gpumem_status got) {
+  // Nothing comes before an error argument that cannot be written to.
+  if (bad_error_) expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
+  const bool lies = player_.options_.planted && function_ == std::string_view("gpumem_event_record");
+  if (lies && expect == Expect{GPUMEM_SUCCESS}) expect = {GPUMEM_ERROR_BUSY};
+  player_.coverage_.count(function_, got >= 0);
+  const bool expected = std::find(expect.begin(), expect.end(), got) != expect.end();
+  const bool has_detail = !null_error_ && !bad_error_;
+  player_.say("%s(%s%s%s) = %s", function_, text_.c_str(), text_.empty() ? "" : ", ",
+              has_detail ? "&error" : (null_error_ ? "NULL" : "&error {wrong size}"),
+              gpumem_status_name(got));
+  if (!expected) {
+    player_.fail(std::string(function_) + ": expected " + text_of(expect) + ", got " +
+                 gpumem_status_name(got) + (has_detail && got < 0 ? std::string(": ") + error_.message : ""));
+  }
+  if (!has_detail) return got;
+  player_.require(error_.status == got, std::string(function_) + ": the error detail has another status");
+  player_.require((error_.message[0] != '\0') == (got < 0),
+                  std::string(function_) + ": a message comes with failures, and with nothing else");
+  player_.require(got >= 0 || std::string_view(error_.function) == function_,
+                  std::string(function_) + ": the error detail names another function");
+  return got;
+}
+
+// ---- a sequence ----
+
+Player::Player(const Options& options, Coverage& coverage, bool tracing)
+    : options_(options), coverage_(coverage), tracing_(tracing), model_(options.on_host) {}
+
+// After a difference the model knows nothing for certain: everything is forced to its end.
+Player::~Player() {
+  open_gates();
+  for (size_t i = 0; i < model_.instances.size(); ++i) {
+    const Instance& opened = model_.instances[i];
+    if (opened.life != Life::kLive) continue;
+    const auto handle = as<gpumem_instance>(opened.handle);
+    if (opened.host) gpumem_host_fail_step(handle, 0, 0, nullptr);
+    if (opened.is_default) {
+      (void)empty_default(static_cast<int>(i));
+    } else {
+      gpumem_instance_close(handle, GPUMEM_CLOSE_FORCE, nullptr, nullptr);
+    }
+  }
+  gpumem_log_set_function(nullptr, nullptr, 0, nullptr);
+  gpumem_host_set_current_device(-1, nullptr, nullptr);
+}
+
+void Player::say(const char* format, ...) {
+  if (!tracing_) return;
+  char buffer[1024];
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer, sizeof buffer, format, arguments);
+  va_end(arguments);
+  trace_.emplace_back(buffer);
+}
+
+std::optional<Difference> Player::play(const Sequence& sequence) {
+  size_t at = 0;
+  try {
+    const Step first{};
+    Choice choice(first);
+    open(choice, sequence.setup, true);
+    // With several threads, the first half makes what they share.
+    const size_t alone = options_.threads > 1 ? (sequence.steps.size() + 1) / 2 : sequence.steps.size();
+    for (; at < alone; ++at) {
+      play_step(sequence.steps[at]);
+      check_all();
+    }
+    at = SIZE_MAX;
+    if (options_.threads > 1) play_together(sequence, alone);
+    finish();
+  } catch (const Failed& failed) {
+    return Difference{at, failed.what};
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// Calls that a driver answers at once, whatever stands in its streams.
+bool never_waits(Kind kind) {
+  switch (kind) {
+    case Kind::k_stream_query:
+    case Kind::k_stream_synchronize:
+    case Kind::k_stream_wait_event:
+    case Kind::k_stream_launch_host_function:
+    case Kind::k_event_query:
+    case Kind::k_event_synchronize:
+    case Kind::k_event_record:
+    case Kind::k_event_get_elapsed_time:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void Player::play_step(const Step& step) {
+  Choice choice(step);
+  if (!model_.on_host && !never_waits(step.kind)) open_gates();
+  switch (step.kind) {
+#define SEQUENCES_CASE(name, weight) \
+  case Kind::k_##name:               \
+    return step_##name(choice);
+    SEQUENCES_STEPS(SEQUENCES_CASE)
+#undef SEQUENCES_CASE
+  }
+}
+
+// What holds after every call: the counts, and the thread's current device.
+void Player::check_all() {
+  for (size_t i = 0; i < model_.instances.size(); ++i) {
+    if (model_.instances[i].life == Life::kLive) check_stats(static_cast<int>(i));
+  }
+  int32_t previous = 0;
+  gpumem_host_set_current_device(current_device_, &previous, nullptr);
+  require(previous == current_device_, "the call left another current device");
+}
+
+void Player::check_stats(int index) {
+  gpumem_stats now = GPUMEM_STATS_INIT;
+  const gpumem_stats& expected = instance(index).stats;
+  require(gpumem_stats_get(as<gpumem_instance>(instance(index).handle), &now, nullptr) == GPUMEM_SUCCESS,
+          "the counts cannot be read");
+  if (std::memcmp(&now, &expected, sizeof now) == 0) return;
+  const auto text = [](const gpumem_stats& stats) {
+    std::string line;
+    for (const gpumem_stats_kind* kind : {&stats.device, &stats.pinned, &stats.registered}) {
+      for (const uint64_t number : {kind->live_count, kind->live_bytes, kind->peak_count, kind->peak_bytes,
+                                    kind->total_count, kind->total_bytes}) {
+        line += std::to_string(number) + " ";
+      }
+      line += "/ ";
+    }
+    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events, " +
+           std::to_string(stats.file_descriptors) + " files";
+  };
+  fail("the counts of instance" + std::to_string(index) + " are " + text(now) + "; expected " +
+       text(expected));
+}
+
+void Player::finish() {
+  open_gates();
+  for (size_t i = 0; i < model_.memories.size(); ++i) {
+    if (model_.memories[i].life == Life::kLive) check_bytes(model_.memories[i]);
+  }
+  for (size_t i = 0; i < model_.instances.size(); ++i) {
+    Instance& opened = model_.instances[i];
+    if (opened.life != Life::kLive) continue;
+    const auto handle = as<gpumem_instance>(opened.handle);
+    disarm(static_cast<int>(i));
+    if (opened.is_default) {
+      require(empty_default(static_cast<int>(i)), "an object of the default instance cannot be destroyed");
+      check_stats(static_cast<int>(i));
+      model_.close(static_cast<int>(i));
+      continue;
+    }
+    uint64_t destroyed = 0;
+    const gpumem_stats& stats = opened.stats;
+    const uint64_t expected = stats.device.live_count + stats.pinned.live_count +
+                              stats.registered.live_count + stats.streams + stats.events;
+    const gpumem_status status = gpumem_instance_close(handle, GPUMEM_CLOSE_FORCE, &destroyed, nullptr);
+    require(status == GPUMEM_SUCCESS,
+            std::string("the close at the end answers ") + gpumem_status_name(status));
+    model_.close(static_cast<int>(i));
+    require(destroyed == expected, "the close at the end destroyed " + std::to_string(destroyed) +
+                                       " objects; expected " + std::to_string(expected));
+  }
+  check_region(Model::kArenaRegion, 0, model_.arena.size());
+  check_jobs();
+}
+
+// The default instance stays for the process: what was made through it goes one by one.
+bool Player::empty_default(int index) {
+  const auto of_it = [&](const Object& object) {
+    return object.instance == index && object.life == Life::kLive;
+  };
+  bool all = true;
+  for (const Stream& made : model_.streams) {
+    if (of_it(made)) {
+      all &= gpumem_stream_synchronize(as<gpumem_stream>(made.handle), GPUMEM_TIMEOUT_INFINITE, nullptr) == 0;
+    }
+  }
+  for (const Memory& made : model_.foreigns) {
+    if (!of_it(made)) continue;
+    all &=
+        gpumem_host_foreign_free(as<gpumem_device>(device(made.device).handle), made.address, nullptr) == 0;
+  }
+  for (Memory& made : model_.memories) {
+    if (!of_it(made)) continue;
+    all &= gpumem_memory_destroy(as<gpumem_memory>(made.handle), nullptr) == GPUMEM_SUCCESS;
+    model_.remove_memory(made);
+  }
+  for (const Event& made : model_.events) {
+    if (of_it(made)) all &= gpumem_event_destroy(as<gpumem_event>(made.handle), nullptr) == GPUMEM_SUCCESS;
+  }
+  for (const Stream& made : model_.streams) {
+    if (of_it(made)) all &= gpumem_stream_destroy(as<gpumem_stream>(made.handle), nullptr) == GPUMEM_SUCCESS;
+  }
+  for (const Line& queue : model_.lines) {
+    const Device& home = device(queue.device);
+    if (!queue.native || queue.retired || home.instance != index) continue;
+    all &= gpumem_host_native_stream_destroy(as<gpumem_device>(home.handle), queue.pointer, nullptr) == 0;
+  }
+  for (const int each : instance(index).devices) {
+    for (const auto& [peer, count] : device(each).peers) {
+      for (uint64_t i = 0; i < count; ++i) {
+        all &= gpumem_device_disable_peer_access(as<gpumem_device>(device(each).handle),
+                                                 as<gpumem_device>(device(peer).handle), nullptr) == 0;
+      }
+    }
+  }
+  instance(index).stats.streams = instance(index).stats.events = 0;
+  return all;
+}
+
+void Player::check_jobs() {
+  for (const Job& job : jobs_) {
+    // A device that was lost, or an instance that was being closed, comes first.
+    const bool ended = job.status == GPUMEM_ERROR_DEVICE_LOST || job.status == GPUMEM_ERROR_CLOSED;
+    if (job.ran && job.status != job.expected && !ended) {
+      fail(std::string("a function in a stream was answered ") + gpumem_status_name(job.status) +
+           "; expected " + gpumem_status_name(job.expected));
+    }
+  }
+}
+
+// ---- choosing ----
+
+Player::Picked Player::pick_stream_or_null(Choice& choice) {
+  Picked picked = pick_stream(choice);
+  if (picked.value == 0) picked.wrong.clear();
+  return picked;
+}
+
+Player::Address Player::pick_address(Choice& choice, int instance) {
+  const uint8_t byte = choice.byte();
+  const uint8_t place = choice.byte();
+  const auto within = [&](uint8_t* base, uint64_t size, const std::string& name) {
+    // Mostly aligned places; the last bytes and the end are reached by wrong choices.
+    uint64_t offset =
+        place < kWrong ? place * (size / kWrong) / 8 * 8 : size - static_cast<uint64_t>(place - kWrong) % 10;
+    if (offset > size) offset = 0;
+    return Address{base + offset, size - offset, name + "+" + std::to_string(offset)};
+  };
+  if (byte < 120) {
+    std::vector<size_t> live;
+    for (size_t i = 0; i < model_.memories.size(); ++i) {
+      const Memory& candidate = model_.memories[i];
+      if (candidate.life == Life::kLive && (candidate.instance == instance || byte % 16 == 15))
+        live.push_back(i);
+    }
+    if (!live.empty()) {
+      const size_t index = live[byte % live.size()];
+      const Memory& chosen = model_.memories[index];
+      const bool by_device = chosen.host == nullptr || (chosen.address != nullptr && place % 2 == 1);
+      return within(by_device ? chosen.address : chosen.host, chosen.size,
+                    "memory" + std::to_string(index) + (by_device ? ".device" : ".host"));
+    }
+  }
+  if (byte >= 180 && byte < kWrong) {
+    std::vector<size_t> live;
+    for (size_t i = 0; i < model_.foreigns.size(); ++i) {
+      if (model_.foreigns[i].life == Life::kLive) live.push_back(i);
+    }
+    if (!live.empty()) {
+      const size_t index = live[byte % live.size()];
+      return within(model_.foreigns[index].address, model_.foreigns[index].size,
+                    "foreign" + std::to_string(index));
+    }
+  }
+  if (byte < kWrong) return within(model_.arena.writable(), model_.arena.size(), "heap");
+  switch (byte % 6) {
+    case 0:
+      return {nullptr, 64, "NULL"};
+    case 1:
+      return {model_.arena.forbidden() + place, 64, "forbidden"};
+    case 2:
+      return within(model_.arena.read_only(), model_.arena.page(), "read_only");
+    case 3:
+      return {as<uint8_t*>(UINT64_MAX - 7), 64, "(void*)-8"};
+    case 4:
+      if (!model_.freed.empty()) {
+        const size_t index = place % model_.freed.size();
+        return {model_.freed[index], 64, "freed" + std::to_string(index)};
+      }
+      return {as<uint8_t*>(0x10), 64, "(void*)16"};
+    default:
+      return {as<uint8_t*>(0x10), 64, "(void*)16"};
+  }
+}
+
+// An address to be freed: mostly the first byte of a memory.
+Player::Address Player::pick_base(Choice& choice, int instance) {
+  const uint8_t byte = choice.byte();
+  std::vector<size_t> live;
+  for (size_t i = 0; i < model_.memories.size(); ++i) {
+    const Memory& candidate = model_.memories[i];
+    if (candidate.life == Life::kLive && candidate.instance == instance) live.push_back(i);
+  }
+  if (byte >= kWrong || live.empty()) return pick_address(choice, instance);
+  const size_t index = live[byte % live.size()];
+  const Memory& chosen = model_.memories[index];
+  const bool by_device = chosen.host == nullptr || (byte % 8 == 7 && chosen.address != nullptr);
+  return {by_device ? chosen.address : chosen.host, chosen.size,
+          "memory" + std::to_string(index) + (by_device ? ".device" : ".host")};
+}
+
+uint64_t Player::pick_length(Choice& choice, uint64_t left) {
+  const uint8_t byte = choice.byte();
+  constexpr uint64_t kShort[] = {8, 1, 4, 16, 2, 64, 200, 7, 512, 32};
+  if (byte < 160) return std::min(kShort[byte % std::size(kShort)], std::max<uint64_t>(left, 1));
+  if (byte < 190) return left;
+  if (byte < kWrong) return 0;
+  const uint64_t wrong[] = {left + 1,   left + 8,        uint64_t{1} << 63,
+                            UINT64_MAX, UINT64_MAX - 15, (uint64_t{1} << 63) - 1};
+  return wrong[byte % std::size(wrong)];
+}
+
+// ---- order ----
+
+void Player::open_gates() {
+  for (Gate& gate : gates_) {
+    gate.open = true;
+    gate.open.notify_all();
+  }
+  for (Line& queue : model_.lines)
+    queue.gates.clear();
+}
+
+bool Player::wait_for(int index) {
+  open_gates();
+  const Line& queue = line(index);
+  if (queue.capturing || model_.lost(queue.device)) return false;
+  for (size_t i = 0; i < model_.streams.size(); ++i) {
+    const Stream& candidate = model_.streams[i];
+    if (candidate.line != index || candidate.life != Life::kLive) continue;
+    const gpumem_status status =
+        gpumem_stream_synchronize(as<gpumem_stream>(candidate.handle), GPUMEM_TIMEOUT_INFINITE, nullptr);
+    say("gpumem_stream_synchronize(stream%zu, GPUMEM_TIMEOUT_INFINITE, NULL) = %s  /* to order the next */",
+        i, gpumem_status_name(status));
+    require(
+        status == GPUMEM_SUCCESS,
+        std::string("gpumem_stream_synchronize: expected GPUMEM_SUCCESS, got ") + gpumem_status_name(status));
+    model_.observe(model_.mark(index));
+    return true;
+  }
+  return false;
+}
+
+bool Player::order(int index, int region_index, uint64_t begin, uint64_t end, bool write) {
+  if (region(region_index).tainted_by >= 0) return false;
+  while (const Access* access = model_.conflict(index, region_index, begin, end, write)) {
+    const int other = access->line;
+    const uint64_t number = access->number;
+    if (!wait_for(other) || !model_.is_observed(other, number)) return false;
+  }
+  return true;
+}
+
+void Player::enqueue_access(int index, const Found& found, uint64_t extent, bool write) {
+  const uint64_t number = line(index).enqueued;
+  model_.add_access(found.region, {index, number, found.at, found.at + extent, write});
+  if (found.memory >= 0) memory_of(found).uses.push_back({index, number, true});
+}
+
+Expect Player::complete(const Clock& clock) const {
+  if (model_.is_observed(clock)) return {GPUMEM_SUCCESS};
+  if (model_.is_held(clock)) return {GPUMEM_NOT_READY};
+  return {GPUMEM_SUCCESS, GPUMEM_NOT_READY};
+}
+
+Expect Player::with_faults(Expect expect, int index) const {
+  const bool armed = index >= 0 && model_.instances[static_cast<size_t>(index)].armed;
+  const bool succeeds = std::find(expect.begin(), expect.end(), GPUMEM_SUCCESS) != expect.end();
+  if (armed && succeeds) expect.push_back(GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
+  return expect;
+}
+
+void Player::disarm(int index) {
+  if (!instance(index).armed) return;
+  require(gpumem_host_fail_step(as<gpumem_instance>(instance(index).handle), 0, 0, nullptr) == GPUMEM_SUCCESS,
+          "the failing step cannot be switched off");
+  say("gpumem_host_fail_step(instance%d, 0, 0, NULL) = GPUMEM_SUCCESS", index);
+  instance(index).armed = false;
+}
+
+// ---- bytes ----
+
+void Player::check_region(int index, uint64_t begin, uint64_t end) {
+  if (!order(-1, index, begin, end, false)) return;
+  const Region& checked = region(index);
+  for (uint64_t i = begin; i < end; ++i) {
+    if (!checked.known[i] || checked.cpu[i] == checked.bytes[i]) continue;
+    fail("byte " + std::to_string(i) + " of region " + std::to_string(index) + " is " +
+         std::to_string(checked.cpu[i]) + "; expected " + std::to_string(checked.bytes[i]));
+  }
+}
+
+void Player::read_back(const Memory& memory, std::vector<uint8_t>& bytes) {
+  const gpumem_status status = gpumem_copy(as<gpumem_instance>(instance(memory.instance).handle), nullptr,
+                                           bytes.data(), memory.address, bytes.size(), nullptr, nullptr);
+  require(status == GPUMEM_SUCCESS,
+          std::string("device memory cannot be read back: ") + gpumem_status_name(status));
+}
+
+void Player::check_bytes(const Memory& checked) {
+  if (checked.kind != GPUMEM_KIND_DEVICE) {
+    check_region(checked.region, checked.at, checked.at + checked.size);
+    return;
+  }
+  if (model_.lost(checked.device)) return;
+  disarm(checked.instance);
+  if (!order(-1, checked.region, 0, checked.size, false)) return;
+  std::vector<uint8_t> bytes(checked.size);
+  read_back(checked, bytes);
+  const Region& expected = region(checked.region);
+  for (uint64_t i = 0; i < bytes.size(); ++i) {
+    if (!expected.known[i] || bytes[i] == expected.bytes[i]) continue;
+    fail("byte " + std::to_string(i) + " of device memory is " + std::to_string(bytes[i]) + "; expected " +
+         std::to_string(expected.bytes[i]));
+  }
+}
+
+void Player::step_cpu_write(Choice& choice) {
+  const uint8_t byte = choice.byte();
+  std::vector<const Memory*> pinned;
+  for (const Memory& candidate : model_.memories) {
+    if (candidate.life == Life::kLive && candidate.kind == GPUMEM_KIND_PINNED) pinned.push_back(&candidate);
+  }
+  const bool arena = pinned.empty() || byte % 2 == 0;
+  const Memory* chosen = arena ? nullptr : pinned[byte / 2 % pinned.size()];
+  const int index = arena ? Model::kArenaRegion : chosen->region;
+  const uint64_t size = arena ? model_.arena.size() : chosen->size;
+  const uint64_t begin = choice.byte() * (size / 256);
+  const uint64_t end = std::min(size, begin + 1 + choice.byte() * uint64_t{4});
+  const uint8_t value = choice.byte();
+  if (!order(-1, index, begin, end, true)) return;
+  Region& written = region(index);
+  for (uint64_t i = begin; i < end; ++i) {
+    written.cpu[i] = written.bytes[i] = static_cast<uint8_t>(value + i * 7);
+    written.known[i] = true;
+  }
+  say("/* the CPU writes bytes %llu to %llu of region %d */", static_cast<unsigned long long>(begin),
+      static_cast<unsigned long long>(end), index);
+}
+
+void Player::step_cpu_check(Choice& choice) {
+  const Picked chosen = pick_memory(choice);
+  if (chosen.index < 0 || memory(chosen.index).life != Life::kLive) {
+    check_region(Model::kArenaRegion, 0, model_.arena.size());
+  } else {
+    check_bytes(memory(chosen.index));
+  }
+}
+
+}  // namespace sequences

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Plays a sequence on the library and on the model at once, and stops at the first difference.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "coverage.h"
+#include "model.h"
+
+namespace sequences {
+
+struct Options {
+  bool on_host = true;
+  uint32_t threads = 1;
+  // The model tells a lie about one status, so that a test sees what becomes of a difference.
+  bool planted = false;
+};
+
+struct Difference {
+  size_t step = 0;  // SIZE_MAX: after the last one
+  std::string what;
+};
+
+// A function of the caller that stands in a stream until the gate opens.
+struct Gate {
+  std::atomic<bool> open{false};
+};
+
+// What a host function or kernel was to do, and what came of it.
+struct Job {
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  uint8_t* address = nullptr;
+  uint64_t size = 0;
+  gpumem_access access = GPUMEM_ACCESS_NONE;
+  uint8_t value = 0;
+  gpumem_status expected = GPUMEM_SUCCESS;
+  std::atomic<bool> ran{false};
+  gpumem_status status = GPUMEM_SUCCESS;
+};
+
+class Player {
+ public:
+  Player(const Options& options, Coverage& coverage, bool tracing);
+  Player(const Player&) = delete;
+  Player& operator=(const Player&) = delete;
+  ~Player();
+
+  std::optional<Difference> play(const Sequence& sequence);
+  // What was called, a line for each call, if tracing.
+  const std::vector<std::string>& trace() const { return trace_; }
+
+ private:
+  struct Failed {
+    std::string what;
+  };
+  friend class Call;
+  friend class Crew;
+
+  // A handle argument: the object behind it, or why there is none.
+  struct Picked {
+    int index = -1;
+    uint64_t value = 0;
+    Expect wrong;
+    std::string text;
+  };
+  // An address argument.
+  struct Address {
+    uint8_t* pointer = nullptr;
+    uint64_t left = 64;  // bytes up to the end of its object
+    std::string text;
+  };
+  // What is to be allocated or registered.
+  struct Request {
+    gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+    uint64_t size = 0;
+    uint64_t alignment = 0;
+    gpumem_memory_flags require = 0;
+    gpumem_memory_flags prefer = 0;
+    int32_t numa_node = 0;
+    uint8_t* pointer = nullptr;
+  };
+  // The rectangle of one side of a copy or fill.
+  struct Rows {
+    uint64_t pitch = 0;
+    uint64_t width = 0;
+    uint64_t height = 1;
+
+    bool empty() const { return width == 0 || height == 0; }
+    // False if it is larger than any object can be, or wraps.
+    bool extent(const uint8_t* first, uint64_t* out) const;
+  };
+
+#define SEQUENCES_METHOD(name, weight) void step_##name(Choice& choice);
+  SEQUENCES_STEPS(SEQUENCES_METHOD)
+#undef SEQUENCES_METHOD
+
+  void play_step(const Step& step);
+  void check_all();
+  void check_stats(int instance);
+  void play_together(const Sequence& sequence, size_t first);
+  void finish();
+  bool empty_default(int index);
+  void check_jobs();
+  [[noreturn]] void fail(const std::string& what) const { throw Failed{what}; }
+  void require(bool holds, const std::string& what) const {
+    if (!holds) fail(what);
+  }
+  [[gnu::format(printf, 2, 3)]] void say(const char* format, ...);
+
+  // ---- choosing ----
+  template <class T>
+  Picked pick(Choice& choice, const std::vector<T>& objects, const char* noun);
+  Picked pick_instance(Choice& choice) { return pick(choice, model_.instances, "instance"); }
+  Picked pick_device(Choice& choice) { return pick(choice, model_.devices, "device"); }
+  Picked pick_memory(Choice& choice) { return pick(choice, model_.memories, "memory"); }
+  Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
+  Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
+  // NULL, which waits, is as good as a stream.
+  Picked pick_stream_or_null(Choice& choice);
+  Address pick_address(Choice& choice, int instance);
+  Address pick_base(Choice& choice, int instance);
+  uint64_t pick_length(Choice& choice, uint64_t left);
+
+  // ---- the model's state, by index ----
+  Instance& instance(int index) { return model_.instances[static_cast<size_t>(index)]; }
+  Device& device(int index) { return model_.devices[static_cast<size_t>(index)]; }
+  Memory& memory(int index) { return model_.memories[static_cast<size_t>(index)]; }
+  Stream& stream(int index) { return model_.streams[static_cast<size_t>(index)]; }
+  Event& event(int index) { return model_.events[static_cast<size_t>(index)]; }
+  Line& line(int index) { return model_.lines[static_cast<size_t>(index)]; }
+  Region& region(int index) { return model_.regions[static_cast<size_t>(index)]; }
+  Memory& memory_of(const Found& found) {
+    return found.kind == GPUMEM_KIND_FOREIGN ? model_.foreigns[static_cast<size_t>(found.memory)]
+                                             : memory(found.memory);
+  }
+
+  template <class T>
+  void enumerate(Choice& choice, const char* name, gpumem_status (*function)(uint32_t, T*, gpumem_error*));
+
+  // ---- predictions ----
+  Expect predict_create(const Device& device, const Request& request);
+  Expect reachable(const Memory& memory, int device, bool write) const;
+  bool shares_default_stream(int home);
+  Expect word_refused(const Stream& to, const Found& found, bool write);
+  // What a call by this instance may answer besides while steps are made to fail.
+  Expect with_faults(Expect expect, int instance) const;
+  static bool valid_request(const Request& request);
+  bool avoided(const Device& device, const Request& request);
+
+  // ---- calls that follow from others ----
+  void open_gates();
+  // Waits until the work of a line is over, by a call of the interface; false if there is no way.
+  bool wait_for(int line);
+  // Makes sure that an access races with nothing; false if it cannot be made.
+  bool order(int line, int region, uint64_t begin, uint64_t end, bool write);
+  bool settle(const Memory& memory);
+  void adopt_memory(int device, const Request& request, uint64_t handle, const std::string& name);
+  void created_memory(int device, const Request& request, void* pointer);
+  void forget_memory(Memory& memory);
+  void disarm(int instance);
+  void enqueue_access(int line, const Found& found, uint64_t extent, bool write);
+  void do_copy(Choice& choice, bool plane);
+  void do_fill(Choice& choice, bool plane);
+  void do_free(Choice& choice, bool registered);
+  void check_region(int region, uint64_t begin, uint64_t end);
+  void read_back(const Memory& memory, std::vector<uint8_t>& bytes);
+  int open(Choice& choice, uint8_t setup, bool must);
+  void adopt_instance(uint64_t handle, const gpumem_host_options& host, const gpumem_instance_desc& desc,
+                      bool is_default);
+  bool ready_to_close(int instance, bool force);
+  void check_bytes(const Memory& memory);
+  Expect complete(const Clock& clock) const;
+
+  const Options options_;
+  Coverage& coverage_;
+  const bool tracing_;
+  Model model_;
+  std::vector<std::string> trace_;
+  std::deque<Gate> gates_;  // kept until all threads of the library have ended
+  std::deque<Job> jobs_;
+  std::vector<int> default_lines_;  // by device; -1: not there yet
+  int32_t current_device_ = -1;
+  uint64_t last_buffer_id_ = 0;
+  int default_instance_ = -1;
+};
+
+// One call: its error argument, its text, and the check of its answer.
+class Call {
+ public:
+  Call(Player& player, Choice& choice, const char* function);
+
+  gpumem_error* error();
+  [[gnu::format(printf, 2, 3)]] void text(const char* format, ...);
+  // Fails unless the status is expected, the detail agrees with it, and a failure left the outputs alone.
+  gpumem_status check(Expect expect, gpumem_status got);
+  template <class... Outputs>
+  gpumem_status check(const Expect& expect, gpumem_status got, const Outputs&... outputs) {
+    check(expect, got);
+    if (got != GPUMEM_SUCCESS && !(outputs.untouched() && ...)) player_.fail("an output was written");
+    return got;
+  }
+
+ private:
+  Player& player_;
+  const char* function_;
+  std::string text_;
+  gpumem_error error_ = GPUMEM_ERROR_INIT;
+  bool null_error_ = false;
+  bool bad_error_ = false;
+};
+
+template <class T>
+Player::Picked Player::pick(Choice& choice, const std::vector<T>& objects, const char* noun) {
+  const uint8_t byte = choice.byte();
+  std::vector<int> candidates;
+  const auto gather = [&](bool live) {
+    candidates.clear();
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if ((objects[i].life == Life::kLive) == live) candidates.push_back(static_cast<int>(i));
+    }
+    return !candidates.empty();
+  };
+  const auto chosen = [&](uint8_t number) {
+    const int index = candidates[number % candidates.size()];
+    const auto& object = objects[static_cast<size_t>(index)];
+    Expect wrong = model_.gone(object);
+    return Picked{index, object.handle, wrong,
+                  noun + std::to_string(index) + (wrong.empty() ? "" : " (gone)")};
+  };
+  if (byte < kWrong && gather(true)) return chosen(byte);
+  if (byte >= 220 && gather(false)) return chosen(byte);
+  constexpr uint64_t kForged[] = {0x1234, UINT64_MAX, 0x0000000100000000u, 0x7fff00000000u};
+  Picked picked;
+  picked.wrong = {GPUMEM_ERROR_INVALID_ARGUMENT};
+  if (byte < 205 || byte % 3 == 0) {
+    picked.text = "NULL";
+  } else if (byte % 3 == 1 || model_.devices.empty()) {
+    picked.value = kForged[byte % 4];
+    picked.text = "forged";
+  } else {
+    // A handle of another type: none of the lists holds both.
+    const bool is_device = std::string_view(noun) == "device";
+    picked.value = is_device ? model_.instances.front().handle : model_.devices.front().handle;
+    picked.text = is_device ? "instance0" : "device0";
+  }
+  return picked;
+}
+
+template <class Handle>
+Handle as(uint64_t value) {
+  return reinterpret_cast<Handle>(static_cast<uintptr_t>(value));
+}
+template <class Handle>
+uint64_t value_of(Handle handle) {
+  return reinterpret_cast<uintptr_t>(handle);
+}
+
+}  // namespace sequences
