@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What a forked child tries: each public function that takes a handle, with handles of its parent, and an
+// instance of its own.
+#include <cstdlib>
+#include <cstring>
+
+#include "scene.h"
+
+namespace processes {
+namespace {
+
+constexpr uint64_t kSize = uint64_t{64} << 10;
+
+void ok(gpumem_status status, const char* what) {
+  expect_status(GPUMEM_SUCCESS, status, std::string("a child: ") + what);
+}
+
+// FORKED, or what says that the parent had ended the handle before the fork.
+class Refused {
+ public:
+  explicit Refused(const Scene& parents) : ended_(parents.ended) {}
+  void operator()(const char* what, gpumem_status status) const {
+    if (status != ended_) expect_status(GPUMEM_ERROR_FORKED, status, std::string("a child: ") + what);
+  }
+
+ private:
+  gpumem_status ended_;
+};
+
+void try_instance(const Refused& refused, gpumem_instance instance, void* address) {
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  gpumem_device device = nullptr;
+  gpumem_pointer_info of_pointer = GPUMEM_POINTER_INFO_INIT;
+  gpumem_stats stats = GPUMEM_STATS_INIT;
+  uint64_t required = 0;
+  refused("instance_get_info", api.gpumem_instance_get_info(instance, &info, nullptr));
+  refused("instance_close", api.gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, nullptr));
+  refused("instance_close by force",
+          api.gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr));
+  refused("device_get", api.gpumem_device_get(instance, 0, &device, nullptr));
+  refused("free", api.gpumem_free(instance, address, nullptr));
+  refused("unregister", api.gpumem_unregister(instance, address, nullptr));
+  refused("pointer_get_info", api.gpumem_pointer_get_info(instance, address, &of_pointer, nullptr));
+  refused("copy", api.gpumem_copy(instance, nullptr, address, address, 8, nullptr, nullptr));
+  refused("copy_2d", api.gpumem_copy_2d(instance, nullptr, address, 8, address, 8, 8, 2, nullptr, nullptr));
+  refused("fill", api.gpumem_fill(instance, nullptr, address, 8, 0, 1, nullptr));
+  refused("fill_2d", api.gpumem_fill_2d(instance, nullptr, address, 8, 8, 2, 0, 1, nullptr));
+  refused("stats_get", api.gpumem_stats_get(instance, &stats, nullptr));
+  refused("stats_reset_peaks", api.gpumem_stats_reset_peaks(instance, nullptr));
+  refused("stats_report", api.gpumem_stats_report(instance, nullptr, 0, &required, nullptr));
+  refused("host_fail_step", api.gpumem_host_fail_step(instance, 1, 0, nullptr));
+}
+
+void try_device(const Refused& refused, gpumem_device device, void* address) {
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  gpumem_capability_info capability = GPUMEM_CAPABILITY_INFO_INIT;
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = GPUMEM_KIND_PINNED;
+  desc.size = kSize;
+  gpumem_memory memory = nullptr;
+  gpumem_stream stream = nullptr;
+  gpumem_event event = nullptr;
+  uint64_t bytes = 0;
+  uint32_t possible = 0;
+  void* pointer = nullptr;
+  refused("device_get_info", api.gpumem_device_get_info(device, &info, nullptr));
+  refused("device_get_memory", api.gpumem_device_get_memory(device, &bytes, nullptr, nullptr));
+  refused("device_can_access_peer", api.gpumem_device_can_access_peer(device, device, &possible, nullptr));
+  refused("device_enable_peer_access", api.gpumem_device_enable_peer_access(device, device, nullptr));
+  refused("device_disable_peer_access", api.gpumem_device_disable_peer_access(device, device, nullptr));
+  refused("device_get_capability",
+          api.gpumem_device_get_capability(device, GPUMEM_CAPABILITY_UVA, nullptr, &capability, nullptr));
+  refused("memory_create", api.gpumem_memory_create(device, &desc, &memory, nullptr));
+  refused("malloc", api.gpumem_malloc(device, GPUMEM_KIND_DEVICE, kSize, &pointer, nullptr));
+  refused("register", api.gpumem_register(device, address, kSize, 0, nullptr));
+  refused("pointer_get_device_pointer",
+          api.gpumem_pointer_get_device_pointer(device, address, &pointer, nullptr));
+  refused("stream_create", api.gpumem_stream_create(device, nullptr, &stream, nullptr));
+  refused("stream_wrap", api.gpumem_stream_wrap(device, nullptr, &stream, nullptr));
+  refused("event_create", api.gpumem_event_create(device, nullptr, &event, nullptr));
+  refused("event_wrap", api.gpumem_event_wrap(device, nullptr, 0, &event, nullptr));
+  refused("host_native_stream_create", api.gpumem_host_native_stream_create(device, &pointer, nullptr));
+  refused("host_native_stream_destroy", api.gpumem_host_native_stream_destroy(device, address, nullptr));
+  refused("host_device_lose", api.gpumem_host_device_lose(device, nullptr));
+  refused("host_foreign_alloc",
+          api.gpumem_host_foreign_alloc(device, GPUMEM_KIND_PINNED, kSize, &pointer, nullptr));
+  refused("host_foreign_free", api.gpumem_host_foreign_free(device, address, nullptr));
+  refused("host_foreign_peer_access", api.gpumem_host_foreign_peer_access(device, device, 1, nullptr));
+}
+
+void try_objects(const Refused& refused, const Scene& parents) {
+  const auto nothing = [](void*) {};
+  const auto no_kernel = [](gpumem_host_kernel, void*) {};
+  const gpumem_stream stream = parents.stream;
+  const gpumem_event event = parents.event;
+  void* const address = parents.device_bytes;
+  gpumem_stream_info stream_info = GPUMEM_STREAM_INFO_INIT;
+  gpumem_event_info event_info = GPUMEM_EVENT_INFO_INIT;
+  float milliseconds = 0;
+  for (const gpumem_memory memory : {parents.memory, parents.pinned, parents.registered}) {
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    refused("memory_get_info", api.gpumem_memory_get_info(memory, &info, nullptr));
+    refused("memory_destroy", api.gpumem_memory_destroy(memory, nullptr));
+  }
+  refused("stream_get_info", api.gpumem_stream_get_info(stream, &stream_info, nullptr));
+  refused("stream_query", api.gpumem_stream_query(stream, nullptr));
+  refused("stream_synchronize", api.gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
+  refused("stream_wait_event", api.gpumem_stream_wait_event(stream, event, nullptr));
+  refused("stream_launch_host_function",
+          api.gpumem_stream_launch_host_function(stream, nothing, nullptr, nullptr));
+  refused("stream_write_value", api.gpumem_stream_write_value(stream, address, 1, 4, nullptr));
+  refused("stream_wait_value",
+          api.gpumem_stream_wait_value(stream, address, 1, 4, GPUMEM_WAIT_VALUE_EQ, nullptr));
+  refused("copy in a stream",
+          api.gpumem_copy(parents.instance, stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
+  refused("host_launch", api.gpumem_host_launch(stream, no_kernel, nullptr, nullptr));
+  refused("host_stream_set_capturing", api.gpumem_host_stream_set_capturing(stream, 1, nullptr));
+  refused("event_get_info", api.gpumem_event_get_info(event, &event_info, nullptr));
+  refused("event_record", api.gpumem_event_record(event, stream, nullptr));
+  refused("event_query", api.gpumem_event_query(event, nullptr));
+  refused("event_synchronize", api.gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, nullptr));
+  refused("event_get_elapsed_time", api.gpumem_event_get_elapsed_time(event, event, &milliseconds, nullptr));
+  refused("event_destroy", api.gpumem_event_destroy(event, nullptr));
+  refused("stream_destroy", api.gpumem_stream_destroy(stream, nullptr));
+}
+
+void try_default_instance(const Scene& parents) {
+  const bool possible = parents.default_backend == GPUMEM_BACKEND_HOST || !parents.driver_initialised;
+  gpumem_instance own = nullptr;
+  expect_status(possible ? GPUMEM_SUCCESS : GPUMEM_ERROR_FORKED, api.gpumem_instance_default(&own, nullptr),
+                "a child: instance_default");
+  if (possible) expect(own != parents.instance, "a child has a default instance of its own");
+}
+
+}  // namespace
+
+void try_everything(const Scene& parents) {
+  if (parents.inside_log_function) return;
+  const Refused refused(parents);
+  unsigned char byte = 0;
+  void* const address = parents.device_bytes != nullptr ? parents.device_bytes : &byte;
+  if (parents.instance != nullptr) try_instance(refused, parents.instance, address);
+  if (parents.device != nullptr) {
+    try_device(refused, parents.device, address);
+    try_objects(refused, parents);
+  }
+  // What needs no handle goes on.
+  expect(std::strcmp(api.gpumem_status_name(GPUMEM_ERROR_FORKED), "GPUMEM_ERROR_FORKED") == 0, "status_name");
+  ok(api.gpumem_memory_destroy(nullptr, nullptr), "memory_destroy of NULL");
+  if (parents.inside_host_function) return;
+  try_default_instance(parents);
+  use_own_instance();
+}
+
+void use_own_instance() {
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = GPUMEM_BACKEND_HOST;
+  gpumem_instance instance = nullptr;
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  gpumem_event event = nullptr;
+  void* on_device = nullptr;
+  void* pinned = nullptr;
+  ok(api.gpumem_instance_open(&desc, &instance, nullptr), "instance_open");
+  ok(api.gpumem_device_get(instance, 0, &device, nullptr), "device_get");
+  ok(api.gpumem_malloc(device, GPUMEM_KIND_DEVICE, kSize, &on_device, nullptr), "malloc");
+  ok(api.gpumem_malloc(device, GPUMEM_KIND_PINNED, kSize, &pinned, nullptr), "malloc");
+  std::vector<unsigned char> lent(kSize);
+  ok(api.gpumem_register(device, lent.data(), kSize, 0, nullptr), "register");
+  ok(api.gpumem_stream_create(device, nullptr, &stream, nullptr), "stream_create");
+  ok(api.gpumem_event_create(device, nullptr, &event, nullptr), "event_create");
+  static bool ran = false;
+  const auto run = [](void*) { ran = true; };
+  ok(api.gpumem_fill(instance, stream, on_device, kSize, 0x3c, 1, nullptr), "fill");
+  ok(api.gpumem_copy(instance, stream, pinned, on_device, kSize, nullptr, nullptr), "copy");
+  ok(api.gpumem_stream_launch_host_function(stream, run, nullptr, nullptr), "launch_host_function");
+  ok(api.gpumem_event_record(event, stream, nullptr), "event_record");
+  ok(api.gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, nullptr), "event_synchronize");
+  ok(api.gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr), "stream_synchronize");
+  expect(ran, "the host function of a child's own stream has run");
+  const std::vector<unsigned char> expected(kSize, 0x3c);
+  expect(std::memcmp(pinned, expected.data(), kSize) == 0, "a child's own copy is right");
+  ok(api.gpumem_event_destroy(event, nullptr), "event_destroy");
+  ok(api.gpumem_stream_destroy(stream, nullptr), "stream_destroy");
+  ok(api.gpumem_unregister(instance, lent.data(), nullptr), "unregister");
+  ok(api.gpumem_free(instance, pinned, nullptr), "free");
+  ok(api.gpumem_free(instance, on_device, nullptr), "free");
+  ok(api.gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, nullptr), "instance_close");
+}
+
+}  // namespace processes

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Starts the program of scene_main.cpp and sees how it ends.
+#pragma once
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "../conformance/harness.h"
+
+namespace processes {
+
+// A forked child of a process whose other threads were allocating may wait for ever for a lock of the
+// allocator that AddressSanitizer puts in place; glibc's own has no such flaw.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kForkBesideAllocations = false;
+#elif defined(__has_feature)
+inline constexpr bool kForkBesideAllocations = !__has_feature(address_sanitizer);
+#else
+inline constexpr bool kForkBesideAllocations = true;
+#endif
+#define REQUIRE_FORK_BESIDE_ALLOCATIONS() \
+  if (!kForkBesideAllocations)            \
+  GTEST_SKIP() << "AddressSanitizer's allocator does not survive a fork beside threads"
+
+struct Ending {
+  int wait_status = -1;
+  std::string out;
+  std::string err;
+};
+
+inline std::ostream& operator<<(std::ostream& stream, const Ending& ending) {
+  return stream << (WIFSIGNALED(ending.wait_status)
+                        ? std::string("signal ") + strsignal(WTERMSIG(ending.wait_status))
+                        : "exit code " + std::to_string(WEXITSTATUS(ending.wait_status)))
+                << "\n"
+                << ending.out << ending.err;
+}
+
+// A running gpumem_scene. Killed at the end of its life if it was not waited for.
+class Process {
+ public:
+  // `environment` holds "NAME=value" entries that replace or extend this process's own. The working folder is
+  // `folder` if it is not empty.
+  explicit Process(const std::vector<std::string>& arguments,
+                   const std::vector<std::string>& environment = {}, const std::string& folder = "") {
+    std::vector<std::string> words = {SCENE_PROGRAM, SCENE_LIBRARY, conformance::on_host() ? "host" : "cuda"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<std::string> variables = environment;
+    for (char** entry = environ; *entry != nullptr; ++entry) {
+      if (!is_set(environment, *entry)) variables.push_back(*entry);
+    }
+    int out[2];
+    EXPECT_EQ(pipe2(out, O_CLOEXEC), 0);
+    out_ = out[0];
+    err_ = memfd_create("err", MFD_CLOEXEC);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&actions, err_, STDERR_FILENO);
+    if (!folder.empty()) posix_spawn_file_actions_addchdir_np(&actions, folder.c_str());
+    EXPECT_EQ(posix_spawn(&pid_, SCENE_PROGRAM, &actions, nullptr, pointers(words).data(),
+                          pointers(variables).data()),
+              0);
+    posix_spawn_file_actions_destroy(&actions);
+    close(out[1]);
+  }
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+    close(out_);
+    close(err_);
+  }
+
+  pid_t pid() const { return pid_; }
+
+  // The next bytes of its standard output; fewer only if it has ended.
+  std::string read_out(size_t count) const {
+    std::string text;
+    while (text.size() < count) {
+      char part[4096];
+      const ssize_t got = read(out_, part, std::min(sizeof part, count - text.size()));
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) break;
+      text.append(part, static_cast<size_t>(got));
+    }
+    return text;
+  }
+
+  Ending wait() {
+    Ending ending;
+    ending.out = read_out(SIZE_MAX);
+    while (waitpid(pid_, &ending.wait_status, 0) < 0 && errno == EINTR) {
+    }
+    pid_ = -1;
+    ending.err.resize(static_cast<size_t>(lseek(err_, 0, SEEK_END)));
+    EXPECT_EQ(pread(err_, ending.err.data(), ending.err.size(), 0), static_cast<ssize_t>(ending.err.size()));
+    return ending;
+  }
+
+ private:
+  static bool is_set(const std::vector<std::string>& environment, const std::string& entry) {
+    const std::string name = entry.substr(0, entry.find('=') + 1);
+    for (const std::string& one : environment) {
+      if (one.compare(0, name.size(), name) == 0) return true;
+    }
+    return false;
+  }
+  static std::vector<char*> pointers(std::vector<std::string>& texts) {
+    std::vector<char*> list;
+    for (std::string& text : texts)
+      list.push_back(text.data());
+    list.push_back(nullptr);
+    return list;
+  }
+
+  pid_t pid_ = -1;
+  int out_ = -1;
+  int err_ = -1;
+};
+
+}  // namespace processes
