@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! The code that the page on Rust in the guide shows.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use gpumem::{
+    Backend, DeviceMemory, Error, ErrorKind, Event, HostOptions, Instance, InstanceOptions, MemoryFlags,
+    MemoryOptions, Pinned, Registered, Stream, WaitCondition, WriteCombined,
+};
+
+fn kinds() -> Result<(), Error> {
+    let instance =
+        Instance::open(InstanceOptions::from(Backend::HOST).host(HostOptions::new().device_count(1)))?;
+    let device = instance.device(0)?;
+
+    // Device memory: the CPU cannot touch it.
+    let memory = DeviceMemory::from_slice(&device, &[1.0f32, 2.0, 3.0])?;
+    let last = memory.slice(2..).map(|part| part.len());
+    instance.fill(&memory, 0.5f32)?;
+    let values: Vec<f32> = memory.to_vec()?;
+
+    // Pinned memory: a slice for the CPU, used in place by devices through its address.
+    let options = MemoryOptions::new().prefer(MemoryFlags::PAGE_LOCKED).name("staging");
+    let mut pinned = Pinned::<f32>::zeroed_with_options(&device, 3, &options)?;
+    pinned[0] = 7.0;
+    instance.copy(&memory, &pinned)?;
+    println!("a kernel finds it at {:#x}", pinned.device_address()?);
+
+    // Write-combined memory: written, never read.
+    let mut combined = WriteCombined::<f32>::new(&device, 3)?;
+    combined.write_slice(0, &[4.0, 5.0, 6.0])?;
+    instance.copy(&memory, &combined)?;
+
+    // Registered memory: an array of yours that is pinned where it lies, and comes back.
+    let registered = Registered::new(&device, values, &MemoryOptions::new())?;
+    instance.copy(&memory, &registered)?;
+    let values: Box<[f32]> = registered.into_box().map_err(|(_, error)| error)?;
+
+    // An array that is only borrowed is registered for the time of a function.
+    let mut borrowed = [0.0f32; 3];
+    device.with_registered(&mut borrowed, &MemoryOptions::new(), |borrowed, _| {
+        instance.copy(&mut *borrowed, &memory)
+    })??;
+    assert_eq!((last, &*values, &borrowed[..]), (Some(1), &[0.5; 3][..], &[0.5; 3][..]));
+    Ok(())
+}
+
+fn streams() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+
+    let stream = Stream::new(&device)?;
+    let memory = DeviceMemory::<u32>::new(&device, 1000)?;
+    let array = Pinned::from_slice(&device, &[7u32; 1000])?;
+
+    // The copy takes the array, so that nobody can touch it while the copy runs.
+    let pending = stream.copy(&memory, array)?;
+    // A slice that is read before the call returns may be borrowed.
+    stream.copy_from_slice(memory.slice(..2).unwrap_or(memory.as_slice()), &[8, 9])?;
+    // When the copy is complete, the array comes back.
+    let (_, array) = pending.wait()?;
+
+    let event = Event::new(&device)?;
+    event.record(&stream)?;
+    event.synchronize()?;
+    println!("{:?} {:?}", &memory.to_vec()?[..3], &array[..3]);
+
+    // Words that CPU and device share are atomics.
+    let flag = Pinned::<AtomicU32>::zeroed(&device, 1)?;
+    stream.wait_value(&flag, 0, WaitCondition::GEQ, 1)?;
+    stream.launch_host_function(|| println!("the flag was set"))?;
+    flag[0].store(1, Ordering::Release);
+    stream.synchronize()
+}
+
+fn errors() -> Result<(), Error> {
+    let device = Instance::open(Backend::HOST)?.device(0)?;
+
+    match DeviceMemory::<u8>::new(&device, 1 << 40) {
+        Ok(_) => println!("that is a large device"),
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => {
+            println!("{}: {}", error.status().name(), error.message());
+        }
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn closing() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let memory = DeviceMemory::<u8>::new(&device, 4096)?;
+
+    // Refused, with a list of what lives; the instance comes back.
+    let instance = match instance.close() {
+        Ok(()) => return Ok(()),
+        Err((instance, error)) => {
+            println!("{error}");
+            instance
+        }
+    };
+    drop(memory);
+    instance.close().map_err(|(_, error)| error)
+}
+
+fn main() -> Result<(), Error> {
+    kinds()?;
+    streams()?;
+    errors()?;
+    closing()
+}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! The devices of an instance.
+
+use std::fmt;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use gpumem_sys as sys;
+
+use crate::codes::{Capability, CapabilitySource, CapabilityType, Kind, MemoryFlags, NativeDomain};
+use crate::error::{array_text, Error, Status};
+use crate::instance::{Inner, Instance};
+use crate::library::{c, call};
+
+/// One processor with its memory. Copies of it are the same device; each keeps the instance open.
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) handle: sys::gpumem_device,
+    pub(crate) instance: Arc<Inner>,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    pub(crate) fn new(handle: sys::gpumem_device, instance: Arc<Inner>) -> Self {
+        Self { handle, instance }
+    }
+
+    /// The instance of the device.
+    #[must_use]
+    pub fn instance(&self) -> Instance {
+        Instance { inner: self.instance.clone() }
+    }
+
+    /// What is known about the device; also after it is lost.
+    ///
+    /// # Errors
+    /// If the instance is closed, or of the parent of this process.
+    pub fn info(&self) -> Result<DeviceInfo, Error> {
+        let mut info = sys::gpumem_device_info::default();
+        // SAFETY: the struct is writable and says its own size.
+        unsafe { call!(gpumem_device_get_info(self.handle, &mut info)) }?;
+        Ok(DeviceInfo {
+            ordinal: info.ordinal,
+            numa_node: u32::try_from(info.numa_node).ok(),
+            total_bytes: info.total_bytes,
+            uuid: info.uuid,
+            pci_domain: info.pci_domain,
+            pci_bus: info.pci_bus,
+            pci_device: info.pci_device,
+            compute_capability: (info.compute_major, info.compute_minor),
+            lost: info.lost != 0,
+            pci_id: array_text(&info.pci_id),
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Free and total bytes. Other processes change them at any time.
+    ///
+    /// # Errors
+    /// If the device is lost, or the instance closed or of the parent of this process.
+    pub fn memory(&self) -> Result<DeviceBytes, Error> {
+        let mut bytes = DeviceBytes { free: 0, total: 0 };
+        // SAFETY: the outputs are writable.
+        unsafe { call!(gpumem_device_get_memory(self.handle, &mut bytes.free, &mut bytes.total)) }?;
+        Ok(bytes)
+    }
+
+    /// What the device can do here, how that was found out, and why not. `peer` is for the capabilities that are
+    /// asked of a pair of devices.
+    ///
+    /// # Errors
+    /// If the capability is unknown, or a peer is given where none belongs or missing where one does.
+    pub fn capability(&self, capability: Capability, peer: Option<&Device>) -> Result<CapabilityInfo, Error> {
+        let mut info = sys::gpumem_capability_info::default();
+        let peer = peer.map_or(ptr::null_mut(), |peer| peer.handle);
+        // SAFETY: the struct is writable and says its own size.
+        unsafe { call!(gpumem_device_get_capability(self.handle, capability.0, peer, &mut info)) }?;
+        Ok(CapabilityInfo {
+            capability: Capability(info.capability),
+            kind: CapabilityType(info.r#type),
+            value: info.value,
+            source: CapabilitySource(info.source),
+            status: Status(info.status),
+            native_domain: NativeDomain(info.native_domain),
+            native_code: info.native_code,
+            name: array_text(&info.name),
+            reason: array_text(&info.reason),
+        })
+    }
+
+    /// Whether work of this device can be given direct access to the memory of `peer`.
+    ///
+    /// # Errors
+    /// If the two are the same, or of different instances.
+    pub fn can_access_peer(&self, peer: &Device) -> Result<bool, Error> {
+        let mut possible = 0;
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_device_can_access_peer(self.handle, peer.handle, &mut possible)) }?;
+        Ok(possible != 0)
+    }
+
+    /// Lets work of this device use the memory of `peer`. Counted: as many disables undo as many enables.
+    ///
+    /// # Errors
+    /// If there is no link between them, or they are the same or of different instances.
+    pub fn enable_peer_access(&self, peer: &Device) -> Result<(), Error> {
+        // SAFETY: only handles.
+        unsafe { call!(gpumem_device_enable_peer_access(self.handle, peer.handle)) }?;
+        Ok(())
+    }
+
+    /// Undoes one [`enable_peer_access`](Self::enable_peer_access).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if there is none to undo.
+    pub fn disable_peer_access(&self, peer: &Device) -> Result<(), Error> {
+        // SAFETY: only handles.
+        unsafe { call!(gpumem_device_disable_peer_access(self.handle, peer.handle)) }?;
+        Ok(())
+    }
+
+    /// Address that this device uses for a byte of memory.
+    ///
+    /// # Errors
+    /// If nothing known is there, or this device cannot reach it.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library follows no address that it does not know.
+    pub fn device_address(&self, pointer: *const c_void) -> Result<u64, Error> {
+        let mut address = ptr::null_mut();
+        // SAFETY: the output is writable, and any address may be asked about.
+        unsafe { call!(gpumem_pointer_get_device_pointer(self.handle, pointer, &mut address)) }?;
+        Ok(address as u64)
+    }
+
+    /// An allocation of [`Kind::DEVICE`] or [`Kind::PINNED`] as a mere pointer, to be given back with
+    /// [`Instance::free`]. [`DeviceMemory`](crate::DeviceMemory) and [`Pinned`](crate::Pinned) free themselves.
+    ///
+    /// # Errors
+    /// As `gpumem_malloc()`.
+    pub fn malloc(&self, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
+        let mut pointer = ptr::null_mut();
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_malloc(self.handle, kind.0, bytes, &mut pointer)) }?;
+        Ok(pointer)
+    }
+
+    /// Page-locks memory where it lies, until [`Instance::unregister`].
+    /// [`Registered`](crate::Registered) and [`Device::with_registered`] do it safely.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until it is unregistered.
+    ///
+    /// # Errors
+    /// As `gpumem_register()`.
+    pub unsafe fn register(
+        &self,
+        pointer: *mut c_void,
+        bytes: u64,
+        require: MemoryFlags,
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_register(self.handle, pointer, bytes, require.0)) }?;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Device").field(&self.handle).finish()
+    }
+}
+
+/// What is known about a device.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Its number in the instance.
+    pub ordinal: u32,
+    /// Nearest NUMA node of the host.
+    pub numa_node: Option<u32>,
+    /// Memory of the device.
+    pub total_bytes: u64,
+    /// The same in every process.
+    pub uuid: [u8; 16],
+    /// PCI domain; 0 for emulated devices.
+    pub pci_domain: u32,
+    /// PCI bus; 0 for emulated devices.
+    pub pci_bus: u32,
+    /// PCI device; 0 for emulated devices.
+    pub pci_device: u32,
+    /// Major and minor number; 0 for emulated devices.
+    pub compute_capability: (i32, i32),
+    /// Whether the device is lost.
+    pub lost: bool,
+    /// Such as `0000:65:00.0`; empty for emulated devices.
+    pub pci_id: String,
+    /// Such as `NVIDIA H200`.
+    pub name: String,
+}
+
+/// Memory of a device, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceBytes {
+    /// Bytes that are free.
+    pub free: u64,
+    /// Bytes that there are.
+    pub total: u64,
+}
+
+/// Answer to a capability question.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CapabilityInfo {
+    /// What was asked.
+    pub capability: Capability,
+    /// What `value` counts.
+    pub kind: CapabilityType,
+    /// The answer.
+    pub value: u64,
+    /// How it was found.
+    pub source: CapabilitySource,
+    /// What a call that needs it would return.
+    pub status: Status,
+    /// Whose number `native_code` is.
+    pub native_domain: NativeDomain,
+    /// Code that the trial got; 0 if it succeeded or there was none.
+    pub native_code: i32,
+    /// Such as `pin.map_host`.
+    pub name: String,
+    /// One line: how the answer was established, or why not.
+    pub reason: String,
+}
+
+impl CapabilityInfo {
+    /// Whether it works, be it emulated.
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.value != sys::GPUMEM_CAPABILITY_NO
+    }
+
+    /// Whether it works without the effect on hardware.
+    #[must_use]
+    pub fn is_emulated(&self) -> bool {
+        self.kind == CapabilityType::TRI && self.value == sys::GPUMEM_CAPABILITY_EMULATED
+    }
+}

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! What may lie in memory that devices read and write.
+
+use std::mem::MaybeUninit;
+use std::num::Wrapping;
+use std::sync::atomic::{
+    AtomicI16, AtomicI32, AtomicI64, AtomicI8, AtomicIsize, AtomicU16, AtomicU32, AtomicU64, AtomicU8,
+    AtomicUsize,
+};
+
+/// A type for memory that devices read and write.
+///
+/// # Safety
+/// Every pattern of bits is a value of the type (so no references, `bool`, `char`, or enums), and dropping it does
+/// nothing. For a struct of your own, `#[repr(C)]` gives the layout that a kernel expects.
+pub unsafe trait Element: 'static {}
+
+macro_rules! elements {
+    ($($type:ty)*) => {$(
+        // SAFETY: every pattern of bits is a value, and there is nothing to drop.
+        unsafe impl Element for $type {}
+    )*};
+}
+elements! {
+    u8 i8 u16 i16 u32 i32 u64 i64 u128 i128 usize isize f32 f64
+    AtomicU8 AtomicI8 AtomicU16 AtomicI16 AtomicU32 AtomicI32 AtomicU64 AtomicI64 AtomicUsize AtomicIsize
+}
+
+// SAFETY: as its elements.
+unsafe impl<T: Element, const N: usize> Element for [T; N] {}
+// SAFETY: as the number in it.
+unsafe impl<T: Element> Element for Wrapping<T> {}
+// SAFETY: no pattern of bits is refused, and it never drops its content.
+unsafe impl<T: Element> Element for MaybeUninit<T> {}
+
+/// A number that memory can be filled with: of 1, 2 or 4 bytes.
+pub trait FillValue: Element + Copy + sealed::FillValue {}
+
+pub(crate) mod sealed {
+    pub trait FillValue {
+        /// The bits of the number, and how many bytes they are.
+        fn bits(self) -> (u32, u32);
+    }
+}
+
+macro_rules! fill_values {
+    ($($type:ty: $value:ident => $bits:expr, $size:literal;)*) => {$(
+        impl FillValue for $type {}
+        impl sealed::FillValue for $type {
+            fn bits(self) -> (u32, u32) {
+                let $value = self;
+                ($bits, $size)
+            }
+        }
+    )*};
+}
+fill_values! {
+    u8: value => value.into(), 1;
+    i8: value => (value as u8).into(), 1;
+    u16: value => value.into(), 2;
+    i16: value => (value as u16).into(), 2;
+    u32: value => value, 4;
+    i32: value => value as u32, 4;
+    f32: value => value.to_bits(), 4;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sealed::FillValue;
+
+    #[test]
+    fn bits_of_numbers() {
+        assert_eq!((-1i8).bits(), (0xff, 1));
+        assert_eq!((-2i16).bits(), (0xfffe, 2));
+        assert_eq!((-3i32).bits(), (0xffff_fffd, 4));
+        assert_eq!(1.0f32.bits(), (0x3f80_0000, 4));
+        assert_eq!(7u8.bits(), (7, 1));
+    }
+}

@@ -1,0 +1,551 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Statuses and errors.
+
+use std::borrow::Cow;
+use std::ffi::CStr;
+use std::fmt;
+use std::mem::{size_of, MaybeUninit};
+use std::ptr::addr_of_mut;
+
+use gpumem_sys as sys;
+use gpumem_sys::c_char;
+
+use crate::codes::NativeDomain;
+use crate::library::{c, call};
+
+/// Result of a call: 0 is success, negative a failure, positive a note. A number, because a newer library may
+/// return one that this crate does not know.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct Status(pub i32);
+
+macro_rules! statuses {
+    ($($(#[$meta:meta])* $name:ident = $constant:ident;)*) => {
+        impl Status {
+            $($(#[$meta])* pub const $name: Self = Self(sys::$constant);)*
+
+            /// Name of the constant in C, such as `GPUMEM_ERROR_BUSY`; `GPUMEM_ERROR_?` for a number that this
+            /// crate does not know. Neither library nor driver is asked.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self.0 {
+                    $(sys::$constant => stringify!($constant),)*
+                    _ => "GPUMEM_ERROR_?",
+                }
+            }
+        }
+    };
+}
+statuses! {
+    /// Done.
+    SUCCESS = GPUMEM_SUCCESS;
+    /// Note: the work that was asked about is not complete.
+    NOT_READY = GPUMEM_NOT_READY;
+    /// Note: a valid hint that cannot be used here.
+    NO_EFFECT = GPUMEM_NO_EFFECT;
+    /// A value that no configuration accepts.
+    INVALID_ARGUMENT = GPUMEM_ERROR_INVALID_ARGUMENT;
+    /// The memory is of a kind that this function does not take.
+    WRONG_KIND = GPUMEM_ERROR_WRONG_KIND;
+    /// Nothing of that name, address or number exists in this instance.
+    NOT_FOUND = GPUMEM_ERROR_NOT_FOUND;
+    /// The range or relation exists already.
+    ALREADY_EXISTS = GPUMEM_ERROR_ALREADY_EXISTS;
+    /// The handle named an object that is gone.
+    STALE_HANDLE = GPUMEM_ERROR_STALE_HANDLE;
+    /// Right object, wrong moment.
+    INVALID_STATE = GPUMEM_ERROR_INVALID_STATE;
+    /// The processor that would act has no right to the memory.
+    NO_ACCESS = GPUMEM_ERROR_NO_ACCESS;
+    /// In use by other work; the same call may succeed later.
+    BUSY = GPUMEM_ERROR_BUSY;
+    /// The instance is closed, or the driver is shutting down.
+    CLOSED = GPUMEM_ERROR_CLOSED;
+    /// An object of the parent was used in a forked child.
+    FORKED = GPUMEM_ERROR_FORKED;
+    /// The other process of a shared object has ended.
+    PEER_GONE = GPUMEM_ERROR_PEER_GONE;
+    /// The device cannot be used again until the process ends.
+    DEVICE_LOST = GPUMEM_ERROR_DEVICE_LOST;
+    /// The device has not enough memory.
+    OUT_OF_DEVICE_MEMORY = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+    /// The system has not enough memory.
+    OUT_OF_HOST_MEMORY = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+    /// There is no range of addresses of that size.
+    OUT_OF_ADDRESS_SPACE = GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE;
+    /// A limit or budget is used up.
+    LIMIT_EXCEEDED = GPUMEM_ERROR_LIMIT_EXCEEDED;
+    /// Valid, but this device, driver, backend or object cannot do it.
+    UNSUPPORTED = GPUMEM_ERROR_UNSUPPORTED;
+    /// System, driver or peer refuses this user or process.
+    PERMISSION_DENIED = GPUMEM_ERROR_PERMISSION_DENIED;
+    /// The driver is there, but no usable device.
+    NO_DEVICE = GPUMEM_ERROR_NO_DEVICE;
+    /// No driver library can be loaded.
+    DRIVER_NOT_FOUND = GPUMEM_ERROR_DRIVER_NOT_FOUND;
+    /// The driver is too old, or its parts do not match.
+    DRIVER_TOO_OLD = GPUMEM_ERROR_DRIVER_TOO_OLD;
+    /// The driver lacks the entry point of this one function.
+    SYMBOL_MISSING = GPUMEM_ERROR_SYMBOL_MISSING;
+    /// Anything else.
+    INTERNAL = GPUMEM_ERROR_INTERNAL;
+}
+
+impl Status {
+    /// Name, cause and remedy of this status, as the library knows them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the library does not know the number.
+    ///
+    /// ```
+    /// let info = gpumem::Status::BUSY.info()?;
+    /// assert_eq!(info.name, "GPUMEM_ERROR_BUSY");
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    pub fn info(self) -> Result<StatusInfo, Error> {
+        let mut info = sys::gpumem_status_info::default();
+        // SAFETY: the struct is writable and says its own size; the texts are constants of the library, which is
+        // never unloaded.
+        unsafe {
+            call!(gpumem_status_get_info(self.0, &mut info))?;
+            Ok(StatusInfo {
+                status: Self(info.status),
+                name: static_text(info.name),
+                cause: static_text(info.cause),
+                remedy: static_text(info.remedy),
+            })
+        }
+    }
+
+    /// The library's own name of this status. [`Status::name`] says the same without it.
+    ///
+    /// # Errors
+    /// If there is no library.
+    pub fn library_name(self) -> Result<&'static str, Error> {
+        // SAFETY: any number will do, and the answer is a constant text.
+        Ok(unsafe { static_text(c!(gpumem_status_name)(self.0)) })
+    }
+
+    /// All statuses of the library in use.
+    ///
+    /// # Errors
+    /// If there is no library.
+    pub fn all() -> Result<Vec<Self>, Error> {
+        let mut found = Vec::new();
+        for index in 0.. {
+            let mut status = 0;
+            // SAFETY: the output is writable.
+            match unsafe { call!(gpumem_status_enumerate(index, &mut status)) } {
+                Ok(_) => found.push(Self(status)),
+                Err(error) if error.status() == Self::NOT_FOUND => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} ({})", self.name(), self.0)
+    }
+}
+
+/// What is known about a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StatusInfo {
+    /// The status.
+    pub status: Status,
+    /// Its constant's name in C.
+    pub name: &'static str,
+    /// When it is returned.
+    pub cause: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+}
+
+/// # Safety
+/// `text` ends with a 0 byte and is never freed.
+pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default()
+}
+
+/// What kind of failure it is, for `match`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value that no configuration accepts.
+    InvalidArgument,
+    /// The memory is of a kind that this function does not take.
+    WrongKind,
+    /// Nothing of that name, address or number exists in this instance.
+    NotFound,
+    /// The range or relation exists already.
+    AlreadyExists,
+    /// The object was destroyed.
+    StaleHandle,
+    /// Right object, wrong moment.
+    InvalidState,
+    /// The processor that would act has no right to the memory.
+    NoAccess,
+    /// In use by work or objects that are not finished.
+    Busy,
+    /// The instance is closed, or the driver is shutting down.
+    Closed,
+    /// A forked child used something of its parent.
+    Forked,
+    /// The other process of a shared object has ended.
+    PeerGone,
+    /// The device cannot be used again until the process ends.
+    DeviceLost,
+    /// Not enough memory, of the device or the host, or no address range.
+    OutOfMemory,
+    /// A limit or budget is used up.
+    LimitExceeded,
+    /// Valid, but it cannot be done here.
+    Unsupported,
+    /// System, driver or peer refuses.
+    PermissionDenied,
+    /// No usable driver, or no device.
+    NoDriver,
+    /// The library of gpumem itself is missing, does not fit, or lacks a function.
+    Library,
+    /// Anything else, and statuses that this crate does not know.
+    Internal,
+}
+
+impl ErrorKind {
+    pub(crate) fn of(status: Status) -> Self {
+        match status {
+            Status::INVALID_ARGUMENT => Self::InvalidArgument,
+            Status::WRONG_KIND => Self::WrongKind,
+            Status::NOT_FOUND => Self::NotFound,
+            Status::ALREADY_EXISTS => Self::AlreadyExists,
+            Status::STALE_HANDLE => Self::StaleHandle,
+            Status::INVALID_STATE => Self::InvalidState,
+            Status::NO_ACCESS => Self::NoAccess,
+            Status::BUSY => Self::Busy,
+            Status::CLOSED => Self::Closed,
+            Status::FORKED => Self::Forked,
+            Status::PEER_GONE => Self::PeerGone,
+            Status::DEVICE_LOST => Self::DeviceLost,
+            Status::OUT_OF_DEVICE_MEMORY | Status::OUT_OF_HOST_MEMORY | Status::OUT_OF_ADDRESS_SPACE => {
+                Self::OutOfMemory
+            }
+            Status::LIMIT_EXCEEDED => Self::LimitExceeded,
+            Status::UNSUPPORTED | Status::SYMBOL_MISSING => Self::Unsupported,
+            Status::PERMISSION_DENIED => Self::PermissionDenied,
+            Status::NO_DEVICE | Status::DRIVER_NOT_FOUND | Status::DRIVER_TOO_OLD => Self::NoDriver,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// Why a call failed: filled by the failing call itself, complete, and independent of every other call.
+///
+/// Programs decide by [`kind`](Self::kind) or [`status`](Self::status); the texts are for people and may change.
+/// Formatting an error asks neither the library nor a driver.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Error {
+    // In a box, because a Result should stay small.
+    detail: Box<Detail>,
+}
+
+#[derive(Clone)]
+struct Detail {
+    kind: ErrorKind,
+    status: Status,
+    native_domain: NativeDomain,
+    native_code: i32,
+    native_name: Cow<'static, str>,
+    function: Cow<'static, str>,
+    entry_point: Cow<'static, str>,
+    message: Cow<'static, str>,
+}
+
+impl Error {
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.detail.kind
+    }
+
+    /// The code that the call returned. Failures that this crate found by itself have the code that the library
+    /// gives to such a mistake.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.detail.status
+    }
+
+    /// One line: what is wrong and what to do.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.detail.message
+    }
+
+    /// Whose number [`native_code`](Self::native_code) is.
+    #[must_use]
+    pub fn native_domain(&self) -> NativeDomain {
+        self.detail.native_domain
+    }
+
+    /// Code of the driver or operating system; 0 if there was none.
+    #[must_use]
+    pub fn native_code(&self) -> i32 {
+        self.detail.native_code
+    }
+
+    /// Name of the native code, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if there was none.
+    #[must_use]
+    pub fn native_name(&self) -> &str {
+        &self.detail.native_name
+    }
+
+    /// The function of the C interface, or of this crate, that failed.
+    #[must_use]
+    pub fn function(&self) -> &str {
+        &self.detail.function
+    }
+
+    /// The driver or system call that failed; empty if none was reached.
+    #[must_use]
+    pub fn entry_point(&self) -> &str {
+        &self.detail.entry_point
+    }
+
+    /// A failure that this crate found before the library was called.
+    #[cold]
+    pub(crate) fn own(
+        kind: ErrorKind,
+        status: Status,
+        function: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            detail: Box::new(Detail {
+                kind,
+                status,
+                native_domain: NativeDomain::NONE,
+                native_code: 0,
+                native_name: Cow::Borrowed(""),
+                function: Cow::Borrowed(function),
+                entry_point: Cow::Borrowed(""),
+                message: message.into(),
+            }),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn invalid(function: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::own(ErrorKind::InvalidArgument, Status::INVALID_ARGUMENT, function, message)
+    }
+
+    #[cold]
+    pub(crate) fn library(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::own(ErrorKind::Library, Status::UNSUPPORTED, "load", message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.function(), self.message())?;
+        if self.native_domain() == NativeDomain::NONE {
+            Ok(())
+        } else {
+            write!(formatter, " ({}: {} {})", self.entry_point(), self.native_name(), self.native_code())
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Error")
+            .field("kind", &self.kind())
+            .field("status", &self.status())
+            .field("function", &self.function())
+            .field("message", &self.message())
+            .field("native_domain", &self.native_domain())
+            .field("native_code", &self.native_code())
+            .field("native_name", &self.native_name())
+            .field("entry_point", &self.entry_point())
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(feature = "load")]
+impl From<sys::MissingSymbol> for Error {
+    fn from(missing: sys::MissingSymbol) -> Self {
+        Self::library(missing.to_string())
+    }
+}
+
+#[cfg(feature = "load")]
+impl From<sys::LoadError> for Error {
+    fn from(error: sys::LoadError) -> Self {
+        Self::library(error.to_string())
+    }
+}
+
+/// A failure that hands back what was given to the call. With `?` it becomes an [`Error`], and what was given is
+/// dropped.
+#[non_exhaustive]
+pub struct Rejected<B> {
+    /// What was given to the call.
+    pub given: B,
+    /// Why it failed.
+    pub error: Error,
+}
+
+impl<B> Rejected<B> {
+    pub(crate) fn new(given: B, error: Error) -> Self {
+        Self { given, error }
+    }
+}
+
+impl<B> From<Rejected<B>> for Error {
+    fn from(rejected: Rejected<B>) -> Self {
+        rejected.error
+    }
+}
+
+impl<B> fmt::Debug for Rejected<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Rejected").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for Rejected<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+/// Runs a call of the C interface with a place for the detail.
+#[inline]
+pub(crate) fn check(
+    call: impl FnOnce(*mut sys::gpumem_error) -> sys::gpumem_status,
+) -> Result<Status, Error> {
+    let mut detail = MaybeUninit::<sys::gpumem_error>::uninit();
+    let place = detail.as_mut_ptr();
+    // Only what is read below is set up: clearing all of it would cost more than the fastest calls.
+    // SAFETY: `place` is writable.
+    unsafe {
+        addr_of_mut!((*place).struct_size).write(size_of::<sys::gpumem_error>());
+        addr_of_mut!((*place).native_domain).write(sys::GPUMEM_NATIVE_NONE);
+        addr_of_mut!((*place).native_code).write(0);
+        addr_of_mut!((*place).native_name).cast::<c_char>().write(0);
+        addr_of_mut!((*place).function).cast::<c_char>().write(0);
+        addr_of_mut!((*place).entry_point).cast::<c_char>().write(0);
+        addr_of_mut!((*place).message).cast::<c_char>().write(0);
+    }
+    let status = call(place);
+    if status < 0 {
+        // SAFETY: set up above, and filled by the call, whose texts end with a 0 byte.
+        Err(unsafe { from_detail(Status(status), place) })
+    } else {
+        Ok(Status(status))
+    }
+}
+
+/// # Safety
+/// The numbers of `detail` are initialised, and its texts up to their 0 byte.
+#[cold]
+unsafe fn from_detail(status: Status, detail: *mut sys::gpumem_error) -> Error {
+    // SAFETY: the caller's promise.
+    unsafe {
+        Error {
+            detail: Box::new(Detail {
+                kind: ErrorKind::of(status),
+                status,
+                native_domain: NativeDomain((*detail).native_domain),
+                native_code: (*detail).native_code,
+                native_name: text_at(addr_of_mut!((*detail).native_name).cast()),
+                function: text_at(addr_of_mut!((*detail).function).cast()),
+                entry_point: text_at(addr_of_mut!((*detail).entry_point).cast()),
+                message: text_at(addr_of_mut!((*detail).message).cast()),
+            }),
+        }
+    }
+}
+
+/// # Safety
+/// `text` ends with a 0 byte.
+unsafe fn text_at(text: *const c_char) -> Cow<'static, str> {
+    // SAFETY: the caller's promise.
+    Cow::Owned(unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// A text in a fixed array of C.
+pub(crate) fn array_text(array: &[c_char]) -> String {
+    let bytes: Vec<u8> = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fill(place: *mut sys::gpumem_error, status: i32) -> i32 {
+        let mut error =
+            sys::gpumem_error { status, native_domain: 2, native_code: 700, ..Default::default() };
+        for (to, from) in error.message.iter_mut().zip(b"it broke") {
+            *to = *from as c_char;
+        }
+        // SAFETY: `check` gives a writable place.
+        unsafe { place.write(error) };
+        status
+    }
+
+    #[test]
+    fn detail_is_kept() {
+        let error = check(|place| fill(place, -203)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert_eq!(error.status(), Status::BUSY);
+        assert_eq!(error.native_domain(), NativeDomain::CUDA);
+        assert_eq!(error.native_code(), 700);
+        assert_eq!(error.message(), "it broke");
+        assert_eq!(error.to_string(), ": it broke (:  700)");
+        let copy = error.clone();
+        assert_eq!(format!("{copy:?}"), format!("{error:?}"));
+    }
+
+    #[test]
+    fn a_callee_that_fills_nothing_is_read_as_empty() {
+        let error = check(|_| -987_654).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+        assert_eq!(error.status().name(), "GPUMEM_ERROR_?");
+        assert_eq!(error.message(), "");
+        assert_eq!(error.native_domain(), NativeDomain::NONE);
+    }
+
+    #[test]
+    fn notes_are_no_errors() {
+        assert_eq!(check(|place| fill(place, 1)).unwrap(), Status::NOT_READY);
+        assert_eq!(check(|place| fill(place, 0)).unwrap(), Status::SUCCESS);
+    }
+
+    #[test]
+    fn arrays_become_texts() {
+        let mut array = [0 as c_char; 4];
+        assert_eq!(array_text(&array), "");
+        array[0] = b'a' as c_char;
+        assert_eq!(array_text(&array), "a");
+        array = [b'x' as c_char; 4];
+        assert_eq!(array_text(&array), "xxxx");
+        array[1] = 0xffu8 as c_char;
+        assert_eq!(array_text(&array), "x\u{fffd}xx");
+    }
+
+    #[test]
+    fn rejected_becomes_an_error() {
+        let rejected = Rejected::new(vec![1], Error::invalid("f", "no"));
+        assert_eq!(rejected.to_string(), "f: no");
+        assert_eq!(Error::from(rejected).kind(), ErrorKind::InvalidArgument);
+    }
+}

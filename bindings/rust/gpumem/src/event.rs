@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Points in streams that can be waited for and timed.
+
+use std::fmt;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use gpumem_sys as sys;
+
+use crate::codes::EventFlags;
+use crate::device::Device;
+use crate::error::{array_text, Error, Status};
+use crate::instance::{c_pointer, c_text, lock, Inner};
+use crate::library::{c, call};
+use crate::memory::Remains;
+use crate::stream::{nanoseconds, Stream, StreamInner};
+
+/// A point in a stream that others can wait for.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{Event, Stream};
+///
+/// let (stream, event) = (Stream::new(&device)?, Event::new(&device)?);
+/// event.record(&stream)?;
+/// event.synchronize()?;
+/// assert!(event.is_complete()?);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Event {
+    handle: sys::gpumem_event,
+    instance: Arc<Inner>,
+    record: Mutex<Record>,
+}
+
+/// The latest record: in which stream, and after which of its work.
+#[derive(Clone, Default)]
+struct Record {
+    generation: u64,
+    stream: Weak<StreamInner>,
+    number: u64,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+
+impl Event {
+    /// Creates an event, which counts as complete until it is recorded.
+    ///
+    /// # Errors
+    /// As `gpumem_event_create()`.
+    pub fn new(device: &Device) -> Result<Self, Error> {
+        Self::with_options(device, EventFlags::NONE, None)
+    }
+
+    /// As [`new`](Self::new), with properties, and a name for messages and reports.
+    ///
+    /// # Errors
+    /// As `gpumem_event_create()`.
+    pub fn with_options(device: &Device, flags: EventFlags, name: Option<&str>) -> Result<Self, Error> {
+        device.instance.retry();
+        let name = c_text(name, "Event::with_options")?;
+        let desc = sys::gpumem_event_desc { flags: flags.0, name: c_pointer(&name), ..Default::default() };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and its text live during the call; the output is writable.
+        unsafe { call!(gpumem_event_create(device.handle, &desc, &mut handle)) }?;
+        Ok(Self::of(handle, device))
+    }
+
+    /// Adopts an event that other code made.
+    ///
+    /// # Safety
+    /// It must be a `CUevent` of this device, made with these flags, and its maker must keep it until this is closed
+    /// or dropped. Nobody else may record it.
+    ///
+    /// # Errors
+    /// As `gpumem_event_wrap()`.
+    pub unsafe fn wrap(device: &Device, native: *mut c_void, flags: EventFlags) -> Result<Self, Error> {
+        let mut handle = ptr::null_mut();
+        // SAFETY: the output is writable; the rest is the caller's promise.
+        unsafe { call!(gpumem_event_wrap(device.handle, native, flags.0, &mut handle)) }?;
+        Ok(Self::of(handle, device))
+    }
+
+    fn of(handle: sys::gpumem_event, device: &Device) -> Self {
+        Self { handle, instance: device.instance.clone(), record: Mutex::default() }
+    }
+
+    pub(crate) fn handle(&self) -> sys::gpumem_event {
+        self.handle
+    }
+
+    /// Destroys the event. Dropping it does the same, but cannot say if it failed.
+    ///
+    /// # Errors
+    /// In a host function. The event is handed back, as it was.
+    pub fn close(mut self) -> Result<(), (Self, Error)> {
+        match Remains::Event(self.handle).release() {
+            Ok(()) => {
+                self.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err((self, error)),
+        }
+    }
+
+    /// What is known about the event.
+    ///
+    /// # Errors
+    /// If the instance is closed, or of the parent of this process.
+    pub fn info(&self) -> Result<EventInfo, Error> {
+        let mut info = sys::gpumem_event_info::default();
+        // SAFETY: the struct is writable and says its own size.
+        unsafe { call!(gpumem_event_get_info(self.handle, &mut info)) }?;
+        Ok(EventInfo {
+            device_ordinal: info.device_ordinal,
+            wrapped: info.wrapped != 0,
+            flags: EventFlags(info.flags),
+            native_event: info.native_event,
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Captures the work that is in a stream now; a later record replaces the capture.
+    ///
+    /// # Errors
+    /// If event and stream belong to different devices, or the device is lost.
+    pub fn record(&self, stream: &Stream) -> Result<(), Error> {
+        let number = stream.inner.latest();
+        let mut record = lock(&self.record);
+        // SAFETY: only handles.
+        unsafe { call!(gpumem_event_record(self.handle, stream.handle())) }?;
+        record.generation += 1;
+        record.stream = Arc::downgrade(&stream.inner);
+        record.number = number;
+        Ok(())
+    }
+
+    /// Runs a call while the event cannot be recorded again, with what it has captured: a stream, and a number of its
+    /// work, or 0.
+    pub(crate) fn with_record<R>(&self, call: impl FnOnce(&Weak<StreamInner>, u64) -> R) -> R {
+        let record = lock(&self.record);
+        call(&record.stream, record.number)
+    }
+
+    /// Asks or waits. What the recorded work uses is let go of if the work is complete, and if it is certain that the
+    /// answer was about this record and not a later one.
+    fn observe(&self, ask: impl FnOnce() -> Result<Status, Error>) -> Result<bool, Error> {
+        let before = lock(&self.record).clone();
+        let answer = ask();
+        let same = lock(&self.record).generation == before.generation;
+        if let (true, Some(stream)) = (same, before.stream.upgrade()) {
+            match &answer {
+                Ok(Status::SUCCESS) => stream.observed(before.number),
+                Ok(_) => {}
+                Err(error) => stream.failed(before.number, error, || {
+                    // SAFETY: only a handle.
+                    unsafe { call!(gpumem_event_query(self.handle)) }
+                }),
+            }
+        }
+        Ok(answer? == Status::SUCCESS)
+    }
+
+    /// Whether the work of the latest record is complete.
+    ///
+    /// # Errors
+    /// If the device is lost, and in a host function.
+    pub fn is_complete(&self) -> Result<bool, Error> {
+        self.observe(|| {
+            // SAFETY: only a handle.
+            unsafe { call!(gpumem_event_query(self.handle)) }
+        })
+    }
+
+    /// Waits until the work of the latest record is complete.
+    ///
+    /// # Errors
+    /// If the device is lost, and in a host function.
+    pub fn synchronize(&self) -> Result<(), Error> {
+        self.wait(sys::GPUMEM_TIMEOUT_INFINITE).map(drop)
+    }
+
+    /// As [`synchronize`](Self::synchronize), but not longer than a time limit. Says whether the work is complete.
+    ///
+    /// # Errors
+    /// If the device is lost, and in a host function.
+    pub fn synchronize_for(&self, limit: Duration) -> Result<bool, Error> {
+        self.wait(nanoseconds(limit))
+    }
+
+    fn wait(&self, timeout_ns: u64) -> Result<bool, Error> {
+        self.observe(|| {
+            // SAFETY: only a handle.
+            unsafe { call!(gpumem_event_synchronize(self.handle, timeout_ns)) }
+        })
+    }
+
+    /// Time from an earlier event to this one, in milliseconds; `None` while one of them is not complete.
+    ///
+    /// # Errors
+    /// If one was never recorded or takes no time, or they belong to different devices.
+    pub fn elapsed_since(&self, start: &Event) -> Result<Option<f32>, Error> {
+        let mut milliseconds = 0.0;
+        let (start, end) = (start.handle, self.handle);
+        // SAFETY: the output is writable.
+        let status = unsafe { call!(gpumem_event_get_elapsed_time(start, end, &mut milliseconds)) }?;
+        Ok((status == Status::SUCCESS).then_some(milliseconds))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            Remains::Event(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Event").field(&self.handle).finish()
+    }
+}
+
+/// What is known about an event.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EventInfo {
+    /// Number of its device.
+    pub device_ordinal: u32,
+    /// Whether it was adopted.
+    pub wrapped: bool,
+    /// Flags granted.
+    pub flags: EventFlags,
+    /// The `CUevent`, for use by other code; NULL on host. It goes with the event.
+    pub native_event: *mut c_void,
+    /// As given at creation.
+    pub name: String,
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! What only the host backend has: stand-ins for kernels, and the means to put a program into situations that are
+//! hard to come by on a GPU. On the cuda backend every function here fails with
+//! [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+
+use std::marker::PhantomData;
+use std::os::raw::c_void;
+use std::ptr;
+use std::slice;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use gpumem_sys as sys;
+
+use crate::codes::{Access, Kind};
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{check, Error};
+use crate::instance::Instance;
+use crate::library::{c, call};
+use crate::size::bytes_of;
+use crate::stream::{run_caught, Slot, Stream};
+
+/// A running stand-in for a kernel.
+#[derive(Debug)]
+pub struct Kernel<'a> {
+    handle: sys::gpumem_host_kernel,
+    running: PhantomData<&'a ()>,
+}
+
+impl Kernel<'_> {
+    /// Opens a view of memory for reading, with the rights that the device has. A view that the device's address
+    /// translation would refuse loses the device, as a kernel that faults does.
+    ///
+    /// # Safety
+    /// At `address`, as devices see it, lie `len` elements, which nothing writes while the view is used, and which
+    /// live until the kernel ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::DeviceLost`](crate::ErrorKind::DeviceLost) if the device has no such right there.
+    pub unsafe fn view<T: Element>(&self, address: u64, len: usize) -> Result<&[T], Error> {
+        let view = self.open::<T>(address, len, Access::READ)?;
+        // SAFETY: the view lasts as long as the kernel runs; the rest is the caller's promise.
+        Ok(unsafe { slice::from_raw_parts(view, len) })
+    }
+
+    /// Opens a view of memory for reading and writing; see [`view`](Self::view).
+    ///
+    /// # Safety
+    /// At `address`, as devices see it, lie `len` elements, which nothing else uses while the view is used, and
+    /// which live until the kernel ends.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    #[allow(clippy::mut_from_ref)] // It is the memory that is borrowed, and the caller answers for that.
+    pub unsafe fn view_mut<T: Element>(&self, address: u64, len: usize) -> Result<&mut [T], Error> {
+        let view = self.open::<T>(address, len, Access::READ_WRITE)?;
+        // SAFETY: as above.
+        Ok(unsafe { slice::from_raw_parts_mut(view, len) })
+    }
+
+    fn open<T>(&self, address: u64, len: usize, access: Access) -> Result<*mut T, Error> {
+        let bytes = bytes_of::<T>(len, "Kernel::view")?;
+        if bytes == 0 {
+            return Ok(ptr::NonNull::dangling().as_ptr());
+        }
+        let mut view = ptr::null_mut();
+        let address = address as *const c_void;
+        // SAFETY: the kernel runs, on this thread: it can neither be stored nor sent. The output is writable.
+        unsafe { call!(gpumem_host_kernel_view(self.handle, address, bytes as u64, access.0, &mut view)) }?;
+        if view as usize % std::mem::align_of::<T>() != 0 {
+            return Err(Error::invalid("Kernel::view", "the address is not aligned as the elements need it"));
+        }
+        Ok(view.cast())
+    }
+}
+
+type KernelSlot = Slot<Box<dyn FnOnce(&Kernel<'_>) + Send>>;
+
+/// # Safety
+/// `raw` is a share of a [`KernelSlot`], and the kernel runs.
+unsafe extern "C" fn run_kernel(handle: sys::gpumem_host_kernel, raw: *mut c_void) {
+    // SAFETY: the share that `launch` handed over.
+    let slot = unsafe { Arc::from_raw(raw as *const KernelSlot) };
+    if let Some(function) = slot.take() {
+        function(&Kernel { handle, running: PhantomData });
+    }
+}
+
+/// Runs a function in stream order as a kernel would run on the device. A panic ends it and is counted by
+/// [`Stream::panicked_functions`].
+///
+/// ```
+/// use std::sync::Arc;
+/// use gpumem::{host, Backend, DeviceMemory, Instance, Stream};
+///
+/// let instance = Instance::open(Backend::HOST)?;
+/// let device = instance.device(0)?;
+/// let stream = Stream::new(&device)?;
+/// let numbers = Arc::new(DeviceMemory::from_slice(&device, &[1, 2, 3, 4])?);
+/// let shared = numbers.clone();
+/// host::launch(&stream, move |kernel| {
+///     // SAFETY: the kernel holds the memory, and nothing else uses it now.
+///     if let Ok(view) = unsafe { kernel.view_mut::<i32>(shared.device_address().unwrap(), shared.len()) } {
+///         view.iter_mut().for_each(|number| *number *= *number);
+///     }
+/// })?;
+/// stream.synchronize()?;
+/// assert_eq!(numbers.to_vec()?, [1, 4, 9, 16]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// # Errors
+/// As `gpumem_host_launch()`.
+pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static) -> Result<(), Error> {
+    let launch = c!(gpumem_host_launch);
+    let panics = stream.panics();
+    let slot: Arc<KernelSlot> = Slot::new(Box::new(move |running: &Kernel<'_>| {
+        if run_caught(|| kernel(running)) {
+            panics.fetch_add(1, Ordering::Relaxed);
+        }
+    }));
+    let keep = slot.launch(|raw| {
+        // SAFETY: C gets a share of the slot, and calls the function that takes it at most once.
+        unsafe { check(|error| launch(stream.handle(), Some(run_kernel), raw, error)) }
+    })?;
+    stream.keep(keep);
+    Ok(())
+}
+
+/// Makes a stream as other code would make one, to be adopted by [`Stream::wrap`].
+///
+/// # Errors
+/// As `gpumem_host_native_stream_create()`.
+pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
+    let mut native = ptr::null_mut();
+    // SAFETY: the output is writable.
+    unsafe { call!(gpumem_host_native_stream_create(device.handle, &mut native)) }?;
+    Ok(native)
+}
+
+/// Destroys what [`native_stream_create`] made.
+///
+/// # Safety
+/// Nobody uses it any more.
+///
+/// # Errors
+/// As `gpumem_host_native_stream_destroy()`.
+pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(gpumem_host_native_stream_destroy(device.handle, native)) }?;
+    Ok(())
+}
+
+/// Marks a stream as being captured into a graph by other code, or no longer so.
+///
+/// # Errors
+/// As `gpumem_host_stream_set_capturing()`.
+pub fn stream_set_capturing(stream: &Stream, capturing: bool) -> Result<(), Error> {
+    // SAFETY: only a handle.
+    unsafe { call!(gpumem_host_stream_set_capturing(stream.handle(), capturing.into())) }?;
+    Ok(())
+}
+
+/// Loses a device, as a faulting kernel would.
+///
+/// # Errors
+/// As `gpumem_host_device_lose()`.
+pub fn device_lose(device: &Device) -> Result<(), Error> {
+    // SAFETY: only a handle.
+    unsafe { call!(gpumem_host_device_lose(device.handle)) }?;
+    Ok(())
+}
+
+/// Lets a step of the backend fail, counted from 1 from now on; 0 switches it off. With `repeat` every later step
+/// fails too.
+///
+/// # Errors
+/// As `gpumem_host_fail_step()`.
+pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Error> {
+    // SAFETY: only a handle.
+    unsafe { call!(gpumem_host_fail_step(instance.inner.handle, step, repeat.into())) }?;
+    Ok(())
+}
+
+/// Makes memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would make it through the driver.
+///
+/// # Errors
+/// As `gpumem_host_foreign_alloc()`.
+pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_void, Error> {
+    let mut pointer = ptr::null_mut();
+    // SAFETY: the output is writable.
+    unsafe { call!(gpumem_host_foreign_alloc(device.handle, kind.0, bytes, &mut pointer)) }?;
+    Ok(pointer)
+}
+
+/// Frees what [`foreign_alloc`] made.
+///
+/// # Safety
+/// Nobody uses it any more.
+///
+/// # Errors
+/// As `gpumem_host_foreign_free()`.
+pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(gpumem_host_foreign_free(device.handle, pointer)) }?;
+    Ok(())
+}
+
+/// Switches peer access on or off as other code of the process would.
+///
+/// # Errors
+/// As `gpumem_host_foreign_peer_access()`.
+pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Result<(), Error> {
+    // SAFETY: only handles.
+    unsafe { call!(gpumem_host_foreign_peer_access(device.handle, peer.handle, enabled.into())) }?;
+    Ok(())
+}
+
+/// Makes a device current for the calling thread, as other code would; gives the former one.
+///
+/// # Errors
+/// As `gpumem_host_set_current_device()`.
+pub fn set_current_device(ordinal: Option<u32>) -> Result<Option<u32>, Error> {
+    let ordinal = match ordinal {
+        None => -1,
+        Some(ordinal) => i32::try_from(ordinal).unwrap_or(i32::MAX),
+    };
+    let mut previous = -1;
+    // SAFETY: the output is writable.
+    unsafe { call!(gpumem_host_set_current_device(ordinal, &mut previous)) }?;
+    Ok(u32::try_from(previous).ok())
+}

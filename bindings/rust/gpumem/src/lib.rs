@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Every kind of GPU memory: device, pinned, write-combined and registered memory, streams and events, on a GPU or
+//! on the CPU with the rules of a GPU.
+//!
+//! ```
+//! use gpumem::{DeviceMemory, Instance, Pinned};
+//!
+//! # fn main() -> Result<(), gpumem::Error> {
+//! let instance = Instance::default_instance()?;
+//! let device = instance.device(0)?;
+//!
+//! let sent = Pinned::from_slice(&device, b"to the device and back")?;
+//! let memory = DeviceMemory::<u8>::new(&device, sent.len())?;
+//! instance.copy(&memory, &sent)?;
+//! assert_eq!(memory.to_vec()?, *sent);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! * An [`Instance`] is an opened backend, with its [`Device`]s.
+//! * Arrays: [`DeviceMemory`], [`Pinned`], [`WriteCombined`] and [`Registered`]. Memory that is mapped is no type of
+//!   its own: [`Pinned`] memory always is, and has a [`device_address`](Pinned::device_address).
+//! * A [`Stream`] runs work later, an [`Event`] is a point in it.
+//! * [`Memory`], and the functions with `raw` in their names, work with addresses and bytes.
+//! * [`host`] has what only the host backend has, [`log`] the messages of the library.
+//!
+//! # Safety
+//!
+//! Safe code cannot use memory after it is freed, free memory that work on a device uses, or read what such work
+//! writes at the same time; also not if it forgets ([`std::mem::forget`]) whatever it likes. Nothing here panics,
+//! drops included. A drop that fails leaves its object to the instance, which tries again later.
+//!
+//! # Threads
+//!
+//! Everything may be used from any thread; arrays can be sent or shared if their elements can.
+//!
+//! # Features
+//!
+//! `link` (the default) links the library. `load` loads it at the first use: from the path in `GPUMEM_LIBRARY`, or
+//! as `libgpumem.so.0` of the system. If it is missing, too old or lacks a function, the call that needs it fails with
+//! [`ErrorKind::Library`].
+
+#![deny(missing_docs)]
+#![warn(unsafe_op_in_unsafe_fn)]
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::panic,
+        clippy::indexing_slicing,
+        clippy::unreachable
+    )
+)]
+#![deny(clippy::undocumented_unsafe_blocks)]
+
+#[cfg(not(any(feature = "link", feature = "load")))]
+compile_error!("one of the features `link` and `load` is needed");
+
+mod codes;
+mod copy;
+mod device;
+mod element;
+mod error;
+mod event;
+pub mod host;
+mod instance;
+mod library;
+pub mod log;
+mod memory;
+mod size;
+mod stream;
+mod typed;
+
+pub use gpumem_sys as sys;
+
+pub use codes::{
+    Access, Backend, Capability, CapabilitySource, CapabilityType, Direction, EventFlags, Feature, Kind,
+    Location, LockMode, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition,
+};
+pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Source};
+pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
+pub use element::{Element, FillValue};
+pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
+pub use event::{Event, EventInfo};
+pub use instance::{
+    probe, HostOptions, Instance, InstanceInfo, InstanceOptions, PointerInfo, ProbeInfo, Stats, StatsKind,
+    Version,
+};
+#[cfg(feature = "load")]
+pub use library::load_from;
+pub use memory::{Memory, MemoryInfo, MemoryOptions};
+pub use stream::{Enqueued, Pending, Stream, StreamInfo, StreamOptions, Words};
+pub use typed::{DeviceMemory, DeviceSlice, Pinned, Registered, Registration, WriteCombined};
+
+/// What can be sent to other threads and shared with them, decided when this crate is compiled.
+const _: () = {
+    const fn send_and_sync<T: Send + Sync>() {}
+    send_and_sync::<Instance>();
+    send_and_sync::<Device>();
+    send_and_sync::<Memory>();
+    send_and_sync::<Stream>();
+    send_and_sync::<Event>();
+    send_and_sync::<Error>();
+    send_and_sync::<DeviceMemory<u8>>();
+    send_and_sync::<Pinned<u8>>();
+    send_and_sync::<WriteCombined<u8>>();
+    send_and_sync::<Registered<u8>>();
+    send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
+};

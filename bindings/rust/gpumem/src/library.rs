@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! How the functions of the C library are reached: linked, or loaded at the first use.
+
+use crate::error::Error;
+
+/// A function of the C library. With the feature `load` this can return from the caller with the reason why there
+/// is none.
+#[cfg(not(feature = "load"))]
+macro_rules! c {
+    ($name:ident) => {
+        gpumem_sys::$name
+    };
+}
+#[cfg(feature = "load")]
+macro_rules! c {
+    ($name:ident) => {
+        crate::library::get()?.$name()?
+    };
+}
+
+/// Calls a function of the C library that has an error parameter; the parameter is added. Must stand in an
+/// `unsafe` block.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let function = c!($name);
+        crate::error::check(|error| function($($argument,)* error))
+    }};
+}
+pub(crate) use {c, call};
+
+/// Whether the library in use fits these declarations. Asked before anything is opened.
+#[cfg(not(feature = "load"))]
+pub(crate) fn require() -> Result<(), Error> {
+    // SAFETY: no arguments.
+    let version = unsafe { gpumem_sys::gpumem_version() };
+    let oldest = gpumem_sys::GPUMEM_MAKE_VERSION(0, 1, 0);
+    if version >> 22 == gpumem_sys::GPUMEM_VERSION_MAJOR && version >= oldest {
+        Ok(())
+    } else {
+        Err(Error::library(format!(
+            "the gpumem library has version {}, but a version from 0.1.0 to below {}.0.0 is needed",
+            crate::Version(version),
+            gpumem_sys::GPUMEM_VERSION_MAJOR + 1
+        )))
+    }
+}
+#[cfg(feature = "load")]
+pub(crate) fn require() -> Result<(), Error> {
+    get().map(|_| ())
+}
+
+#[cfg(feature = "load")]
+pub(crate) use loading::get;
+#[cfg(feature = "load")]
+pub use loading::load_from;
+
+#[cfg(feature = "load")]
+mod loading {
+    use std::ffi::{CStr, CString};
+    use std::os::raw::c_char;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
+    use gpumem_sys::Library;
+
+    use crate::error::Error;
+
+    extern "C" {
+        fn secure_getenv(name: *const c_char) -> *mut c_char;
+    }
+
+    static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
+
+    /// The library; loaded at the first use. A failure is not remembered.
+    #[inline]
+    pub(crate) fn get() -> Result<&'static Library, Error> {
+        // SAFETY: what is stored there is never freed.
+        match unsafe { LIBRARY.load(Ordering::Acquire).as_ref() } {
+            Some(library) => Ok(library),
+            None => load_by_name(),
+        }
+    }
+
+    #[cold]
+    fn load_by_name() -> Result<&'static Library, Error> {
+        // SAFETY: the name ends with a 0 byte. The answer is NULL, also in a program with raised privileges, or a
+        // text; that nobody changes the environment at this moment is the duty of who does, as with every getenv.
+        let library = unsafe {
+            let named = secure_getenv(b"GPUMEM_LIBRARY\0".as_ptr().cast());
+            if named.is_null() || CStr::from_ptr(named).to_bytes().is_empty() {
+                Library::open()
+            } else {
+                Library::open_path(named)
+            }
+        };
+        Ok(keep(library?).0)
+    }
+
+    /// Stores the library; the first one stays. Says whether it was this one.
+    fn keep(library: Library) -> (&'static Library, bool) {
+        let fresh = Box::into_raw(Box::new(library));
+        match LIBRARY.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: just stored, and never freed.
+            Ok(_) => (unsafe { &*fresh }, true),
+            Err(known) => {
+                // SAFETY: `fresh` was not stored; `known` is never freed.
+                unsafe {
+                    drop(Box::from_raw(fresh));
+                    (&*known, false)
+                }
+            }
+        }
+    }
+
+    /// Loads the library from a path, before anything else is done with this crate. Without this call it is the
+    /// library that `GPUMEM_LIBRARY` in the environment names, or else `libgpumem.so.0` of the system.
+    ///
+    /// # Safety
+    /// What lies at the path must be a build of gpumem: a library runs code when it is loaded.
+    ///
+    /// # Errors
+    /// If it cannot be loaded, is no gpumem that this crate can use, or a library is in use already.
+    pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = CString::new(path.as_ref().as_os_str().as_bytes())
+            .map_err(|_| Error::invalid("load_from", "the path has a 0 byte in it"))?;
+        // SAFETY: the path ends with a 0 byte; the rest is the caller's promise.
+        let library = unsafe { Library::open_path(path.as_ptr()) }?;
+        if keep(library).1 {
+            Ok(())
+        } else {
+            Err(Error::library("a gpumem library is in use already"))
+        }
+    }
+}

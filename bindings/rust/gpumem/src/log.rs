@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Where the library's messages go: nowhere, until a function is set.
+
+use std::ffi::CStr;
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::{Mutex, TryLockError};
+
+use gpumem_sys as sys;
+
+use crate::codes::LogLevel;
+use crate::error::{Error, ErrorKind, Status};
+use crate::library::{c, call, require};
+use crate::stream::run_caught;
+
+type Function = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
+
+/// The function that C calls, or NULL: a `Function` in a box.
+struct Current(*mut Function);
+
+// SAFETY: the function can be sent.
+unsafe impl Send for Current {}
+
+static CURRENT: Mutex<Current> = Mutex::new(Current(ptr::null_mut()));
+
+/// # Safety
+/// `user_data` is a `Function` that lives, and `message` ends with a 0 byte.
+unsafe extern "C" fn deliver(
+    user_data: *mut c_void,
+    level: sys::gpumem_log_level,
+    message: *const sys::c_char,
+) {
+    // SAFETY: the caller's promise.
+    let (function, message) = unsafe { (&*user_data.cast::<Function>(), CStr::from_ptr(message)) };
+    // A message about a panic could only go to the function that panicked.
+    let _ = run_caught(|| function(LogLevel(level), &message.to_string_lossy()));
+}
+
+/// Sets the function that gets the messages up to a level, one finished line each, for the whole process. It is
+/// called from any thread and must not call this crate. When this returns, the former function is not running and
+/// will not be called again. A panic ends the function for this one message.
+///
+/// # Errors
+/// [`ErrorKind::InvalidState`] from inside the function, [`ErrorKind::Busy`] while another thread sets one, and
+/// [`ErrorKind::InvalidArgument`] for an unknown level.
+pub fn set(
+    max_level: LogLevel,
+    function: impl Fn(LogLevel, &str) + Send + Sync + 'static,
+) -> Result<(), Error> {
+    replace(Some(Box::new(function)), max_level)
+}
+
+/// Lets messages go nowhere again.
+///
+/// # Errors
+/// As [`set`].
+pub fn clear() -> Result<(), Error> {
+    replace(None, LogLevel::ERROR)
+}
+
+fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error> {
+    require()?;
+    // Not waited for: the thread that holds it may wait for a function that wants to set another.
+    let mut current = match CURRENT.try_lock() {
+        Ok(current) => current,
+        Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::own(
+                ErrorKind::Busy,
+                Status::BUSY,
+                "log::set",
+                "another thread is setting the log function",
+            ))
+        }
+    };
+    let (callback, fresh): (sys::gpumem_log_function, *mut Function) = match function {
+        Some(function) => (Some(deliver), Box::into_raw(Box::new(function))),
+        None => (None, ptr::null_mut()),
+    };
+    // SAFETY: the function lives until it has been replaced.
+    let result = unsafe { call_set(callback, fresh.cast(), max_level) };
+    let unused = match result {
+        Ok(()) => std::mem::replace(&mut current.0, fresh),
+        Err(_) => fresh,
+    };
+    drop(current);
+    if !unused.is_null() {
+        // SAFETY: it came from a box, and C does not have it, or not any more.
+        let unused = unsafe { Box::from_raw(unused) };
+        // Its own drop could panic.
+        let _ = run_caught(move || drop(unused));
+    }
+    result
+}
+
+/// # Safety
+/// `user_data` lives until another function is set.
+unsafe fn call_set(
+    callback: sys::gpumem_log_function,
+    user_data: *mut c_void,
+    max_level: LogLevel,
+) -> Result<(), Error> {
+    // SAFETY: the caller's promise.
+    unsafe { call!(gpumem_log_set_function(callback, user_data, max_level.0)) }?;
+    Ok(())
+}

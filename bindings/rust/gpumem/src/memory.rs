@@ -1,0 +1,436 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Allocations of every kind, by their bytes.
+
+use std::alloc::{dealloc, Layout};
+use std::fmt;
+use std::mem;
+use std::os::raw::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use gpumem_sys as sys;
+
+use crate::codes::{Kind, MemoryFlags};
+use crate::device::Device;
+use crate::error::{array_text, Error, ErrorKind, Status};
+use crate::instance::{c_pointer, c_text, Inner};
+use crate::library::{c, call};
+
+/// What is wanted of an allocation, beside its kind and size.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryOptions {
+    pub(crate) require: MemoryFlags,
+    pub(crate) prefer: MemoryFlags,
+    pub(crate) alignment: u64,
+    numa_node: i32,
+    name: Option<String>,
+}
+
+impl MemoryOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Properties without which the call shall fail.
+    #[must_use]
+    pub fn require(mut self, flags: MemoryFlags) -> Self {
+        self.require |= flags;
+        self
+    }
+
+    /// Properties that may be missing from what is granted.
+    #[must_use]
+    pub fn prefer(mut self, flags: MemoryFlags) -> Self {
+        self.prefer |= flags;
+        self
+    }
+
+    /// Alignment in bytes, a power of two; met exactly or refused. Not for registered memory.
+    #[must_use]
+    pub fn alignment(mut self, bytes: u64) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// Pinned memory only: the NUMA node that the pages shall lie on.
+    #[must_use]
+    pub fn numa_node(mut self, node: i32) -> Self {
+        self.require |= MemoryFlags::NUMA_NODE;
+        self.numa_node = node;
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Memory of Rust's allocator, to be given back after it is unregistered.
+pub(crate) struct Backing {
+    pub(crate) start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: these bytes belong to nobody else, and hold nothing that must be dropped.
+unsafe impl Send for Backing {}
+// SAFETY: nothing reads them through this.
+unsafe impl Sync for Backing {}
+
+impl Backing {
+    /// Takes the bytes of a box of elements that need no drop; `None` if there are none.
+    pub(crate) fn of<T>(values: Box<[T]>) -> Option<Self> {
+        let layout = Layout::for_value::<[T]>(&values);
+        if layout.size() == 0 {
+            return None;
+        }
+        NonNull::new(Box::into_raw(values).cast::<u8>()).map(|start| Self { start, layout })
+    }
+
+    /// The box that [`of`](Self::of) took.
+    ///
+    /// # Safety
+    /// It was made of a `Box<[T]>` of this length.
+    pub(crate) unsafe fn into_box<T>(self, len: usize) -> Box<[T]> {
+        let start = self.start.cast::<T>().as_ptr();
+        mem::forget(self);
+        // SAFETY: the caller's promise.
+        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, len)) }
+    }
+}
+
+impl Drop for Backing {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box of this layout, and its elements need no drop.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+/// What a drop could not give back.
+pub(crate) enum Remains {
+    /// Memory, with the bytes that must live as long as they are registered.
+    Memory(sys::gpumem_memory, Option<Backing>),
+    /// A stream.
+    Stream(sys::gpumem_stream),
+    /// An event.
+    Event(sys::gpumem_event),
+}
+
+// SAFETY: handles are numbers to C.
+unsafe impl Send for Remains {}
+
+impl Remains {
+    /// Gives it back. If that worked, or if there is nothing to be given back any more, it may be dropped.
+    pub(crate) fn release(&self) -> Result<(), Error> {
+        // SAFETY: only handles; who lets go of them says that nobody uses them any more.
+        let result = unsafe {
+            match self {
+                Self::Memory(handle, _) => call!(gpumem_memory_destroy(*handle)),
+                Self::Stream(handle) => call!(gpumem_stream_destroy(*handle)),
+                Self::Event(handle) => call!(gpumem_event_destroy(*handle)),
+            }
+        };
+        match result {
+            Ok(_) => Ok(()),
+            // It went with its instance.
+            Err(error) if error.kind().is_closed() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives it back, or leaves it with the instance to be tried again.
+    pub(crate) fn release_or_keep(self, instance: &Inner) {
+        match self.release() {
+            Ok(()) => {}
+            // The parent's memory is not here; nothing will ever give it back.
+            Err(error) if error.kind() == ErrorKind::Forked => mem::forget(self),
+            Err(_) => instance.keep(self),
+        }
+    }
+}
+
+/// The one owner of a `gpumem_memory`.
+pub(crate) struct Allocation {
+    handle: sys::gpumem_memory,
+    instance: Arc<Inner>,
+    /// Address for the CPU, or NULL.
+    host: *mut c_void,
+    /// Address for devices, or 0 if it has to be asked for.
+    device: u64,
+    bytes: u64,
+    backing: Option<Backing>,
+}
+
+// SAFETY: a handle is a number to C; the pointers are only handed out.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    /// Allocates, or registers the bytes at `pointer`.
+    ///
+    /// # Safety
+    /// What is registered stays mapped until the allocation is gone.
+    unsafe fn create(
+        device: &Device,
+        kind: Kind,
+        bytes: u64,
+        pointer: *mut c_void,
+        options: &MemoryOptions,
+    ) -> Result<Self, Error> {
+        device.instance.retry();
+        let name = c_text(options.name.as_deref(), "MemoryOptions::name")?;
+        let desc = sys::gpumem_memory_desc {
+            kind: kind.0,
+            numa_node: options.numa_node,
+            size: bytes,
+            alignment: options.alignment,
+            require: options.require.0,
+            prefer: options.prefer.0,
+            host_pointer: pointer,
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and its text live during the call, the output is writable; the rest is the caller's
+        // promise.
+        unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
+        let instance = device.instance.clone();
+        Ok(Self { handle, instance, host: pointer, device: 0, bytes, backing: None })
+    }
+
+    pub(crate) fn instance(&self) -> &Arc<Inner> {
+        &self.instance
+    }
+
+    fn info(&self) -> Result<MemoryInfo, Error> {
+        let mut info = sys::gpumem_memory_info::default();
+        // SAFETY: the struct is writable and says its own size.
+        unsafe { call!(gpumem_memory_get_info(self.handle, &mut info)) }?;
+        Ok(MemoryInfo {
+            kind: Kind(info.kind),
+            numa_node: u32::try_from(info.numa_node).ok(),
+            device_ordinal: info.device_ordinal,
+            host_pointer: info.host_pointer,
+            device_address: info.device_pointer as u64,
+            size: info.size,
+            granted_size: info.granted_size,
+            alignment: info.alignment,
+            requested_flags: MemoryFlags(info.requested_flags),
+            granted_flags: MemoryFlags(info.granted_flags),
+            buffer_id: info.buffer_id,
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Takes what has to be given back out of this.
+    fn take(&mut self) -> Option<Remains> {
+        let handle = mem::replace(&mut self.handle, ptr::null_mut());
+        if handle.is_null() {
+            None
+        } else {
+            Some(Remains::Memory(handle, self.backing.take()))
+        }
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        if let Some(remains) = self.take() {
+            remains.release_or_keep(&self.instance);
+        }
+    }
+}
+
+/// An allocation of any kind, by its bytes: what the typed kinds of memory are made of, and all that code needs
+/// which works with addresses.
+///
+/// The memory goes when this, and all work in streams that was enqueued with it through the safe functions of this
+/// crate, is gone.
+pub struct Memory {
+    pub(crate) allocation: Arc<Allocation>,
+}
+
+impl Memory {
+    /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`]. Its contents are indeterminate.
+    ///
+    /// # Errors
+    /// As `gpumem_memory_create()`.
+    pub fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
+        // SAFETY: nothing is registered.
+        let mut allocation = unsafe { Allocation::create(device, kind, bytes, ptr::null_mut(), options) }?;
+        let info = allocation.info()?;
+        allocation.host = info.host_pointer;
+        allocation.device = info.device_address;
+        Ok(Self { allocation: Arc::new(allocation) })
+    }
+
+    /// Page-locks memory where it lies, at any address.
+    ///
+    /// # Safety
+    /// The memory must stay mapped until this is closed, or dropped and no work in a stream uses it. A `Memory` that
+    /// is forgotten keeps it registered for ever.
+    ///
+    /// # Errors
+    /// As `gpumem_memory_create()`.
+    pub unsafe fn register(
+        device: &Device,
+        pointer: *mut c_void,
+        bytes: u64,
+        options: &MemoryOptions,
+    ) -> Result<Self, Error> {
+        // SAFETY: the caller's promise.
+        let allocation = unsafe { Allocation::create(device, Kind::REGISTERED, bytes, pointer, options) }?;
+        Ok(Self { allocation: Arc::new(allocation) })
+    }
+
+    /// Registers bytes of Rust's allocator, which from now on are freed after they are unregistered.
+    pub(crate) fn register_backing(
+        device: &Device,
+        backing: Backing,
+        options: &MemoryOptions,
+    ) -> Result<Self, (Backing, Error)> {
+        let (pointer, bytes) = (backing.start.as_ptr().cast(), backing.layout.size() as u64);
+        // SAFETY: the bytes go into the allocation, which gives them back only after they are unregistered.
+        match unsafe { Allocation::create(device, Kind::REGISTERED, bytes, pointer, options) } {
+            Ok(mut allocation) => {
+                allocation.backing = Some(backing);
+                Ok(Self { allocation: Arc::new(allocation) })
+            }
+            Err(error) => Err((backing, error)),
+        }
+    }
+
+    /// What is known about the allocation; also after its device is lost.
+    ///
+    /// # Errors
+    /// If the instance is closed, or of the parent of this process.
+    pub fn info(&self) -> Result<MemoryInfo, Error> {
+        self.allocation.info()
+    }
+
+    /// Bytes asked for.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.allocation.bytes
+    }
+
+    /// Address for the CPU; NULL for device memory.
+    #[must_use]
+    pub fn host_pointer(&self) -> *mut c_void {
+        self.allocation.host
+    }
+
+    /// Address for kernels and for other code that works on a device. It is a number, because the CPU must not
+    /// follow it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoAccess`] for memory that was registered without [`MemoryFlags::MAPPED`].
+    pub fn device_address(&self) -> Result<u64, Error> {
+        if self.allocation.device != 0 {
+            return Ok(self.allocation.device);
+        }
+        match self.info()?.device_address {
+            0 => Err(Error::own(
+                ErrorKind::NoAccess,
+                Status::NO_ACCESS,
+                "Memory::device_address",
+                "the memory was registered without MAPPED, so devices have no address for it",
+            )),
+            address => Ok(address),
+        }
+    }
+
+    /// Frees the memory, or unregisters it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is handed back, as
+    /// it was.
+    pub fn close(self) -> Result<(), (Self, Error)> {
+        self.take_backing().map(drop)
+    }
+
+    /// Unregisters, and hands out the bytes that were registered.
+    pub(crate) fn take_backing(self) -> Result<Option<Backing>, (Self, Error)> {
+        let mut allocation = match Arc::try_unwrap(self.allocation) {
+            Ok(allocation) => allocation,
+            Err(shared) => return Err((Self { allocation: shared }, busy())),
+        };
+        match allocation.take() {
+            None => Ok(None),
+            Some(remains) => match (remains.release(), remains) {
+                (Ok(()), Remains::Memory(_, backing)) => Ok(backing),
+                (Err(error), Remains::Memory(handle, backing)) => {
+                    allocation.handle = handle;
+                    allocation.backing = backing;
+                    Err((Self { allocation: Arc::new(allocation) }, error))
+                }
+                (_, _) => Ok(None),
+            },
+        }
+    }
+
+    /// Another holder of the same memory, for work that runs later.
+    pub(crate) fn share(&self) -> Self {
+        Self { allocation: self.allocation.clone() }
+    }
+
+    /// Whether Rust's allocator gets the bytes when this goes, rather than the library.
+    pub(crate) fn has_backing(&self) -> bool {
+        self.allocation.backing.is_some()
+    }
+}
+
+fn busy() -> Error {
+    Error::own(
+        ErrorKind::Busy,
+        Status::BUSY,
+        "close",
+        "work in a stream uses the memory and was not observed complete: synchronize the stream first",
+    )
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Memory")
+            .field("bytes", &self.allocation.bytes)
+            .field("host", &self.allocation.host)
+            .field("device", &self.allocation.device)
+            .finish()
+    }
+}
+
+/// What is known about an allocation.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MemoryInfo {
+    /// What it is.
+    pub kind: Kind,
+    /// Node that the pages lie on, if one was asked for.
+    pub numa_node: Option<u32>,
+    /// Number of the device given at creation.
+    pub device_ordinal: u32,
+    /// Address for the CPU; NULL for device memory.
+    pub host_pointer: *mut c_void,
+    /// Address for devices; 0 if the memory has none.
+    pub device_address: u64,
+    /// Bytes asked for.
+    pub size: u64,
+    /// Bytes charged.
+    pub granted_size: u64,
+    /// Alignment asked for; 0 if none.
+    pub alignment: u64,
+    /// What was required and preferred.
+    pub requested_flags: MemoryFlags,
+    /// What the memory really has.
+    pub granted_flags: MemoryFlags,
+    /// Number of this allocation; never used again in this process.
+    pub buffer_id: u64,
+    /// As given at creation.
+    pub name: String,
+}

@@ -1,0 +1,706 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Arrays in each kind of memory.
+
+use std::fmt;
+use std::mem::{align_of, size_of, MaybeUninit};
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::os::raw::c_void;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use crate::codes::{Kind, MemoryFlags};
+use crate::device::Device;
+use crate::element::Element;
+use crate::error::{Error, ErrorKind, Rejected, Status};
+use crate::memory::{Backing, Memory, MemoryInfo, MemoryOptions};
+use crate::size::bytes_of;
+
+/// The alignment that every allocation has.
+const ALIGNMENT: usize = 256;
+
+/// `len` values in an allocation; none if they have no bytes.
+pub(crate) struct Block<T> {
+    memory: Option<Memory>,
+    /// Where they lie: for the CPU, or for the device if it is device memory.
+    start: NonNull<T>,
+    len: usize,
+}
+
+// SAFETY: the block owns its values, as a box does.
+unsafe impl<T: Send> Send for Block<T> {}
+// SAFETY: a shared block gives shared values, as a box does.
+unsafe impl<T: Sync> Sync for Block<T> {}
+
+impl<T: Element> Block<T> {
+    fn allocate(
+        device: &Device,
+        kind: Kind,
+        len: usize,
+        options: &MemoryOptions,
+        function: &'static str,
+    ) -> Result<Self, Error> {
+        let bytes = bytes_of::<T>(len, function)?;
+        if bytes == 0 {
+            return Ok(Self { memory: None, start: NonNull::dangling(), len });
+        }
+        let memory = if align_of::<T>() > ALIGNMENT && options.alignment < align_of::<T>() as u64 {
+            let options = options.clone().alignment(align_of::<T>() as u64);
+            Memory::create(device, kind, bytes as u64, &options)
+        } else {
+            Memory::create(device, kind, bytes as u64, options)
+        }?;
+        let address = match kind {
+            Kind::DEVICE => memory.device_address()? as *mut T,
+            _ => memory.host_pointer().cast(),
+        };
+        match NonNull::new(address) {
+            Some(start) if address as usize % align_of::<T>() == 0 => {
+                Ok(Self { memory: Some(memory), start, len })
+            }
+            _ => Err(Error::own(
+                ErrorKind::Internal,
+                Status::INTERNAL,
+                function,
+                "the library gave memory that is not aligned as the elements need it",
+            )),
+        }
+    }
+
+    fn close(self) -> Result<(), (Self, Error)> {
+        let Self { memory, start, len } = self;
+        memory
+            .map_or(Ok(()), Memory::close)
+            .map_err(|(memory, error)| (Self { memory: Some(memory), start, len }, error))
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        self.memory.as_ref()
+    }
+
+    pub(crate) fn start(&self) -> *mut T {
+        self.start.as_ptr()
+    }
+
+    /// # Safety
+    /// The values lie in memory that the CPU may read.
+    unsafe fn as_slice(&self) -> &[T] {
+        // SAFETY: the allocation has room for them, any bits are values, and what writes it later takes the block
+        // away or needs a `&mut` (see `DerefMut`).
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// # Safety
+    /// The values lie in memory that the CPU may read and write.
+    unsafe fn as_mut_slice(&mut self) -> &mut [T] {
+        // SAFETY: as above.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+
+    fn cast<U>(self) -> Block<U> {
+        debug_assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>());
+        Block { memory: self.memory, start: self.start.cast(), len: self.len }
+    }
+}
+
+/// What all arrays have.
+macro_rules! array {
+    ($name:ident) => {
+        impl<T: Element> $name<T> {
+            /// Number of elements.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.block.len
+            }
+
+            /// Whether there are no elements.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.block.len == 0
+            }
+
+            /// The allocation; `None` for an array without bytes, for which nothing was allocated.
+            #[must_use]
+            pub fn memory(&self) -> Option<&Memory> {
+                self.block.memory()
+            }
+
+            /// What is known about the allocation; `None` for an array without bytes.
+            ///
+            /// # Errors
+            /// If the instance is closed, or of the parent of this process.
+            pub fn info(&self) -> Result<Option<MemoryInfo>, Error> {
+                self.block.memory().map(Memory::info).transpose()
+            }
+
+            /// Frees the memory. Dropping it does the same, but cannot say if it failed.
+            ///
+            /// # Errors
+            /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is handed
+            /// back, as it was.
+            pub fn close(self) -> Result<(), (Self, Error)> {
+                self.block.close().map_err(|(block, error)| (Self { block }, error))
+            }
+
+            /// Address of the first element for kernels; for an array without bytes an address that must not be
+            /// used.
+            ///
+            /// # Errors
+            /// [`ErrorKind::NoAccess`] for memory that was registered without [`MemoryFlags::MAPPED`].
+            pub fn device_address(&self) -> Result<u64, Error> {
+                self.block.memory().map_or(Ok(align_of::<T>() as u64), Memory::device_address)
+            }
+        }
+
+        impl<T> fmt::Debug for $name<T> {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter
+                    .debug_struct(stringify!($name))
+                    .field("len", &self.block.len)
+                    .field("memory", &self.block.memory)
+                    .finish()
+            }
+        }
+    };
+}
+
+/// An array in the memory of a device. The CPU cannot touch it: copy, fill, or hand its
+/// [`device_address`](Self::device_address) to a kernel.
+///
+/// Work on the device may change the values at any time, so a shared reference is enough to write them.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// let numbers = gpumem::DeviceMemory::from_slice(&device, &[1.5f32, 2.5])?;
+/// assert_eq!(numbers.to_vec()?, [1.5, 2.5]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct DeviceMemory<T> {
+    block: Block<T>,
+}
+array!(DeviceMemory);
+
+impl<T: Element> DeviceMemory<T> {
+    /// Allocates memory for `len` elements, with indeterminate values.
+    ///
+    /// # Errors
+    /// If there is not enough memory, or `len` elements are more than can be addressed.
+    pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
+        Self::with_options(device, len, &MemoryOptions::new())
+    }
+
+    /// As [`new`](Self::new), with more to say.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if an option cannot be granted.
+    pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory::new")? })
+    }
+
+    /// A part of the array; `None` if it does not lie within it.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(before) => before.checked_add(1)?,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(last) => last.checked_add(1)?,
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => self.len(),
+        };
+        if start > end || end > self.len() {
+            return None;
+        }
+        Some(DeviceSlice { whole: self, start, len: end - start })
+    }
+
+    /// The whole array as a part of itself.
+    #[must_use]
+    pub fn as_slice(&self) -> DeviceSlice<'_, T> {
+        DeviceSlice { whole: self, start: 0, len: self.len() }
+    }
+
+    pub(crate) fn block(&self) -> &Block<T> {
+        &self.block
+    }
+}
+
+impl<T: Element + Copy> DeviceMemory<T> {
+    /// Allocates memory with these values.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
+        let memory = Self::new(device, values.len())?;
+        device.instance().copy(&memory, values)?;
+        Ok(memory)
+    }
+
+    /// The values. What writes them must have been observed complete.
+    ///
+    /// # Errors
+    /// If they cannot be copied, or there is not enough memory.
+    pub fn to_vec(&self) -> Result<Vec<T>, Error> {
+        let mut values: Vec<T> = Vec::new();
+        values.try_reserve_exact(self.len()).map_err(|_| {
+            Error::own(
+                ErrorKind::OutOfMemory,
+                Status::OUT_OF_HOST_MEMORY,
+                "DeviceMemory::to_vec",
+                "there is not enough memory for the values",
+            )
+        })?;
+        if let Some(memory) = self.memory() {
+            let bytes = memory.bytes();
+            let instance = crate::Instance { inner: memory.allocation.instance().clone() };
+            // SAFETY: there is room for all of them, and nothing else uses it.
+            unsafe {
+                instance.copy_raw(
+                    None,
+                    values.as_mut_ptr().cast::<c_void>(),
+                    self.block.start().cast::<c_void>(),
+                    bytes,
+                    &crate::CopyOptions::new(),
+                )?;
+            }
+        }
+        // SAFETY: the copy has written all of them (they may have no bytes), and any bits are values.
+        unsafe { values.set_len(self.len()) };
+        Ok(values)
+    }
+}
+
+/// A part of an array in the memory of a device.
+#[derive(Debug)]
+pub struct DeviceSlice<'a, T> {
+    whole: &'a DeviceMemory<T>,
+    start: usize,
+    len: usize,
+}
+
+impl<T> Clone for DeviceSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for DeviceSlice<'_, T> {}
+
+impl<T: Element> DeviceSlice<'_, T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first element for kernels.
+    ///
+    /// # Errors
+    /// If the instance is closed, or of the parent of this process.
+    pub fn device_address(&self) -> Result<u64, Error> {
+        Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
+    }
+
+    pub(crate) fn start(&self) -> *mut T {
+        self.whole.block.start().wrapping_add(self.start)
+    }
+
+    pub(crate) fn memory(&self) -> Option<&Memory> {
+        self.whole.memory()
+    }
+}
+
+/// An array in page-locked memory of the host: a slice for the CPU, copied at the full speed of the link, and used
+/// in place by devices through its [`device_address`](Self::device_address).
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// let mut numbers = gpumem::Pinned::<u32>::zeroed(&device, 4)?;
+/// numbers[2] = 7;
+/// assert_eq!(*numbers, [0, 0, 7, 0]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// It can be sent to another thread only if its elements can:
+///
+/// ```compile_fail,E0277
+/// fn send<T: Send>() {}
+/// send::<gpumem::Pinned<std::rc::Rc<u8>>>();
+/// ```
+///
+/// Values that are not mere bits are refused:
+///
+/// ```compile_fail,E0277
+/// # fn f(device: &gpumem::Device) -> Result<(), gpumem::Error> {
+/// let words = gpumem::Pinned::<String>::zeroed(device, 4)?;
+/// # Ok(()) }
+/// ```
+pub struct Pinned<T> {
+    block: Block<T>,
+}
+array!(Pinned);
+
+/// Write-combined memory has a type of its own, because reading it by accident is very slow.
+fn refuse_write_combined(options: &MemoryOptions) -> Result<(), Error> {
+    if (options.require.0 | options.prefer.0) & MemoryFlags::WRITE_COMBINED.0 != 0 {
+        return Err(Error::invalid(
+            "Pinned",
+            "WRITE_COMBINED is for the type WriteCombined, which has no reads",
+        ));
+    }
+    Ok(())
+}
+
+impl<T: Element> Pinned<T> {
+    /// Allocates memory for `len` elements, with all bits 0.
+    ///
+    /// # Errors
+    /// If there is not enough memory, a limit is reached, or `len` elements are more than can be addressed.
+    pub fn zeroed(device: &Device, len: usize) -> Result<Self, Error> {
+        Self::zeroed_with_options(device, len, &MemoryOptions::new())
+    }
+
+    /// As [`zeroed`](Self::zeroed), with more to say.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
+    pub fn zeroed_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        let array = Pinned::<MaybeUninit<T>>::uninit_with_options(device, len, options)?;
+        // SAFETY: there is room for all of them, and 0 is a value.
+        unsafe {
+            ptr::write_bytes(array.block.start(), 0, len);
+            Ok(array.assume_init())
+        }
+    }
+
+    pub(crate) fn block(&self) -> &Block<T> {
+        &self.block
+    }
+}
+
+impl<T: Element + Copy> Pinned<T> {
+    /// Allocates memory with these values.
+    ///
+    /// # Errors
+    /// As [`zeroed`](Self::zeroed).
+    pub fn from_slice(device: &Device, values: &[T]) -> Result<Self, Error> {
+        let array = Pinned::<MaybeUninit<T>>::uninit(device, values.len())?;
+        // SAFETY: there is room for all of them, and they do not overlap what was just allocated.
+        unsafe {
+            ptr::copy_nonoverlapping(values.as_ptr(), array.block.start().cast::<T>(), values.len());
+            Ok(array.assume_init())
+        }
+    }
+}
+
+impl<T: Element> Pinned<MaybeUninit<T>> {
+    /// Allocates memory for `len` elements, with indeterminate values.
+    ///
+    /// # Errors
+    /// As [`Pinned::zeroed`].
+    pub fn uninit(device: &Device, len: usize) -> Result<Self, Error> {
+        Self::uninit_with_options(device, len, &MemoryOptions::new())
+    }
+
+    /// As [`uninit`](Self::uninit), with more to say.
+    ///
+    /// # Errors
+    /// As [`Pinned::zeroed_with_options`].
+    pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        refuse_write_combined(options)?;
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned::new")? })
+    }
+
+    /// The same memory as values.
+    ///
+    /// # Safety
+    /// All of it must have been written.
+    #[must_use]
+    pub unsafe fn assume_init(self) -> Pinned<T> {
+        Pinned { block: self.block.cast() }
+    }
+}
+
+impl<T: Element> Deref for Pinned<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: pinned memory is the CPU's too.
+        unsafe { self.block.as_slice() }
+    }
+}
+
+/// Not for atomics: a stream may write them while they are shared, so nobody can have them alone.
+impl<T: Element + Copy> DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: pinned memory is the CPU's too.
+        unsafe { self.block.as_mut_slice() }
+    }
+}
+
+/// An array in write-combined memory of the host: the CPU writes it past its caches, devices read it.
+///
+/// The CPU may read such memory a hundred times slower than other memory, so there is no way to read it here:
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// let mut numbers = gpumem::WriteCombined::<u32>::new(&device, 4)?;
+/// numbers.write(2, 7)?;
+/// numbers.write_slice(0, &[1, 2])?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// ```compile_fail,E0608
+/// # fn f(numbers: &gpumem::WriteCombined<u32>) -> u32 {
+/// numbers[2]
+/// # }
+/// ```
+///
+/// ```compile_fail,E0614
+/// # fn f(numbers: &gpumem::WriteCombined<u32>) {
+/// let slice = &**numbers;
+/// # }
+/// ```
+pub struct WriteCombined<T> {
+    block: Block<T>,
+}
+array!(WriteCombined);
+
+impl<T: Element + Copy> WriteCombined<T> {
+    /// Allocates memory for `len` elements, with indeterminate values.
+    ///
+    /// # Errors
+    /// If there is no such memory here, not enough of it, or `len` elements are more than can be addressed.
+    pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
+        Self::with_options(device, len, &MemoryOptions::new())
+    }
+
+    /// As [`new`](Self::new), with more to say.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if an option cannot be granted.
+    pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
+        let options = options.clone().require(MemoryFlags::WRITE_COMBINED);
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined::new")? })
+    }
+
+    /// Writes one element.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if there is none of that index.
+    pub fn write(&mut self, index: usize, value: T) -> Result<(), Error> {
+        self.write_slice(index, slice::from_ref(&value))
+    }
+
+    /// Writes elements from `start` on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if they do not fit.
+    pub fn write_slice(&mut self, start: usize, values: &[T]) -> Result<(), Error> {
+        match start.checked_add(values.len()) {
+            Some(end) if end <= self.len() => {}
+            _ => {
+                return Err(Error::invalid(
+                    "WriteCombined::write_slice",
+                    format!("{} elements from {start} on do not fit in {}", values.len(), self.len()),
+                ))
+            }
+        }
+        // SAFETY: there is room for them, and a borrowed slice cannot overlap what this alone owns.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.block.start().add(start), values.len()) };
+        Ok(())
+    }
+
+    /// Writes every element.
+    pub fn write_all(&mut self, value: T) {
+        for index in 0..self.len() {
+            // SAFETY: the index is one of its own.
+            unsafe { self.block.start().add(index).write(value) };
+        }
+    }
+
+    /// The first element, for code that writes through pointers.
+    pub fn as_mut_ptr(&mut self) -> *mut T {
+        self.block.start()
+    }
+
+    pub(crate) fn block(&self) -> &Block<T> {
+        &self.block
+    }
+}
+
+/// An array of yours, page-locked where it lies: a slice for the CPU that is copied at the full speed of the link.
+/// It owns the array, so that whatever happens to it, forgotten or dropped at any moment, the array is never freed
+/// while it is registered. To register an array that you only borrow, see [`Device::with_registered`].
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{MemoryOptions, Registered};
+///
+/// let mut numbers = Registered::new(&device, vec![1u32, 2, 3], &MemoryOptions::new())?;
+/// numbers[0] = 7;
+/// let plain: Box<[u32]> = numbers.into_box().map_err(|(_, error)| error)?;
+/// assert_eq!(*plain, [7, 2, 3]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Registered<T> {
+    block: Block<T>,
+}
+array!(Registered);
+
+impl<T: Element> Registered<T> {
+    /// Registers an array. One without bytes is not registered.
+    ///
+    /// # Errors
+    /// As `gpumem_memory_create()`; the array is handed back.
+    pub fn new(
+        device: &Device,
+        values: impl Into<Box<[T]>>,
+        options: &MemoryOptions,
+    ) -> Result<Self, Rejected<Box<[T]>>> {
+        let values = values.into();
+        let len = values.len();
+        let backing = match Backing::of(values) {
+            Some(backing) => backing,
+            None => return Ok(Self { block: Block { memory: None, start: NonNull::dangling(), len } }),
+        };
+        let start = backing.start.cast();
+        match Memory::register_backing(device, backing, options) {
+            Ok(memory) => Ok(Self { block: Block { memory: Some(memory), start, len } }),
+            // SAFETY: it was made of this box.
+            Err((backing, error)) => Err(Rejected::new(unsafe { backing.into_box(len) }, error)),
+        }
+    }
+
+    /// Unregisters the array and hands it out.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete.
+    pub fn into_box(self) -> Result<Box<[T]>, (Self, Error)> {
+        let Block { memory, start, len } = self.block;
+        let backing = match memory.map_or(Ok(None), Memory::take_backing) {
+            Ok(backing) => backing,
+            Err((memory, error)) => {
+                return Err((Self { block: Block { memory: Some(memory), start, len } }, error))
+            }
+        };
+        match backing {
+            // SAFETY: it was made of a box of this length.
+            Some(backing) => Ok(unsafe { backing.into_box(len) }),
+            // SAFETY: an array without bytes, at an address that is aligned.
+            None => Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start.as_ptr(), len)) }),
+        }
+    }
+
+    pub(crate) fn block(&self) -> &Block<T> {
+        &self.block
+    }
+}
+
+impl<T: Element> Deref for Registered<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        // SAFETY: registered memory is the CPU's.
+        unsafe { self.block.as_slice() }
+    }
+}
+
+/// Not for atomics: a stream may write them while they are shared, so nobody can have them alone.
+impl<T: Element + Copy> DerefMut for Registered<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: registered memory is the CPU's.
+        unsafe { self.block.as_mut_slice() }
+    }
+}
+
+/// A registration that lasts as long as a call of [`Device::with_registered`].
+pub struct Registration {
+    memory: Option<Memory>,
+}
+
+impl Registration {
+    /// What is known about the registration; `None` for an array without bytes.
+    ///
+    /// # Errors
+    /// If the instance is closed, or of the parent of this process.
+    pub fn info(&self) -> Result<Option<MemoryInfo>, Error> {
+        self.memory.as_ref().map(Memory::info).transpose()
+    }
+
+    /// Address of the first element for kernels. They must be done before the call of
+    /// [`Device::with_registered`] ends.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoAccess`] if [`MemoryFlags::MAPPED`] was not asked for, or there are no bytes.
+    pub fn device_address(&self) -> Result<u64, Error> {
+        match &self.memory {
+            Some(memory) => memory.device_address(),
+            None => Err(Error::own(
+                ErrorKind::NoAccess,
+                Status::NO_ACCESS,
+                "Registration::device_address",
+                "an array without bytes has no address",
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Registration").field(&self.memory).finish()
+    }
+}
+
+impl Device {
+    /// Registers an array that is only borrowed, for the time of a function. The function gets the array and the
+    /// registration; when it returns, or panics, the array is unregistered. There is no guard that could be
+    /// forgotten, so the array never stays registered after the borrow has ended.
+    ///
+    /// ```
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// let mut numbers = [1u32, 2, 3];
+    /// let memory = gpumem::DeviceMemory::<u32>::new(&device, 3)?;
+    /// device.with_registered(&mut numbers, &gpumem::MemoryOptions::new(), |numbers, _| {
+    ///     device.instance().copy(&memory, &*numbers)
+    /// })??;
+    /// assert_eq!(memory.to_vec()?, numbers);
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
+    /// While it is registered, nothing else reaches the array:
+    ///
+    /// ```compile_fail,E0502
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// let mut numbers = [1u32, 2, 3];
+    /// device.with_registered(&mut numbers, &gpumem::MemoryOptions::new(), |_, _| numbers[0])?;
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the array cannot be registered; the function is not called then. If it cannot be unregistered, which only
+    /// work that unsafe code enqueued and did not wait for can cause.
+    pub fn with_registered<T: Element, R>(
+        &self,
+        values: &mut [T],
+        options: &MemoryOptions,
+        function: impl FnOnce(&mut [T], &Registration) -> R,
+    ) -> Result<R, Error> {
+        let bytes = bytes_of::<T>(values.len(), "Device::with_registered")?;
+        if bytes == 0 {
+            return Ok(function(values, &Registration { memory: None }));
+        }
+        // SAFETY: the registration ends before this function returns, and so before the borrow; also if it unwinds,
+        // because nobody can take or forget it.
+        let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }?;
+        let registration = Registration { memory: Some(memory) };
+        let result = function(values, &registration);
+        match registration.memory.map_or(Ok(()), Memory::close) {
+            Ok(()) => Ok(result),
+            Err((_, error)) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! What the tests share: an instance of the backend under test, and that nothing lives at the end.
+#![allow(dead_code)] // Each test uses a part.
+
+use gpumem::{Backend, Device, Instance};
+
+/// `host`, or `cuda` over whatever driver there is.
+pub fn backend() -> Backend {
+    match std::env::var("GPUMEM_TEST_BACKEND").as_deref() {
+        Ok("cuda") => Backend::CUDA,
+        _ => Backend::HOST,
+    }
+}
+
+pub fn is_host() -> bool {
+    backend() == Backend::HOST
+}
+
+/// Runs a test with a fresh instance and its first device. At the end nothing may live.
+pub fn with_device(test: impl FnOnce(&Instance, &Device)) {
+    let instance = Instance::open(backend()).unwrap();
+    let device = instance.device(0).unwrap();
+    test(&instance, &device);
+    let stats = instance.stats().unwrap();
+    assert_eq!(stats.live_objects(), 0, "{stats:?}\n{}", instance.report().unwrap());
+    drop(device);
+    instance.close().map_err(|(_, error)| error).unwrap();
+}

@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Arrays of each kind of memory.
+
+mod common;
+
+use std::mem::MaybeUninit;
+use std::os::raw::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use common::{is_host, with_device};
+use gpumem::{
+    DeviceMemory, ErrorKind, Kind, Memory, MemoryFlags, MemoryOptions, Pinned, Rectangle, Registered, Status,
+    WriteCombined,
+};
+
+#[test]
+fn device_memory_keeps_values() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::from_slice(device, &[1u32, 2, 3, 4]).unwrap();
+        assert_eq!(memory.to_vec().unwrap(), [1, 2, 3, 4]);
+        instance.copy(memory.slice(1..=2).unwrap(), &[7, 8]).unwrap();
+        assert_eq!(memory.to_vec().unwrap(), [1, 7, 8, 4]);
+        let mut part = [0; 2];
+        instance.copy(&mut part, memory.slice(2..).unwrap()).unwrap();
+        assert_eq!(part, [8, 4]);
+        let info = memory.info().unwrap().unwrap();
+        assert_eq!((info.kind, info.size), (Kind::DEVICE, 16));
+        assert_eq!(
+            memory.slice(1..).unwrap().device_address().unwrap(),
+            memory.device_address().unwrap() + 4
+        );
+        assert_eq!(instance.stats().unwrap().device.live_bytes, 16);
+    });
+}
+
+#[test]
+fn parts_outside_are_refused() {
+    with_device(|_, device| {
+        let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
+        assert!(memory.slice(..).is_some() && memory.slice(4..).unwrap().is_empty());
+        assert!(memory.slice(5..).is_none() && memory.slice(..5).is_none());
+        #[allow(clippy::reversed_empty_ranges)]
+        let reversed = 3..2;
+        assert!(memory.slice(reversed).is_none());
+        assert!(memory.slice(..=usize::MAX).is_none());
+        assert!(memory.slice((std::ops::Bound::Excluded(usize::MAX), std::ops::Bound::Unbounded)).is_none());
+    });
+}
+
+#[test]
+fn pinned_memory_is_a_slice_and_is_mapped() {
+    with_device(|instance, device| {
+        let options = MemoryOptions::new().require(MemoryFlags::PORTABLE | MemoryFlags::MAPPED).name("table");
+        let mut pinned = Pinned::<f64>::zeroed_with_options(device, 100, &options).unwrap();
+        assert!(pinned.iter().all(|value| *value == 0.0));
+        pinned[99] = 2.5;
+        let info = pinned.info().unwrap().unwrap();
+        assert!(info.granted_flags.contains(MemoryFlags::PORTABLE | MemoryFlags::MAPPED));
+        assert!(!info.granted_flags.contains(MemoryFlags::WRITE_COMBINED));
+        assert_eq!((info.kind, info.size, info.name.as_str()), (Kind::PINNED, 800, "table"));
+        let address = pinned.device_address().unwrap();
+        assert_ne!(address, 0);
+        assert_eq!(device.device_address(pinned.as_ptr().cast()).unwrap(), address);
+        // The device writes it in place.
+        instance.fill_bytes(&mut pinned, 0).unwrap();
+        assert_eq!(pinned[99], 0.0);
+    });
+}
+
+#[test]
+fn uninitialised_memory_becomes_values_when_it_is_written() {
+    with_device(|instance, device| {
+        let mut pinned = Pinned::<MaybeUninit<u16>>::uninit(device, 3).unwrap();
+        let memory = DeviceMemory::from_slice(device, &[1u16, 2, 3]).unwrap();
+        instance.copy(&mut pinned, &memory).unwrap();
+        // SAFETY: the copy wrote all of it.
+        let pinned = unsafe { pinned.assume_init() };
+        assert_eq!(*pinned, [1, 2, 3]);
+        let mut stack = [MaybeUninit::<u16>::uninit(); 3];
+        instance.copy(&mut stack, &memory).unwrap();
+        // SAFETY: the copy wrote it.
+        assert_eq!(unsafe { stack[2].assume_init() }, 3);
+    });
+}
+
+#[test]
+fn write_combined_memory_is_written() {
+    with_device(|instance, device| {
+        let mut combined = WriteCombined::<u32>::new(device, 4).unwrap();
+        combined.write_all(9);
+        combined.write(1, 7).unwrap();
+        combined.write_slice(2, &[5, 6]).unwrap();
+        assert_eq!(combined.write(4, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert!(combined.write_slice(usize::MAX, &[1]).is_err());
+        assert!(combined.info().unwrap().unwrap().granted_flags.contains(MemoryFlags::WRITE_COMBINED));
+        let mut back = [0; 4];
+        instance.copy(&mut back, &combined).unwrap();
+        assert_eq!(back, [9, 7, 5, 6]);
+    });
+}
+
+#[test]
+fn write_combined_is_never_hidden_in_a_type_with_reads() {
+    with_device(|_, device| {
+        for options in [
+            MemoryOptions::new().require(MemoryFlags::WRITE_COMBINED),
+            MemoryOptions::new().prefer(MemoryFlags::WRITE_COMBINED | MemoryFlags::PAGE_LOCKED),
+        ] {
+            let error = Pinned::<u8>::zeroed_with_options(device, 10, &options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        }
+    });
+}
+
+#[test]
+fn registered_memory_comes_back() {
+    with_device(|instance, device| {
+        let values: Vec<u32> = (0..10_000).collect();
+        let place = values.as_ptr();
+        let options = MemoryOptions::new().require(MemoryFlags::MAPPED);
+        let mut registered = Registered::new(device, values, &options).unwrap();
+        assert_eq!(instance.stats().unwrap().registered.live_bytes, 40_000);
+        assert_eq!(registered.as_ptr(), place);
+        assert_ne!(registered.device_address().unwrap(), 0);
+        registered[0] = 77;
+        let memory = DeviceMemory::from_slice(device, &registered).unwrap();
+        instance.fill(&mut registered, 0u32).unwrap();
+        instance.copy(&mut registered, &memory).unwrap();
+        let values = registered.into_box().map_err(|(_, error)| error).unwrap();
+        assert_eq!((values[0], values[9_999], values.as_ptr()), (77, 9_999, place));
+        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+    });
+}
+
+#[test]
+fn registration_that_fails_hands_the_array_back() {
+    with_device(|_, device| {
+        let options = MemoryOptions::new().require(MemoryFlags::WRITE_COMBINED);
+        let rejected = Registered::new(device, vec![1u8, 2, 3], &options).unwrap_err();
+        assert_eq!(*rejected.given, [1, 2, 3]);
+        assert_eq!(rejected.error.kind(), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
+fn registered_without_mapped_has_no_device_address() {
+    with_device(|_, device| {
+        let registered = Registered::new(device, vec![0u8; 4096], &MemoryOptions::new()).unwrap();
+        match registered.device_address() {
+            Ok(_) => assert!(registered.info().unwrap().unwrap().granted_flags.contains(MemoryFlags::MAPPED)),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::NoAccess),
+        }
+    });
+}
+
+#[test]
+fn a_borrowed_array_is_registered_for_the_time_of_a_function() {
+    with_device(|instance, device| {
+        let mut values = vec![1u32; 5000];
+        let registered = device
+            .with_registered(&mut values, &MemoryOptions::new(), |values, registration| {
+                assert_eq!(registration.info().unwrap().unwrap().kind, Kind::REGISTERED);
+                instance.fill(&mut *values, 5u32).unwrap();
+                instance.stats().unwrap().registered.live_count
+            })
+            .unwrap();
+        assert_eq!((registered, values[4999]), (1, 5));
+        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+    });
+}
+
+#[test]
+fn a_panic_ends_the_registration_too() {
+    with_device(|instance, device| {
+        let mut values = [0u8; 64];
+        let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            device.with_registered(&mut values, &MemoryOptions::new(), |_, _| {
+                std::panic::resume_unwind(Box::new(1))
+            })
+        }));
+        let unwound: Result<Result<(), _>, _> = result;
+        assert!(unwound.is_err());
+        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+    });
+}
+
+#[test]
+fn arrays_without_bytes_never_reach_the_library() {
+    with_device(|instance, device| {
+        let device_memory = DeviceMemory::<u64>::new(device, 0).unwrap();
+        let pinned = Pinned::<u64>::zeroed(device, 0).unwrap();
+        let combined = WriteCombined::<u64>::new(device, 0).unwrap();
+        let registered = Registered::new(device, Vec::<u64>::new(), &MemoryOptions::new()).unwrap();
+        let sizeless = Pinned::<[u32; 0]>::zeroed(device, usize::MAX).unwrap();
+        assert_eq!(sizeless.len(), usize::MAX);
+        assert_eq!(instance.stats().unwrap().live_objects(), 0);
+        assert!(
+            device_memory.is_empty() && pinned.is_empty() && combined.is_empty() && registered.is_empty()
+        );
+        assert!(pinned.memory().is_none() && pinned.info().unwrap().is_none());
+        instance.copy(&device_memory, &pinned).unwrap();
+        instance.fill_bytes(&device_memory, 1).unwrap();
+        assert_eq!(device_memory.to_vec().unwrap(), []);
+        assert_eq!(device.with_registered(&mut [0u32; 0], &MemoryOptions::new(), |_, _| 7).unwrap(), 7);
+        assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 0);
+        pinned.close().map_err(|(_, error)| error).unwrap();
+    });
+}
+
+#[test]
+fn sizes_that_overflow_are_refused() {
+    with_device(|instance, device| {
+        for len in [usize::MAX, usize::MAX / 8 + 1, isize::MAX as usize / 8 + 1] {
+            for error in [
+                DeviceMemory::<u64>::new(device, len).unwrap_err(),
+                Pinned::<u64>::zeroed(device, len).unwrap_err(),
+                WriteCombined::<u64>::new(device, len).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+                assert!(error.message().contains(&len.to_string()));
+            }
+        }
+        assert_eq!(instance.stats().unwrap().device.total_count, 0);
+    });
+}
+
+#[test]
+fn too_much_memory_is_an_error_with_detail() {
+    with_device(|instance, device| {
+        let error = DeviceMemory::<u8>::new(device, 1 << 60).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+        assert_eq!(error.status(), Status::OUT_OF_DEVICE_MEMORY);
+        assert_eq!(error.function(), "gpumem_memory_create");
+        if !is_host() {
+            assert_eq!(error.native_domain(), gpumem::NativeDomain::CUDA);
+            assert_eq!(error.native_name(), "CUDA_ERROR_OUT_OF_MEMORY");
+            assert_ne!(error.entry_point(), "");
+        }
+        assert!(error.to_string().contains(error.message()));
+        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+    });
+}
+
+#[test]
+fn alignment_is_that_of_the_elements() {
+    #[derive(Clone, Copy)]
+    #[repr(C, align(4096))]
+    struct Page([u8; 4096]);
+    // SAFETY: bytes.
+    unsafe impl gpumem::Element for Page {}
+    with_device(|_, device| {
+        let pages = Pinned::<Page>::zeroed(device, 2).unwrap();
+        assert_eq!(pages.as_ptr() as usize % 4096, 0);
+        assert_eq!(pages[1].0[4095], 0);
+    });
+}
+
+#[test]
+fn rectangles() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
+        instance.fill(&memory, 0u8).unwrap();
+        let fill = Rectangle { width: 4, height: 3, destination_pitch: 16, source_pitch: 0 };
+        instance.fill_2d(&memory, &fill, 0x77u8).unwrap();
+        let copy = Rectangle { width: 2, height: 3, destination_pitch: 3, source_pitch: 16 };
+        let mut back = [1u8; 9];
+        instance.copy_2d(&mut back, memory.slice(3..).unwrap(), &copy).unwrap();
+        assert_eq!(back, [0x77, 0, 1, 0x77, 0, 1, 0x77, 0, 1]);
+        let wide = Rectangle { height: 4, ..copy };
+        assert!(instance.copy_2d(&mut back, &memory, &wide).is_err());
+        assert!(instance.fill_2d(&memory, &Rectangle { height: 5, ..fill }, 1u8).is_err());
+    });
+}
+
+#[test]
+fn fills_of_each_width() {
+    with_device(|instance, device| {
+        let bytes = DeviceMemory::<u8>::new(device, 4).unwrap();
+        instance.fill(&bytes, 0xa5u8).unwrap();
+        assert_eq!(bytes.to_vec().unwrap(), [0xa5; 4]);
+        let halves = DeviceMemory::<i16>::new(device, 4).unwrap();
+        instance.fill(&halves, -2i16).unwrap();
+        assert_eq!(halves.to_vec().unwrap(), [-2; 4]);
+        let floats = DeviceMemory::<f32>::new(device, 4).unwrap();
+        instance.fill(&floats, 0.5f32).unwrap();
+        assert_eq!(floats.to_vec().unwrap(), [0.5; 4]);
+    });
+}
+
+#[test]
+fn closing_says_what_happened() {
+    with_device(|instance, device| {
+        let pinned = Pinned::<u8>::zeroed(device, 10).unwrap();
+        let (again, error) = instance.clone().close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        assert_eq!(again.stats().unwrap().pinned.live_count, 1);
+        pinned.close().map_err(|(_, error)| error).unwrap();
+    });
+}
+
+#[test]
+fn pointers_are_known() {
+    with_device(|instance, device| {
+        let pinned = Pinned::<u8>::zeroed(device, 100).unwrap();
+        let info = instance.pointer_info(pinned[99..].as_ptr().cast()).unwrap();
+        assert_eq!((info.kind, info.size, info.base), (Kind::PINNED, 100, pinned.as_ptr() as u64));
+        assert_eq!(info.device_ordinal, Some(0));
+        let on_stack = 1u8;
+        let pointer: *const u8 = &on_stack;
+        assert_eq!(instance.pointer_info(pointer.cast()).unwrap().kind, Kind::PAGEABLE);
+        let error = instance.pointer_info(std::ptr::null()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
+fn allocation_by_pointer() {
+    with_device(|instance, device| {
+        let pointer = device.malloc(Kind::PINNED, 4096).unwrap();
+        // SAFETY: the pointers are those of the allocations, and nothing uses them.
+        unsafe {
+            instance.free(pointer).unwrap();
+            assert_eq!(instance.free(pointer).unwrap_err().kind(), ErrorKind::NotFound);
+            let mut own = [0u8; 4096];
+            let own: *mut c_void = own.as_mut_ptr().cast();
+            device.register(own, 4096, MemoryFlags::NONE).unwrap();
+            instance.unregister(own).unwrap();
+        }
+        let memory = Memory::create(device, Kind::PINNED, 1000, &MemoryOptions::new()).unwrap();
+        assert_eq!((memory.bytes(), memory.host_pointer().is_null()), (1000, false));
+        memory.close().map_err(|(_, error)| error).unwrap();
+    });
+}
+
+#[test]
+fn atomics_are_shared_with_the_device() {
+    with_device(|_, device| {
+        let flags = Pinned::<AtomicU32>::zeroed(device, 4).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| flags[1].store(5, Ordering::Release));
+        });
+        assert_eq!(flags[1].load(Ordering::Acquire), 5);
+    });
+}
+
+#[test]
+fn names_with_a_zero_byte_are_refused() {
+    with_device(|_, device| {
+        let options = MemoryOptions::new().name("a\0b");
+        assert_eq!(
+            DeviceMemory::<u8>::with_options(device, 1, &options).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
+    });
+}

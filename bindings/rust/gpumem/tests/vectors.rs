@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Runs the call sequences that all bindings share (`GPUMEM_VECTORS`), each as a test of its own.
+//!
+//! The typed arrays make most of the mistakes in them impossible, so the steps are said with [`Memory`] and with the
+//! functions by address.
+
+mod common;
+
+use std::collections::HashMap;
+use std::os::raw::c_void;
+use std::time::Duration;
+
+use gpumem::{
+    Backend, Capability, CopyOptions, Device, Direction, Error, Event, EventFlags, Instance, InstanceOptions,
+    Kind, Memory, MemoryFlags, MemoryOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition,
+};
+
+/// Ordinary memory, page aligned.
+#[repr(C, align(4096))]
+#[derive(Clone, Copy)]
+struct Page([u8; 4096]);
+
+enum Object {
+    Instance(Instance),
+    Device(Device),
+    Memory(Memory),
+    Buffer(Vec<Page>),
+    Pointer(*mut c_void),
+    Stream(Stream),
+    Event(Event),
+}
+
+/// What a step that is not understood, or whose comparison fails, has to say.
+type Told<T> = Result<T, String>;
+
+struct Runner {
+    objects: HashMap<String, Object>,
+}
+
+/// A step, taken apart.
+struct Step<'a> {
+    result: Option<&'a str>,
+    words: Vec<&'a str>,
+    options: HashMap<&'a str, &'a str>,
+    status: &'a str,
+}
+
+impl<'a> Step<'a> {
+    fn parse(line: &'a str) -> Self {
+        let (left, status) =
+            line.split_once("->").map_or((line, "SUCCESS"), |(left, right)| (left, right.trim()));
+        let mut tokens: Vec<&str> = left.split_whitespace().collect();
+        let result = (tokens.get(1) == Some(&"=")).then(|| tokens[0]);
+        if result.is_some() {
+            tokens.drain(..2);
+        }
+        let (options, words): (Vec<&str>, Vec<&str>) =
+            tokens.into_iter().partition(|token| token.contains('='));
+        let options = options.into_iter().filter_map(|option| option.split_once('=')).collect();
+        Self { result, words, options, status }
+    }
+
+    fn word(&self, index: usize) -> Told<&'a str> {
+        self.words.get(index).copied().ok_or_else(|| format!("argument {index} is missing"))
+    }
+
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.options.get(name).copied()
+    }
+
+    fn number_or(&self, name: &str, default: u64) -> Told<u64> {
+        self.text(name).map_or(Ok(default), number)
+    }
+}
+
+fn number(text: &str) -> Told<u64> {
+    let parsed = match (text.strip_prefix("0x"), text.strip_prefix('-')) {
+        (Some(digits), _) => u64::from_str_radix(digits, 16).ok(),
+        (_, Some(digits)) => digits.parse::<u64>().ok().map(u64::wrapping_neg),
+        _ => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| format!("{text} is no number"))
+}
+
+fn named(text: &str, names: &[(&str, u64)]) -> Told<u64> {
+    names.iter().find(|(name, _)| *name == text).map_or_else(|| number(text), |(_, value)| Ok(*value))
+}
+
+fn kind(text: Option<&str>) -> Told<Kind> {
+    let names = [
+        ("device", Kind::DEVICE.0 as u64),
+        ("pinned", Kind::PINNED.0 as u64),
+        ("registered", Kind::REGISTERED.0 as u64),
+        ("pageable", Kind::PAGEABLE.0 as u64),
+        ("unknown", Kind::UNKNOWN.0 as u64),
+        ("foreign", Kind::FOREIGN.0 as u64),
+    ];
+    Ok(Kind(named(text.ok_or("kind is missing")?, &names)? as i32))
+}
+
+fn flags(text: Option<&str>) -> Told<MemoryFlags> {
+    let names = [
+        ("portable", MemoryFlags::PORTABLE.0),
+        ("mapped", MemoryFlags::MAPPED.0),
+        ("write_combined", MemoryFlags::WRITE_COMBINED.0),
+        ("read_only", MemoryFlags::READ_ONLY.0),
+        ("iomemory", MemoryFlags::IOMEMORY.0),
+        ("page_locked", MemoryFlags::PAGE_LOCKED.0),
+        ("numa_node", MemoryFlags::NUMA_NODE.0),
+    ];
+    text.map_or(Ok(MemoryFlags::NONE), |text| {
+        text.split(',').try_fold(MemoryFlags::NONE, |all, flag| Ok(all | MemoryFlags(named(flag, &names)?)))
+    })
+}
+
+fn bytes_of(hex: &str) -> Told<Vec<u8>> {
+    (0..hex.len() / 2)
+        .map(|index| {
+            u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).map_err(|error| error.to_string())
+        })
+        .collect()
+}
+
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Told<()> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(format!("{what} is {found:?}, not {expected:?}"))
+    }
+}
+
+/// The status of a call whose answer is not looked at.
+fn status_of<T>(result: Result<T, Error>) -> Status {
+    result.map_or_else(|error| error.status(), |_| Status::SUCCESS)
+}
+
+fn readiness(result: Result<bool, Error>) -> Status {
+    match result {
+        Ok(true) => Status::SUCCESS,
+        Ok(false) => Status::NOT_READY,
+        Err(error) => error.status(),
+    }
+}
+
+macro_rules! getters {
+    ($($function:ident: $variant:ident($type:ty);)*) => {$(
+        fn $function(&self, name: &str) -> Told<&$type> {
+            match self.objects.get(name) {
+                Some(Object::$variant(object)) => Ok(object),
+                _ => Err(format!("{name} is no {}", stringify!($variant))),
+            }
+        }
+    )*};
+}
+
+impl Runner {
+    getters! {
+        instance: Instance(Instance);
+        device: Device(Device);
+        stream: Stream(Stream);
+        event: Event(Event);
+        memory: Memory(Memory);
+    }
+
+    fn address(&self, text: &str) -> Told<*mut c_void> {
+        let (name, offset) =
+            text.split_once('+').map_or((text, Ok(0)), |(name, offset)| (name, number(offset)));
+        let start: *mut u8 = match self.objects.get(name) {
+            _ if name == "null" => std::ptr::null_mut(),
+            Some(Object::Buffer(pages)) => pages.as_ptr() as *mut u8,
+            Some(Object::Pointer(pointer)) => pointer.cast(),
+            Some(Object::Memory(memory)) if memory.host_pointer().is_null() => {
+                memory.device_address().map_err(|error| error.to_string())? as *mut u8
+            }
+            Some(Object::Memory(memory)) => memory.host_pointer().cast(),
+            _ => return Err(format!("{name} has no address")),
+        };
+        Ok(start.wrapping_add(offset? as usize).cast())
+    }
+
+    /// Does a step; gives its status, and checks what it compares.
+    fn run(&mut self, step: &Step<'_>) -> Told<Status> {
+        let stream = step.text("stream").map(|name| self.stream(name)).transpose()?;
+        match step.word(0)? {
+            "open" => {
+                let backends = [("any", 0), ("cuda", 1), ("host", 2)];
+                let backend = step
+                    .text("backend")
+                    .map_or(Ok(common::backend().0 as u64), |text| named(text, &backends))?;
+                let options = InstanceOptions::from(Backend(backend as i32))
+                    .pin_budget(step.number_or("pin_budget", 0)?);
+                self.made(step, Instance::open(options).map(Object::Instance))
+            }
+            "device" => {
+                let ordinal = number(step.word(2)?)? as u32;
+                let result = self.instance(step.word(1)?)?.device(ordinal);
+                self.made(step, result.map(Object::Device))
+            }
+            "create" => {
+                let mut options = MemoryOptions::new()
+                    .require(flags(step.text("require"))?)
+                    .prefer(flags(step.text("prefer"))?)
+                    .alignment(step.number_or("alignment", 0)?);
+                if let Some(name) = step.text("name") {
+                    options = options.name(name);
+                }
+                if let Some(node) = step.text("numa_node") {
+                    options = options.numa_node(number(node)? as i32);
+                }
+                let device = self.device(step.word(1)?)?;
+                let result =
+                    Memory::create(device, kind(step.text("kind"))?, step.number_or("size", 0)?, &options);
+                self.made(step, result.map(Object::Memory))
+            }
+            "register" => {
+                let options = MemoryOptions::new().require(flags(step.text("require"))?);
+                let (device, pointer) = (self.device(step.word(1)?)?, self.address(step.word(2)?)?);
+                // SAFETY: what is registered lives until the end of the case.
+                let result =
+                    unsafe { Memory::register(device, pointer, step.number_or("size", 0)?, &options) };
+                self.made(step, result.map(Object::Memory))
+            }
+            "buffer" => {
+                let pages = (number(step.word(1)?)? as usize + 4095) / 4096;
+                self.made(step, Ok(Object::Buffer(vec![Page([0; 4096]); pages])))
+            }
+            "malloc" => {
+                let result =
+                    self.device(step.word(1)?)?.malloc(kind(step.text("kind"))?, step.number_or("size", 0)?);
+                self.made(step, result.map(Object::Pointer))
+            }
+            "stream" => {
+                let options = StreamOptions::new().priority(step.number_or("priority", 0)? as i32);
+                let result = Stream::with_options(self.device(step.word(1)?)?, &options);
+                self.made(step, result.map(Object::Stream))
+            }
+            "event" => {
+                let names = [("disable_timing", 1), ("blocking_sync", 2)];
+                let flags = step.text("flags").map_or(Ok(0), |text| {
+                    text.split(',').try_fold(0, |all, flag| Ok::<u64, String>(all | named(flag, &names)?))
+                })?;
+                let result = Event::with_options(self.device(step.word(1)?)?, EventFlags(flags as u32), None);
+                self.made(step, result.map(Object::Event))
+            }
+            "close" => self.close(step),
+            "destroy" => match self.objects.remove(step.word(1)?) {
+                Some(Object::Memory(memory)) => self.closed(step, memory.close(), Object::Memory),
+                Some(Object::Stream(stream)) => self.closed(step, stream.close(), Object::Stream),
+                Some(Object::Event(event)) => self.closed(step, event.close(), Object::Event),
+                _ => Err("only a memory, stream or event can be destroyed".to_owned()),
+            },
+            // SAFETY, for all that follows: the operands of a case live to its end, and nothing but it uses them.
+            "free" => unsafe {
+                Ok(status_of(self.instance(step.word(1)?)?.free(self.address(step.word(2)?)?)))
+            },
+            "register_pointer" => {
+                let (device, pointer) = (self.device(step.word(1)?)?, self.address(step.word(2)?)?);
+                let (size, require) = (step.number_or("size", 0)?, flags(step.text("require"))?);
+                // SAFETY: see above.
+                Ok(status_of(unsafe { device.register(pointer, size, require) }))
+            }
+            "unregister_pointer" => {
+                // SAFETY: see above.
+                Ok(status_of(unsafe {
+                    self.instance(step.word(1)?)?.unregister(self.address(step.word(2)?)?)
+                }))
+            }
+            "record" => Ok(status_of(self.event(step.word(1)?)?.record(self.stream(step.word(2)?)?))),
+            "wait" => Ok(status_of(self.stream(step.word(1)?)?.wait_event(self.event(step.word(2)?)?))),
+            "query" => Ok(readiness(match self.objects.get(step.word(1)?) {
+                Some(Object::Stream(stream)) => stream.is_complete(),
+                Some(Object::Event(event)) => event.is_complete(),
+                _ => return Err("only a stream or event can be asked".to_owned()),
+            })),
+            "synchronize" => {
+                let limit =
+                    step.text("timeout").map(number).transpose()?.map_or(Duration::MAX, Duration::from_nanos);
+                Ok(readiness(match self.objects.get(step.word(1)?) {
+                    Some(Object::Stream(stream)) => stream.synchronize_for(limit),
+                    Some(Object::Event(event)) => event.synchronize_for(limit),
+                    _ => return Err("only a stream or event can be waited for".to_owned()),
+                }))
+            }
+            "elapsed" => {
+                let result = self.event(step.word(2)?)?.elapsed_since(self.event(step.word(1)?)?);
+                Ok(readiness(result.map(|time| time.is_some())))
+            }
+            "copy" | "copy_2d" => {
+                let instance = self.instance(step.word(1)?)?;
+                let (to, from) = (self.address(step.word(2)?)?, self.address(step.word(3)?)?);
+                let mut options = CopyOptions::new();
+                options.direction = Direction(step.number_or("direction", 0)? as i32);
+                options.source_order = SourceOrder(step.number_or("source_order", 0)? as i32);
+                let (to_pitch, from_pitch) = (step.number_or("dpitch", 0)?, step.number_or("spitch", 0)?);
+                let (width, height) = (step.number_or("width", 0)?, step.number_or("height", 0)?);
+                // SAFETY: see above.
+                Ok(status_of(unsafe {
+                    if step.words[0] == "copy" {
+                        instance.copy_raw(stream, to, from, step.number_or("size", 0)?, &options)
+                    } else {
+                        instance.copy_2d_raw(
+                            stream,
+                            (to, to_pitch),
+                            (from, from_pitch),
+                            (width, height),
+                            &options,
+                        )
+                    }
+                }))
+            }
+            "fill" | "fill_2d" => {
+                let (instance, to) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
+                let value = (step.number_or("value", 0)? as u32, step.number_or("width", 1)? as u32);
+                let (width, height) = (step.number_or("size_x", 0)?, step.number_or("size_y", 0)?);
+                // SAFETY: see above.
+                Ok(status_of(unsafe {
+                    if step.words[0] == "fill" {
+                        instance.fill_raw(stream, to, step.number_or("size", 0)?, value)
+                    } else {
+                        instance.fill_2d_raw(
+                            stream,
+                            (to, step.number_or("pitch", 0)?),
+                            (width, height),
+                            value,
+                        )
+                    }
+                }))
+            }
+            "write_value" | "wait_value" => {
+                let (stream, word) = (self.stream(step.word(1)?)?, self.address(step.word(2)?)?);
+                let (value, size) = (step.number_or("value", 0)?, step.number_or("size", 0)? as u32);
+                let names = [("geq", 0), ("eq", 1), ("and", 2), ("nor", 3)];
+                let condition = step.text("condition").map_or(Ok(0), |text| named(text, &names))?;
+                // SAFETY: see above.
+                Ok(status_of(unsafe {
+                    if step.words[0] == "write_value" {
+                        stream.write_value_raw(word, value, size)
+                    } else {
+                        stream.wait_value_raw(word, value, size, WaitCondition(condition as i32))
+                    }
+                }))
+            }
+            "set" => {
+                let (to, bytes) = (self.address(step.word(1)?)?, bytes_of(step.word(2)?)?);
+                for (index, byte) in bytes.into_iter().enumerate() {
+                    // SAFETY: the vectors stay within their memory; streams may look at it, so it is volatile.
+                    unsafe { to.cast::<u8>().add(index).write_volatile(byte) };
+                }
+                Ok(Status::SUCCESS)
+            }
+            "expect" => {
+                let (from, expected) = (self.address(step.word(1)?)?, bytes_of(step.word(2)?)?);
+                // SAFETY: the vectors stay within their memory.
+                let found = (0..expected.len())
+                    .map(|index| unsafe { from.cast::<u8>().add(index).read_volatile() })
+                    .collect();
+                equal("the content", found, expected)?;
+                Ok(Status::SUCCESS)
+            }
+            "info" => match self.memory(step.word(1)?)?.info() {
+                Err(error) => Ok(error.status()),
+                Ok(info) => {
+                    if step.text("kind").is_some() {
+                        equal("the kind", info.kind, kind(step.text("kind"))?)?;
+                    }
+                    equal("the size", info.size, step.number_or("size", info.size)?)?;
+                    equal("the alignment", info.alignment, step.number_or("alignment", info.alignment)?)?;
+                    equal("the name", info.name.as_str(), step.text("name").unwrap_or(&info.name))?;
+                    let granted = flags(step.text("granted"))?;
+                    equal("that the flags are granted", info.granted_flags.contains(granted), true)?;
+                    Ok(Status::SUCCESS)
+                }
+            },
+            "pointer" => {
+                let pointer = self.address(step.word(2)?)?;
+                match self.instance(step.word(1)?)?.pointer_info(pointer) {
+                    Err(error) => Ok(error.status()),
+                    Ok(info) => {
+                        equal("the kind", info.kind, kind(step.text("kind"))?)?;
+                        equal("the size", info.size, step.number_or("size", info.size)?)?;
+                        let offset = (pointer as u64).wrapping_sub(info.base);
+                        equal("the offset", offset, step.number_or("offset", offset)?)?;
+                        Ok(Status::SUCCESS)
+                    }
+                }
+            }
+            "count" => match self.instance(step.word(1)?)?.stats() {
+                Err(error) => Ok(error.status()),
+                Ok(stats) => {
+                    for (name, found) in [
+                        ("device", stats.device.live_count),
+                        ("pinned", stats.pinned.live_count),
+                        ("registered", stats.registered.live_count),
+                        ("streams", stats.streams),
+                        ("events", stats.events),
+                    ] {
+                        equal(name, found, step.number_or(name, found)?)?;
+                    }
+                    Ok(Status::SUCCESS)
+                }
+            },
+            "capability" => {
+                let capability = Capability(number(step.word(2)?)? as i32);
+                Ok(status_of(self.device(step.word(1)?)?.capability(capability, None)))
+            }
+            "peer" => {
+                let (device, peer) = (self.device(step.word(1)?)?, self.device(step.word(2)?)?);
+                match step.word(3)? {
+                    "query" => Ok(status_of(device.can_access_peer(peer))),
+                    "enable" => Ok(status_of(device.enable_peer_access(peer))),
+                    "disable" => Ok(status_of(device.disable_peer_access(peer))),
+                    other => Err(format!("{other} is nothing to do with a peer")),
+                }
+            }
+            "status_name" => {
+                let status = Status(number(step.word(1)?)? as i32);
+                equal("the name", status.name(), step.word(2)?)?;
+                equal(
+                    "the library's name",
+                    status.library_name().map_err(|error| error.to_string())?,
+                    step.word(2)?,
+                )?;
+                Ok(Status::SUCCESS)
+            }
+            other => Err(format!("{other} is no operation")),
+        }
+    }
+
+    fn made(&mut self, step: &Step<'_>, result: Result<Object, Error>) -> Told<Status> {
+        match result {
+            Ok(object) => {
+                self.objects.insert(step.result.ok_or("the result has no name")?.to_owned(), object);
+                Ok(Status::SUCCESS)
+            }
+            Err(error) => Ok(error.status()),
+        }
+    }
+
+    fn closed<T>(
+        &mut self,
+        step: &Step<'_>,
+        result: Result<(), (T, Error)>,
+        object: impl FnOnce(T) -> Object,
+    ) -> Told<Status> {
+        match result {
+            Ok(()) => Ok(Status::SUCCESS),
+            Err((same, error)) => {
+                self.objects.insert(step.word(1)?.to_owned(), object(same));
+                Ok(error.status())
+            }
+        }
+    }
+
+    fn close(&mut self, step: &Step<'_>) -> Told<Status> {
+        let instance = match self.objects.remove(step.word(1)?) {
+            Some(Object::Instance(instance)) => instance,
+            _ => return Err("only an instance can be closed".to_owned()),
+        };
+        let result = match step.text("mode").unwrap_or("check") {
+            "check" => instance.close(),
+            // SAFETY: the memory of the instance is not used afterwards.
+            "force" => unsafe { instance.close_by_force() }.map(drop),
+            // There is no other way to close here; the library's answer to one is a test of the C interface.
+            other => return self.close_in_another_way(step, instance, number(other)?),
+        };
+        self.closed(step, result, Object::Instance)
+    }
+
+    /// There is no other mode here, so the library itself is asked, with the handle that `Debug` shows.
+    fn close_in_another_way(&mut self, step: &Step<'_>, instance: Instance, mode: u64) -> Told<Status> {
+        let text = format!("{instance:?}");
+        let digits = text.trim_start_matches("Instance(0x").trim_end_matches(')');
+        let handle = u64::from_str_radix(digits, 16).map_err(|error| error.to_string())?;
+        self.objects.insert(step.word(1)?.to_owned(), Object::Instance(instance));
+        Ok(Status(raw_close(handle, mode as i32)))
+    }
+
+    /// Ends a case: everything of its instances goes by force, then what was in Rust.
+    fn end(&mut self) {
+        for object in self.objects.values() {
+            if let Object::Instance(instance) = object {
+                // SAFETY: only drops follow.
+                unsafe { instance.clone().close_by_force() }.map_err(|(_, error)| error).unwrap();
+            }
+        }
+        self.objects.clear();
+    }
+}
+
+#[cfg(feature = "load")]
+fn raw_close(handle: u64, mode: i32) -> i32 {
+    let library = gpumem::sys::Library::open().unwrap();
+    let close = library.gpumem_instance_close().unwrap();
+    // SAFETY: any mode and handle may be given.
+    unsafe { close(handle as gpumem::sys::gpumem_instance, mode, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+#[cfg(not(feature = "load"))]
+fn raw_close(handle: u64, mode: i32) -> i32 {
+    let handle = handle as gpumem::sys::gpumem_instance;
+    // SAFETY: any mode and handle may be given.
+    unsafe { gpumem::sys::gpumem_instance_close(handle, mode, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+/// Runs the steps of a case; gives what went wrong.
+fn run_case(lines: &[(usize, &str)]) -> Told<()> {
+    let mut runner = Runner { objects: HashMap::new() };
+    let result = lines.iter().try_for_each(|(line, text)| {
+        let step = Step::parse(text);
+        let told = runner.run(&step).and_then(|status| {
+            let name = status.name();
+            let name =
+                name.strip_prefix("GPUMEM_ERROR_").or_else(|| name.strip_prefix("GPUMEM_")).unwrap_or(name);
+            equal("the status", name, step.status)
+        });
+        told.map_err(|problem| format!("line {line}: {text}: {problem}"))
+    });
+    runner.end();
+    result
+}
+
+fn main() {
+    let path = std::env::var("GPUMEM_VECTORS").expect("GPUMEM_VECTORS names the file with the vectors");
+    let text = std::fs::read_to_string(path).expect("the vectors can be read");
+    let mut cases: Vec<(&str, Vec<(usize, &str)>)> = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if let Some(name) = line.strip_prefix("case ") {
+            cases.push((name, Vec::new()));
+        } else if !line.is_empty() && !line.starts_with('#') {
+            let (_, lines) = cases.last_mut().expect("a case comes before its steps");
+            lines.push((index + 1, line));
+        }
+    }
+    assert!(!cases.is_empty());
+    let mut failed = 0;
+    for (name, lines) in &cases {
+        match run_case(lines) {
+            Ok(()) => println!("test {name} ... ok"),
+            Err(problem) => {
+                failed += 1;
+                println!("{problem}\ntest {name} ... FAILED");
+            }
+        }
+    }
+    println!("\ntest result: {} passed; {failed} failed", cases.len() - failed);
+    std::process::exit(i32::from(failed != 0));
+}
