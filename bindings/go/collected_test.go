@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"runtime"
+	"testing"
+)
+
+// What was counted since the last question.
+type collectedSince struct{ CollectedObjects }
+
+func (since *collectedSince) is(freed, kept uint64) func() bool {
+	return func() bool {
+		now := Collected()
+		return now.Freed-since.Freed >= freed && now.Kept-since.Kept >= kept
+	}
+}
+
+// settle waits until what earlier tests dropped is gone.
+func settle(t *testing.T) collectedSince {
+	t.Helper()
+	for last := Collected(); ; {
+		for n := 0; n < 4; n++ {
+			runtime.GC()
+			runtime.Gosched()
+		}
+		now := Collected()
+		if now == last {
+			return collectedSince{now}
+		}
+		last = now
+	}
+}
+
+func (since *collectedSince) exactly(t *testing.T, freed, kept uint64) {
+	t.Helper()
+	now := Collected()
+	if now.Freed-since.Freed != freed || now.Kept-since.Kept != kept {
+		t.Errorf("%d were freed and %d kept", now.Freed-since.Freed, now.Kept-since.Kept)
+	}
+}
+
+func TestWhatIsDroppedIsFreedAndCounted(t *testing.T) {
+	d := device(t)
+	since := settle(t)
+	func() {
+		_, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+		must(t, err)
+		p, err := NewPinned[int32](d, 16, MemoryOptions{})
+		must(t, err)
+		must(t, p.View(func(values []int32) error {
+			values[0] = 1
+			return nil
+		}))
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		_, err = d.NewEvent(EventOptions{})
+		must(t, err)
+		b, err := NewBuffer[byte](4096)
+		must(t, err)
+		_, err = b.Register(d, MemoryOptions{})
+		must(t, err)
+		must(t, s.Launch(func() { panic("nobody asks") }))
+		must(t, d.Instance().Fill(s, p.At(0), 64, 1, 1))
+	}()
+	collectUntil(t, "freed", since.is(6, 0))
+	since.exactly(t, 6, 0)
+}
+
+func TestClosedObjectsAreNotCounted(t *testing.T) {
+	d := device(t)
+	since := settle(t)
+	func() {
+		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+		must(t, err)
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		b, err := NewBuffer[byte](4096)
+		must(t, err)
+		must(t, m.Close())
+		must(t, s.Close())
+		must(t, b.Close())
+		_, err = Default() // It belongs to the process.
+		must(t, err)
+	}()
+	left := settle(t)
+	if left != since {
+		t.Errorf("counted were %+v, then %+v", since, left)
+	}
+}
+
+// Only a slice is left, which does not keep the memory alive for the collector; so the net does.
+func TestMemoryWhoseSliceIsInUseIsKept(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	since := settle(t)
+	values := func() []int32 {
+		p, err := NewPinned[int32](d, 1024, MemoryOptions{})
+		must(t, err)
+		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+		must(t, err)
+		if m.DevicePtr() == 0 {
+			t.Error("there is no address")
+		}
+		return p.Slice()
+	}()
+	buffer := func() []int32 {
+		b, err := NewBuffer[int32](1024)
+		must(t, err)
+		return b.Slice()
+	}()
+	collectUntil(t, "kept", since.is(0, 3))
+	since.exactly(t, 0, 3)
+	for n := range values {
+		values[n], buffer[n] = int32(n), int32(n)
+	}
+	stats, err := i.Stats()
+	must(t, err)
+	if values[1023]+buffer[1023] != 2046 || stats.Live() != 2 {
+		t.Errorf("%+v lives", stats)
+	}
+	destroyed, err := i.CloseForce()
+	must(t, err)
+	if destroyed != 2 {
+		t.Errorf("%d objects were destroyed", destroyed)
+	}
+}
+
+// Memory is dropped while a stream works on it, with the stream or without: nothing is freed before the work is done.
+func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
+	for _, name := range []string{"the stream is kept", "the stream is dropped too"} {
+		t.Run(name, func(t *testing.T) {
+			d := device(t)
+			i := d.Instance()
+			word := newPinned[uint32](t, d, 1)
+			word.Slice()[0] = 0
+			since := settle(t)
+			var kept *Stream
+			func() {
+				s, err := d.NewStream(StreamOptions{})
+				must(t, err)
+				from, err := d.NewMemory(MemoryOptions{Kind: KindPinned, Size: 4096})
+				must(t, err)
+				to, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
+				must(t, err)
+				must(t, s.WaitValue(word.At(0), 1, 4, WaitValueEQ))
+				must(t, i.Copy(s, to.At(0), from.At(0), 4096))
+				if name == "the stream is kept" {
+					kept = s
+				}
+			}()
+			for n := 0; n < 5; n++ {
+				runtime.GC()
+				runtime.Gosched()
+			}
+			since.exactly(t, 0, 0)
+			stats, err := i.Stats()
+			must(t, err)
+			if stats.Device.LiveCount != 1 || stats.Pinned.LiveCount != 2 || stats.Streams != 1 {
+				t.Errorf("while the stream works there live %+v", stats)
+			}
+			word.Slice()[0] = 1
+			collectUntil(t, "freed after the work", since.is(2, 0))
+			must(t, kept.Close())
+			if name == "the stream is dropped too" {
+				collectUntil(t, "the stream freed too", since.is(3, 0))
+			}
+		})
+	}
+}
+
+// Nobody can see any more whether the work is complete, so the memory stays.
+func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	e := newEvent(t, d)
+	since := settle(t)
+	func() {
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
+		must(t, err)
+		must(t, i.Fill(s, m.At(0), 4096, 1, 1))
+		must(t, e.Record(s))
+		must(t, s.Close())
+	}()
+	collectUntil(t, "kept", since.is(0, 1))
+	since.exactly(t, 0, 1)
+	must(t, e.Synchronize())
+	_, err := i.CloseForce()
+	must(t, err)
+}
+
+func TestAnInstanceThatIsDroppedIsClosed(t *testing.T) {
+	since := settle(t)
+	func() {
+		i, err := Open(Options{Backend: testBackend(t)})
+		must(t, err)
+		d, err := i.Device(0)
+		must(t, err)
+		_, err = d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
+		must(t, err)
+	}()
+	collectUntil(t, "freed", since.is(2, 0))
+	since.exactly(t, 2, 0)
+}
+
+func TestWhatEndedWithItsInstanceIsNotCounted(t *testing.T) {
+	since := settle(t)
+	func() {
+		i, err := Open(Options{Backend: testBackend(t)})
+		must(t, err)
+		d, err := i.Device(0)
+		must(t, err)
+		p, err := NewPinned[int32](d, 16, MemoryOptions{})
+		must(t, err)
+		p.Slice()[0] = 1
+		_, err = d.NewStream(StreamOptions{})
+		must(t, err)
+		_, err = d.NewEvent(EventOptions{})
+		must(t, err)
+		_, err = i.CloseForce()
+		must(t, err)
+	}()
+	left := settle(t)
+	if left != since {
+		t.Errorf("counted were %+v, then %+v", since, left)
+	}
+}
+
+func TestAStreamSetForgetsWhatIsComplete(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	m := newMemory(t, d, KindDevice, 64)
+	for n := 0; n < 50; n++ {
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		must(t, i.Fill(s, m.At(0), 64, 1, 1))
+		must(t, s.Synchronize())
+		must(t, s.Close())
+	}
+	if count := len(m.streams.all); count > 2 {
+		t.Errorf("%d streams are remembered", count)
+	}
+}

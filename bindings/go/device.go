@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"runtime"
+	"unsafe"
+)
+
+// Device is one processor with its memory. It lives as long as its instance and needs no Close.
+type Device struct {
+	instance *Instance
+	handle   uintptr
+	ordinal  int
+}
+
+func (d *Device) id() C.uintptr_t {
+	if d == nil {
+		return 0
+	}
+	return C.uintptr_t(d.handle)
+}
+
+// Device finds a device by its number, from 0.
+func (i *Instance) Device(ordinal int) (*Device, error) {
+	if ordinal < 0 || uint64(ordinal) > 1<<32-1 {
+		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the number %d", ordinal)
+	}
+	result := C.gpumem_go_device_get(i.id(), C.uint32_t(ordinal))
+	runtime.KeepAlive(i)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	return &Device{instance: i, handle: uintptr(result.value), ordinal: ordinal}, nil
+}
+
+// Devices are all devices of the instance.
+func (i *Instance) Devices() ([]*Device, error) {
+	info, err := i.Info()
+	if err != nil {
+		return nil, err
+	}
+	devices := make([]*Device, info.DeviceCount)
+	for ordinal := range devices {
+		if devices[ordinal], err = i.Device(ordinal); err != nil {
+			return nil, err
+		}
+	}
+	return devices, nil
+}
+
+// Instance is the instance of the device.
+func (d *Device) Instance() *Instance {
+	if d == nil {
+		return nil
+	}
+	return d.instance
+}
+
+// Ordinal is the number of the device in its instance.
+func (d *Device) Ordinal() int {
+	if d == nil {
+		return 0
+	}
+	return d.ordinal
+}
+
+// DeviceInfo is what is known about a device.
+type DeviceInfo struct {
+	Ordinal      int      // Its number in the instance.
+	NUMANode     int      // Nearest NUMA node of the host; -1 if unknown.
+	TotalBytes   uint64   // Memory of the device.
+	UUID         [16]byte // The same in every process.
+	PCIDomain    uint32   // 0 for emulated devices, as the next two.
+	PCIBus       uint32
+	PCIDevice    uint32
+	ComputeMajor int    // Compute capability; 0 for emulated devices.
+	ComputeMinor int    // Its second number.
+	Lost         bool   // The device is lost.
+	PCIID        string // Such as "0000:65:00.0"; empty for emulated devices.
+	Name         string // Such as "NVIDIA H200".
+}
+
+// Info tells what is known about the device; also after it is lost.
+func (d *Device) Info() (DeviceInfo, error) {
+	var info nativeDeviceInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_device_get_info(d.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(d)
+	if err != nil {
+		return DeviceInfo{}, err
+	}
+	return DeviceInfo{
+		Ordinal:      int(info.ordinal),
+		NUMANode:     int(info.numaNode),
+		TotalBytes:   info.totalBytes,
+		UUID:         info.uuid,
+		PCIDomain:    info.pciDomain,
+		PCIBus:       info.pciBus,
+		PCIDevice:    info.pciDevice,
+		ComputeMajor: int(info.computeMajor),
+		ComputeMinor: int(info.computeMinor),
+		Lost:         info.lost != 0,
+		PCIID:        text(info.pciID[:]),
+		Name:         text(info.name[:]),
+	}, nil
+}
+
+// Memory tells the free and total bytes of the device. Other processes change them at any time.
+func (d *Device) Memory() (free, total uint64, err error) {
+	var freeBytes, totalBytes C.uint64_t
+	err = failure(C.gpumem_go_device_get_memory(d.id(), &freeBytes, &totalBytes))
+	runtime.KeepAlive(d)
+	return uint64(freeBytes), uint64(totalBytes), err
+}
+
+// CanAccessPeer tells whether work of this device can be given direct access to the memory of the peer.
+func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
+	result := C.gpumem_go_device_can_access_peer(d.id(), peer.id())
+	runtime.KeepAlive(d)
+	runtime.KeepAlive(peer)
+	return result.value != 0, failure(result)
+}
+
+// EnablePeerAccess lets work of this device use all device memory of the peer, at the same addresses. It is one-way
+// and counted. Copies between devices need none of it.
+func (d *Device) EnablePeerAccess(peer *Device) error {
+	err := failure(C.gpumem_go_device_enable_peer_access(d.id(), peer.id()))
+	runtime.KeepAlive(d)
+	runtime.KeepAlive(peer)
+	return err
+}
+
+// DisablePeerAccess undoes one EnablePeerAccess.
+func (d *Device) DisablePeerAccess(peer *Device) error {
+	err := failure(C.gpumem_go_device_disable_peer_access(d.id(), peer.id()))
+	runtime.KeepAlive(d)
+	runtime.KeepAlive(peer)
+	return err
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestErrorsCarryTheDetail(t *testing.T) {
+	d := device(t)
+	_, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1 << 62})
+	wrapped := fmt.Errorf("making a table: %w", err)
+	var detail *Error
+	if !errors.As(wrapped, &detail) || !errors.Is(wrapped, ErrOutOfDeviceMemory) || errors.Is(wrapped, ErrBusy) {
+		t.Fatalf("the error is %v", wrapped)
+	}
+	if detail.Status != ErrOutOfDeviceMemory || detail.Function != "gpumem_memory_create" || detail.Message == "" ||
+		detail.Name() != "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY" {
+		t.Errorf("the detail is %+v", detail)
+	}
+	if testBackend(t) == BackendCUDA && (detail.NativeDomain != NativeCUDA || detail.NativeCode == 0 ||
+		detail.NativeName != "CUDA_ERROR_OUT_OF_MEMORY" || detail.EntryPoint == "") {
+		t.Errorf("the driver's code is missing: %+v", detail)
+	}
+	for _, part := range []string{detail.Function, detail.Message, detail.Name(), detail.NativeName} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q is missing in %q", part, err)
+		}
+	}
+}
+
+func TestEveryStatusHasItsTexts(t *testing.T) {
+	list, err := Statuses()
+	must(t, err)
+	if len(list) != len(statusNames) {
+		t.Errorf("the library has %d statuses, this package %d", len(list), len(statusNames))
+	}
+	for _, status := range list {
+		info, err := status.Info()
+		must(t, err)
+		if info.Status != status || info.Name != status.Name() || info.Cause == "" || info.Remedy == "" ||
+			status.Error() != info.Name {
+			t.Errorf("%d: %+v", int32(status), info)
+		}
+	}
+	_, err = Status(-12345).Info()
+	expect(t, err, ErrNotFound)
+}
+
+// A failing step at every place of a call leaves nothing behind.
+func TestEachStepThatFails(t *testing.T) {
+	onHost(t)
+	d := device(t)
+	i := d.Instance()
+	b := newBufferOf[byte](t, 4096)
+	for name, make := range map[string]func() (interface{ Close() error }, error){
+		"device": func() (interface{ Close() error }, error) {
+			return d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1})
+		},
+		"pinned":     func() (interface{ Close() error }, error) { return NewPinned[int64](d, 8, MemoryOptions{}) },
+		"registered": func() (interface{ Close() error }, error) { return b.Register(d, MemoryOptions{}) },
+		"stream":     func() (interface{ Close() error }, error) { return d.NewStream(StreamOptions{}) },
+		"event":      func() (interface{ Close() error }, error) { return d.NewEvent(EventOptions{}) },
+	} {
+		for step := uint64(1); ; step++ {
+			must(t, i.HostFailStep(step, true))
+			made, err := make()
+			must(t, i.HostFailStep(0, false))
+			if err == nil {
+				must(t, made.Close())
+				break
+			}
+			var detail *Error
+			if !errors.As(err, &detail) || detail.Message == "" {
+				t.Errorf("%s, step %d: %v", name, step, err)
+			}
+			stats, err := i.Stats()
+			must(t, err)
+			if stats.Live() != 0 {
+				t.Fatalf("%s, step %d leaves %+v", name, step, stats)
+			}
+			if step > 100 {
+				t.Fatalf("%s never succeeds", name)
+			}
+		}
+	}
+	must(t, b.Close())
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem_test
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gpumem/gpumem/bindings/go"
+)
+
+func Example() {
+	instance, err := gpumem.Default()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	device, err := instance.Device(0)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	memory, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 4096})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer memory.Close()
+
+	sent, received := []byte("to the device and back"), make([]byte, 22)
+	if err := gpumem.CopyFromSlice(instance, nil, memory.At(0), sent); err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := gpumem.CopyToSlice(instance, received, memory.At(0)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(string(received))
+	// Output: to the device and back
+}
+
+func ExampleError() {
+	err := allocateTooMuch()
+	var detail *gpumem.Error
+	if errors.Is(err, gpumem.ErrOutOfDeviceMemory) && errors.As(err, &detail) {
+		fmt.Println(detail.Name(), "from", detail.Function)
+	}
+	// Output: GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY from gpumem_memory_create
+}
+
+func allocateTooMuch() error {
+	instance, err := gpumem.Default()
+	if err != nil {
+		return err
+	}
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	memory, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 1 << 62})
+	if err != nil {
+		return fmt.Errorf("making the table: %w", err)
+	}
+	return memory.Close()
+}
+
+func ExampleStream() {
+	if err := onStream(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: the last byte is 7
+}
+
+func onStream() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost, Name: "example"})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	there, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 1 << 20})
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	here, err := gpumem.NewPinned[byte](device, 1<<20, gpumem.MemoryOptions{})
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+
+	if err := instance.Fill(stream, there.At(0), there.Size(), 7, 1); err != nil {
+		return err
+	}
+	if err := instance.Copy(stream, here.At(0), there.At(0), there.Size()); err != nil {
+		return err
+	}
+	if err := stream.Synchronize(); err != nil {
+		return err
+	}
+	fmt.Println("the last byte is", here.Slice()[here.Len()-1])
+	return nil
+}
+
+func ExampleStream_HostLaunch() {
+	if err := square(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: [1 4 9 16]
+}
+
+func square() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	numbers, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 4})
+	if err != nil {
+		return err
+	}
+	defer numbers.Close()
+	if err := gpumem.CopyFromSlice(instance, stream, numbers.At(0), []byte{1, 2, 3, 4}); err != nil {
+		return err
+	}
+	err = stream.HostLaunch(func(kernel *gpumem.HostKernel) {
+		view, err := kernel.View(numbers.At(0), 4, gpumem.AccessReadWrite)
+		if err != nil {
+			return // The device is lost now, as after a kernel that faults.
+		}
+		for i := range view {
+			view[i] *= view[i]
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := stream.Synchronize(); err != nil {
+		return err
+	}
+	result := make([]byte, 4)
+	if err := gpumem.CopyToSlice(instance, result, numbers.At(0)); err != nil {
+		return err
+	}
+	fmt.Println(result)
+	return nil
+}
+
+func ExamplePinned_View() {
+	if err := viewed(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: true while it is viewed: Close is refused
+}
+
+func viewed() error {
+	instance, err := gpumem.Default()
+	if err != nil {
+		return err
+	}
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	numbers, err := gpumem.NewPinned[float64](device, 1000, gpumem.MemoryOptions{})
+	if err != nil {
+		return err
+	}
+	defer numbers.Close()
+	return numbers.View(func(values []float64) error {
+		values[999] = 1
+		fmt.Println(errors.Is(numbers.Close(), gpumem.ErrBusy), "while it is viewed: Close is refused")
+		return nil
+	})
+}

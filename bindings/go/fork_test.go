@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"runtime"
+	"syscall"
+	"testing"
+	"unsafe"
+)
+
+// inForkedProcess runs a function in a child that has only this thread, and gives its answer, 1 to 100. The child is
+// ended by a signal if it hangs.
+func inForkedProcess(t *testing.T, function func() int) int {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	id, _, number := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if number != 0 {
+		t.Fatal(number)
+	}
+	if id == 0 {
+		limit := [4]uint64{0, 0, 30, 0} // struct itimerval: once, after 30 seconds.
+		_, _, _ = syscall.RawSyscall(syscall.SYS_SETITIMER, 0, uintptr(unsafe.Pointer(&limit)), 0)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, uintptr(function()), 0, 0)
+	}
+	var status syscall.WaitStatus
+	for {
+		_, err := syscall.Wait4(int(id), &status, 0, nil)
+		if err == syscall.EINTR {
+			continue
+		}
+		must(t, err)
+		return status.ExitStatus()
+	}
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// gate keeps Close and the users of an object apart. Close waits for calls that are inside, as the library does. It
+// refuses while somebody holds the object for longer: a view, or a registration. Nobody waits for Close, so that it
+// does not matter in which order a call enters several objects.
+type gate struct {
+	closing sync.Mutex
+	inside  atomic.Int64 // Calls inside; far below 0 once closed, or while Close waits for them.
+	holders atomic.Int64
+	drained atomic.Pointer[chan struct{}]
+	gone    atomic.Bool
+}
+
+const gateClosed = math.MinInt64 / 2
+
+// enter reports why the object cannot be used now.
+func (g *gate) enter(function string) error {
+	if g.inside.Add(1) > 0 {
+		return nil
+	}
+	g.leave()
+	if g.gone.Load() {
+		return refusal(ErrStaleHandle, function, "it is closed")
+	}
+	return refusal(ErrBusy, function, "it is being closed by another goroutine")
+}
+
+func (g *gate) leave() {
+	if g.inside.Add(-1) != gateClosed {
+		return
+	}
+	if drained := g.drained.Load(); drained != nil {
+		select {
+		case *drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// hold is enter for longer, until release.
+func (g *gate) hold(function string) error {
+	if err := g.enter(function); err != nil {
+		return err
+	}
+	g.holders.Add(1)
+	g.leave()
+	return nil
+}
+
+func (g *gate) release() { g.holders.Add(-1) }
+
+func (g *gate) closed() bool { return g.gone.Load() }
+
+// close runs destroy once, and reports whether this call did it. If it is refused, everything is as before.
+func (g *gate) close(function string, destroy func() error) (bool, error) {
+	if !g.closing.TryLock() {
+		if calledByLibrary() {
+			return false, waitsForItself(function)
+		}
+		g.closing.Lock()
+	}
+	defer g.closing.Unlock()
+	if g.closed() {
+		return false, nil
+	}
+	if err := g.shut(function); err != nil {
+		return false, err
+	}
+	if err := destroy(); err != nil {
+		g.inside.Add(-gateClosed)
+		return false, err
+	}
+	g.gone.Store(true)
+	return true, nil
+}
+
+// shut lets nobody in any more, and waits until nobody is inside.
+func (g *gate) shut(function string) error {
+	if g.inside.CompareAndSwap(0, gateClosed) {
+		// The usual case.
+	} else if calledByLibrary() {
+		return waitsForItself(function)
+	} else {
+		drained := make(chan struct{}, 1)
+		g.drained.Store(&drained)
+		for g.inside.Add(gateClosed); g.inside.Load() != gateClosed; {
+			<-drained
+		}
+	}
+	if g.holders.Load() > 0 {
+		g.inside.Add(-gateClosed)
+		return refusal(ErrBusy, function, "a view or a registration uses it; end that, then call Close again")
+	}
+	return nil
+}
+
+// calledByLibrary tells whether this goroutine runs a function for the library now. Somebody may be waiting for it.
+func calledByLibrary() bool { return C.gpumem_go_is_inside() != 0 }
+
+func waitsForItself(function string) error {
+	return refusal(ErrInvalidState, function, "another goroutine uses it, and may be waiting for this function to return")
+}

@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"testing"
+)
+
+func TestCloseTwice(t *testing.T) {
+	d := device(t)
+	m := newMemory(t, d, KindDevice, 4096)
+	p := newPinned[int32](t, d, 16)
+	b := newBufferOf[byte](t, 4096)
+	s := newStream(t, d)
+	e := newEvent(t, d)
+	for name, object := range map[string]interface{ Close() error }{"memory": m, "pinned": p, "buffer": b, "stream": s,
+		"event": e, "instance": d.Instance()} {
+		if name == "instance" {
+			continue
+		}
+		for i := 0; i < 3; i++ {
+			if err := object.Close(); err != nil {
+				t.Errorf("%s, Close number %d: %v", name, i+1, err)
+			}
+		}
+	}
+	for i := 0; i < 3; i++ {
+		must(t, d.Instance().Close())
+	}
+}
+
+func TestCloseFromManyGoroutines(t *testing.T) {
+	d := device(t)
+	for round := 0; round < 20; round++ {
+		m := newMemory(t, d, KindDevice, 4096)
+		s := newStream(t, d)
+		e := newEvent(t, d)
+		var group sync.WaitGroup
+		for i := 0; i < 8; i++ {
+			group.Add(1)
+			go func() {
+				defer group.Done()
+				for _, err := range []error{m.Close(), s.Close(), e.Close()} {
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+		}
+		group.Wait()
+	}
+}
+
+func TestUseAfterClose(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
+	must(t, err)
+	p, err := NewPinned[int32](d, 16, MemoryOptions{})
+	must(t, err)
+	b, err := NewBuffer[int32](16)
+	must(t, err)
+	s, err := d.NewStream(StreamOptions{})
+	must(t, err)
+	e, err := d.NewEvent(EventOptions{})
+	must(t, err)
+	other := newMemory(t, d, KindDevice, 4096)
+	place := m.At(8)
+	closed := make(chan error)
+	go func() { // Another goroutine closes.
+		for _, object := range []interface{ Close() error }{m, p, b, s, e} {
+			if err := object.Close(); err != nil {
+				closed <- err
+			}
+		}
+		close(closed)
+	}()
+	must(t, <-closed)
+
+	if p.Slice() != nil || p.Bytes() != nil || b.Slice() != nil || m.DevicePtr() != 0 {
+		t.Error("closed memory still hands out slices or addresses")
+	}
+	_, infoErr := m.Info()
+	_, queryErr := s.Query()
+	_, eventErr := e.Query()
+	_, elapsedErr := Elapsed(e, e)
+	_, pointerErr := i.Pointer(place)
+	for name, err := range map[string]error{
+		"info":          infoErr,
+		"copy to":       i.Copy(nil, place, other.At(0), 16),
+		"copy from":     i.Copy(nil, other.At(0), place, 16),
+		"copy 2d":       i.Copy2D(nil, place, other.At(0), Rectangle{1, 1, 1, 1}, CopyOptions{}),
+		"fill":          i.Fill(nil, place, 16, 0, 1),
+		"fill 2d":       i.Fill2D(nil, place, Rectangle{1, 1, 1, 1}, 0, 1),
+		"from a slice":  CopyFromSlice(i, nil, place, []byte{1}),
+		"to a slice":    CopyToSlice(i, []byte{1}, place),
+		"pointer":       pointerErr,
+		"view":          p.View(func([]int32) error { return nil }),
+		"buffer view":   b.View(func([]int32) error { return nil }),
+		"query":         queryErr,
+		"synchronize":   s.Synchronize(),
+		"wait":          s.WaitEvent(e),
+		"record":        e.Record(s),
+		"event query":   eventErr,
+		"elapsed":       elapsedErr,
+		"stream copy":   i.Copy(s, other.At(0), other.At(64), 16),
+		"launch":        s.Launch(func() { t.Error("this must not run") }),
+		"write a value": s.WriteValue(other.At(0), 1, 4),
+	} {
+		if !errors.Is(err, ErrStaleHandle) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := b.Register(d, MemoryOptions{}); !errors.Is(err, ErrStaleHandle) {
+		t.Errorf("register: %v", err)
+	}
+}
+
+func TestUseAfterTheInstanceIsClosed(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	p, err := NewPinned[int32](d, 16, MemoryOptions{})
+	must(t, err)
+	s, err := d.NewStream(StreamOptions{})
+	must(t, err)
+	expect(t, i.Close(), ErrBusy)
+	destroyed, err := i.CloseForce()
+	must(t, err)
+	if destroyed != 2 {
+		t.Errorf("%d objects were destroyed", destroyed)
+	}
+	if p.Slice() != nil || p.DevicePtr() != 0 {
+		t.Error("memory of a closed instance still hands out slices or addresses")
+	}
+	_, deviceErr := i.Device(0)
+	_, statsErr := i.Stats()
+	_, memoryErr := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1})
+	for name, err := range map[string]error{"device": deviceErr, "stats": statsErr, "memory": memoryErr,
+		"synchronize": s.Synchronize(), "view": p.View(func([]int32) error { return nil })} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	must(t, p.Close())
+	must(t, s.Close())
+	must(t, i.Close())
+}
+
+func TestCloseWhileAViewLives(t *testing.T) {
+	d := device(t)
+	p := newPinned[int32](t, d, 16)
+	b := newBufferOf[int32](t, 16)
+	viewed := errors.New("the view was there")
+	err := p.View(func(values []int32) error {
+		return b.View(func(others []int32) error {
+			expect(t, p.Close(), ErrBusy)
+			expect(t, b.Close(), ErrBusy)
+			_, err := d.Instance().CloseForce()
+			expect(t, err, ErrBusy)
+			values[15], others[15] = 1, 2
+			return viewed
+		})
+	})
+	if err != viewed {
+		t.Errorf("the view returned %v", err)
+	}
+	if p.Slice()[15] != 1 || b.Slice()[15] != 2 {
+		t.Error("what was written in the view is not there")
+	}
+}
+
+func TestAViewThatPanicsEnds(t *testing.T) {
+	p := newPinned[int32](t, device(t), 16)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic of the caller's own function was swallowed")
+			}
+		}()
+		_ = p.View(func([]int32) error { panic("mine") })
+	}()
+	must(t, p.Close())
+}
+
+// On the host backend a slice that is used too late is a fault at the right place, and no access to other memory.
+func TestASliceEndsWithClose(t *testing.T) {
+	onHost(t)
+	p, err := NewPinned[int32](device(t), 1024, MemoryOptions{})
+	must(t, err)
+	values := p.Slice()
+	must(t, p.Close())
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if recover() == nil {
+			t.Error("memory could be read after it was freed")
+		}
+	}()
+	runtime.KeepAlive(values[512])
+}
+
+func TestCloseWhileACopyLives(t *testing.T) {
+	onHost(t) // Over the driver, freeing too early is not refused.
+	d := device(t)
+	i := d.Instance()
+	s := newStream(t, d)
+	from, to := newPinned[byte](t, d, 4096), newMemory(t, d, KindDevice, 4096)
+	word := newPinned[uint32](t, d, 1)
+	word.Slice()[0] = 0
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitValueEQ))
+	must(t, i.Copy(s, to.At(0), from.At(0), 4096))
+	expect(t, from.Close(), ErrBusy)
+	expect(t, to.Close(), ErrBusy)
+	expect(t, i.Close(), ErrBusy)
+	if from.Slice() == nil {
+		t.Error("a refused Close closed")
+	}
+	if done, err := s.Query(); done || err != nil {
+		t.Errorf("the stream is held, but its work is complete: %v %v", done, err)
+	}
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	must(t, from.Close())
+	must(t, to.Close())
+}
+
+func TestABufferCannotBeClosedWhileRegistered(t *testing.T) {
+	d := device(t)
+	b := newBufferOf[int64](t, 512)
+	whole, err := b.Register(d, MemoryOptions{Require: MemoryMapped})
+	must(t, err)
+	expect(t, b.Close(), ErrBusy)
+	_, err = b.Register(d, MemoryOptions{})
+	expect(t, err, ErrAlreadyExists)
+	if whole.DevicePtr() == 0 || len(whole.Bytes()) != 4096 {
+		t.Error("registered memory lacks its addresses")
+	}
+	must(t, whole.Close())
+	part, err := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(100), Size: 1000})
+	must(t, err)
+	expect(t, b.Close(), ErrBusy)
+	must(t, part.Close())
+	b.Slice()[511] = 7
+	must(t, b.Close())
+}
+
+func TestReadOnlyFile(t *testing.T) {
+	d := device(t)
+	file, err := os.CreateTemp(t.TempDir(), "content")
+	must(t, err)
+	defer file.Close()
+	content := bytes.Repeat([]byte("gpumem"), 2048)
+	_, err = file.Write(content)
+	must(t, err)
+
+	b, err := MapFile[byte](file, false)
+	must(t, err)
+	_, err = b.Register(d, MemoryOptions{})
+	expect(t, err, ErrPermissionDenied)
+	m := newMemory(t, d, KindDevice, uint64(len(content)))
+	answer, err := d.Capability(CapabilityPinRegisterReadOnly)
+	must(t, err)
+	if answer.Value != CapabilityNo {
+		registered, err := b.Register(d, MemoryOptions{Require: MemoryReadOnly})
+		must(t, err)
+		defer func() { must(t, registered.Close()) }()
+	}
+	must(t, d.Instance().Copy(nil, m.At(0), b.At(0), uint64(len(content))))
+	back := make([]byte, len(content))
+	must(t, CopyToSlice(d.Instance(), back, m.At(0)))
+	if !bytes.Equal(back, content) {
+		t.Error("the content of the file did not arrive")
+	}
+	t.Cleanup(func() { must(t, b.Close()) })
+
+	_, err = MapFile[[5]byte](file, false)
+	expect(t, err, ErrInvalidArgument)
+	empty, err := os.CreateTemp(t.TempDir(), "empty")
+	must(t, err)
+	defer empty.Close()
+	_, err = MapFile[byte](empty, false)
+	expect(t, err, ErrInvalidArgument)
+	writable, err := MapFile[byte](file, true)
+	must(t, err)
+	defer func() { must(t, writable.Close()) }()
+	writable.Slice()[0] = 'G'
+	must(t, writable.View(func(values []byte) error {
+		if string(values[:6]) != "Gpumem" {
+			return fmt.Errorf("the mapping has %q", values[:6])
+		}
+		return nil
+	}))
+}
+
+func TestNothingAtAll(t *testing.T) {
+	var i *Instance
+	var d *Device
+	var m *Memory
+	var s *Stream
+	var e *Event
+	var p *Pinned[int32]
+	var b *Buffer[int32]
+	var k *HostKernel
+	for _, object := range []interface{ Close() error }{i, m, s, e, p, b, &Instance{}, &Memory{}, &Stream{}, &Event{},
+		&Pinned[int32]{}, &Buffer[int32]{}} {
+		must(t, object.Close())
+	}
+	if p.Slice() != nil || b.Slice() != nil || m.Bytes() != nil || m.DevicePtr() != 0 || p.Len()+b.Len() != 0 ||
+		m.Size() != 0 || m.Device() != nil || d.Instance() != nil || d.Ordinal() != 0 {
+		t.Error("nothing has something")
+	}
+	var none Address
+	if m.At(0) != none || b.At(0) != none {
+		t.Error("nothing has an address")
+	}
+	_, infoErr := i.Info()
+	_, deviceErr := i.Device(0)
+	_, devicesErr := i.Devices()
+	_, minusErr := i.Device(-1)
+	_, statsErr := i.Stats()
+	_, reportErr := i.Report()
+	_, memoryErr := d.NewMemory(MemoryOptions{})
+	_, pinnedErr := NewPinned[int32](d, 1, MemoryOptions{})
+	_, registerErr := b.Register(d, MemoryOptions{})
+	_, mallocErr := d.Malloc(KindDevice, 1)
+	_, streamErr := d.NewStream(StreamOptions{})
+	_, wrapErr := d.WrapStream(0)
+	_, wrapEventErr := d.WrapEvent(0, 0)
+	_, eventErr := d.NewEvent(EventOptions{})
+	_, queryErr := s.Query()
+	_, eventQueryErr := e.Query()
+	_, forErr := s.SynchronizeFor(-1)
+	_, eventForErr := e.SynchronizeFor(-1)
+	_, elapsedErr := Elapsed(e, e)
+	_, pointerErr := i.Pointer(none)
+	_, devicePointerErr := d.DevicePointer(none)
+	_, viewErr := k.View(none, 1, AccessRead)
+	_, freeErr, _ := errorsOfMemory(d)
+	_, nativeErr := d.HostNativeStream()
+	_, foreignErr := d.HostForeignAlloc(KindDevice, 1)
+	for number, err := range []error{infoErr, deviceErr, devicesErr, minusErr, statsErr, reportErr, memoryErr, pinnedErr,
+		registerErr, mallocErr, streamErr, wrapErr, wrapEventErr, eventErr, queryErr, eventQueryErr, forErr, eventForErr,
+		elapsedErr, pointerErr, devicePointerErr, freeErr, nativeErr, foreignErr,
+		s.Synchronize(), e.Synchronize(), s.WaitEvent(e), e.Record(s), s.Launch(nil), s.Launch(func() {}),
+		s.HostLaunch(nil), s.HostLaunch(func(*HostKernel) {}), s.WriteValue(none, 0, 4), s.WaitValue(none, 0, 4, 0),
+		i.Copy(nil, none, none, 1), i.Fill(nil, none, 1, 0, 1), i.ResetPeaks(), i.Free(none), i.Unregister(none),
+		d.Register(none, 1, 0), d.EnablePeerAccess(d), d.DisablePeerAccess(d), s.HostSetCapturing(true), d.HostLose(),
+		i.HostFailStep(0, false), d.HostForeignPeerAccess(d, true), m.View(nil), p.View(nil), b.View(nil)} {
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("number %d: %v", number, err)
+		}
+	}
+	if !errors.Is(viewErr, ErrInvalidState) {
+		t.Errorf("the view of no kernel: %v", viewErr)
+	}
+}
+
+func errorsOfMemory(d *Device) (uint64, error, uint64) {
+	free, total, err := d.Memory()
+	return free, err, total
+}
+
+func TestExitWithObjectsAlive(t *testing.T) {
+	if inChild() {
+		i, err := Open(Options{Backend: testBackend(t)})
+		must(t, err)
+		d, err := i.Device(0)
+		must(t, err)
+		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1 << 20})
+		must(t, err)
+		p, err := NewPinned[byte](d, 1<<20, MemoryOptions{})
+		must(t, err)
+		s, err := d.NewStream(StreamOptions{})
+		must(t, err)
+		must(t, i.Copy(s, m.At(0), p.At(0), 1<<20))
+		fmt.Println("exit with work under way")
+		os.Exit(7)
+	}
+	output, err := child(t)
+	if output != "exit with work under way" || err == nil || err.Error() != "exit status 7" {
+		t.Errorf("%v: %s", err, output)
+	}
+}

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func TestProbeAndOpen(t *testing.T) {
+	found, err := Probe(testBackend(t))
+	must(t, err)
+	if found.Backend != testBackend(t) || found.DeviceCount != 2 || found.Name == "" {
+		t.Errorf("the probe found %+v", found)
+	}
+	_, err = Probe(99)
+	expect(t, err, ErrInvalidArgument)
+
+	i := open(t, Options{Name: "probe", PinBudget: 1 << 20})
+	info, err := i.Info()
+	must(t, err)
+	if info.Backend != testBackend(t) || info.DeviceCount != 2 || info.Name != "probe" || info.PinBudget != 1<<20 ||
+		info.Strict != (info.Backend == BackendHost) {
+		t.Errorf("the instance is %+v", info)
+	}
+	devices, err := i.Devices()
+	must(t, err)
+	for ordinal, d := range devices {
+		info, err := d.Info()
+		must(t, err)
+		free, total, err := d.Memory()
+		must(t, err)
+		if d.Ordinal() != ordinal || d.Instance() != i || info.Ordinal != ordinal || info.Name == "" || info.Lost ||
+			info.UUID == [16]byte{} || total != info.TotalBytes || free == 0 || free > total {
+			t.Errorf("device %d: %+v, %d of %d bytes free", ordinal, info, free, total)
+		}
+	}
+	report, err := i.Report()
+	must(t, err)
+	if report != "nothing lives" {
+		t.Errorf("the report says %q", report)
+	}
+	for _, name := range []string{"with\x00zero", strings.Repeat("x", 64), strings.Repeat("x", 1000)} {
+		_, err := Open(Options{Backend: testBackend(t), Name: name})
+		expect(t, err, ErrInvalidArgument)
+	}
+	_, err = Open(Options{Backend: BackendHost, Host: &HostOptions{Peers: "0>1\x00"}})
+	expect(t, err, ErrInvalidArgument)
+}
+
+func TestHostOptions(t *testing.T) {
+	i, err := Open(Options{Backend: BackendHost, Host: &HostOptions{DeviceCount: 3, Strict: ToggleOff,
+		DeviceBytes: 8 << 20, Granularity: 1 << 20, Pageable: ToggleOn, SamePointer: ToggleOn, LockMode: HostLockOff,
+		NUMANodes: 2, RegisterCountMax: 1, LockPiece: 1 << 20, Quarantine: 1, Fill: ToggleOn, Peers: "0>1",
+		Masked: "copy_2d"}})
+	must(t, err)
+	defer func() { must(t, i.Close()) }()
+	info, err := i.Info()
+	must(t, err)
+	devices, err := i.Devices()
+	must(t, err)
+	if info.DeviceCount != 3 || info.Strict || len(devices) != 3 {
+		t.Errorf("the instance is %+v", info)
+	}
+	there, err := devices[0].CanAccessPeer(devices[1])
+	must(t, err)
+	back, err := devices[1].CanAccessPeer(devices[0])
+	must(t, err)
+	if !there || back {
+		t.Errorf("peers: 0>1 %v, 1>0 %v", there, back)
+	}
+	answer, err := devices[0].PeerCapability(CapabilityPeerAccess, devices[1])
+	must(t, err)
+	if answer.Value != CapabilityYes || answer.Name != "peer.access" {
+		t.Errorf("the capability is %+v", answer)
+	}
+	p := newPinned[byte](t, devices[0], 4096)
+	if p.Slice()[4095] != 0xA5 {
+		t.Error("fresh memory is not filled")
+	}
+	expect(t, i.Copy2D(nil, p.At(0), p.At(2048), Rectangle{4, 2, 8, 8}, CopyOptions{}), ErrSymbolMissing)
+	must(t, p.Close())
+	for _, options := range []HostOptions{{DeviceCount: 65}, {Strict: 9}, {LockMode: 9}, {Peers: "nonsense"}} {
+		options := options
+		_, err := Open(Options{Backend: BackendHost, Host: &options})
+		expect(t, err, ErrInvalidArgument)
+	}
+}
+
+func TestCapabilitiesAndFeatures(t *testing.T) {
+	d := device(t)
+	list, err := Capabilities()
+	must(t, err)
+	for _, capability := range list {
+		if capability == CapabilityPeerAccess || capability == CapabilityPeerAtomics {
+			_, err := d.Capability(capability)
+			expect(t, err, ErrInvalidArgument)
+			continue
+		}
+		answer, err := d.Capability(capability)
+		must(t, err)
+		if answer.Capability != capability || answer.Name == "" || answer.Reason == "" || answer.Source == 0 ||
+			answer.Type == CapabilityTypeTri && (answer.Value == CapabilityNo) != (answer.Status < 0) {
+			t.Errorf("%d: %+v", capability, answer)
+		}
+	}
+	if len(list) != 23 {
+		t.Errorf("there are %d capabilities", len(list))
+	}
+	if !FeatureBackendHost.Supported() || !FeatureHostSimulation.Supported() || Feature(9999).Supported() {
+		t.Error("the features are wrong")
+	}
+	version, err := Version()
+	must(t, err)
+	if version == "" || VersionNumber() < makeVersion(VersionMajor, VersionMinor, 0) {
+		t.Errorf("the version is %q, %d", version, VersionNumber())
+	}
+}
+
+type particle struct {
+	Position [3]float32
+	Kind     uint8
+	Mass     float64
+}
+
+func TestTypedMemory(t *testing.T) {
+	d := device(t)
+	p := newPinned[particle](t, d, 1000)
+	q := newPinned[particle](t, d, 1000)
+	m := newMemory(t, d, KindDevice, p.Size())
+	if len(p.Slice()) != 1000 || p.Len() != 1000 || p.Size() != 1000*uint64(unsafe.Sizeof(particle{})) ||
+		uintptr(unsafe.Pointer(&p.Slice()[0]))%unsafe.Alignof(particle{}) != 0 || m.Device() != d {
+		t.Error("the slice is not as asked for")
+	}
+	for i := range p.Slice() {
+		p.Slice()[i] = particle{[3]float32{float32(i), 1, 2}, uint8(i), float64(i) / 2}
+		q.Slice()[i] = particle{}
+	}
+	must(t, d.Instance().Copy(nil, m.At(0), p.At(0), p.Size()))
+	must(t, d.Instance().Copy(nil, q.At(0), m.At(0), q.Size()))
+	for i, got := range q.Slice() {
+		if got != p.Slice()[i] {
+			t.Fatalf("value %d is %v", i, got)
+		}
+	}
+	combined, err := NewPinned[uint64](d, 8, MemoryOptions{Require: MemoryWriteCombined | MemoryPortable, Name: "wc"})
+	must(t, err)
+	defer func() { must(t, combined.Close()) }()
+	info, err := combined.Info()
+	must(t, err)
+	const granted = MemoryWriteCombined | MemoryPortable | MemoryMapped
+	if info.GrantedFlags&granted != granted || info.Name != "wc" || info.Size != 64 || info.DeviceOrdinal != 0 ||
+		info.Kind != KindPinned || info.RequestedFlags != MemoryWriteCombined|MemoryPortable || info.BufferID == 0 {
+		t.Errorf("granted was %+v", info)
+	}
+}
+
+// None of these may reach the library with a wrong size, or panic.
+func TestTypesAndLengthsThatAreRefused(t *testing.T) {
+	d := device(t)
+	_, pointer := NewPinned[*int](d, 1, MemoryOptions{})
+	_, text := NewPinned[string](d, 1, MemoryOptions{})
+	_, slice := NewPinned[[]byte](d, 1, MemoryOptions{})
+	_, nested := NewPinned[struct{ inner [2]struct{ m map[int]int } }](d, 1, MemoryOptions{})
+	_, interfaceErr := NewPinned[any](d, 1, MemoryOptions{})
+	_, function := NewBuffer[func()](1)
+	_, channel := NewBuffer[chan int](1)
+	_, unsafePointer := NewBuffer[unsafe.Pointer](1)
+	_, nothing := NewPinned[struct{}](d, 1, MemoryOptions{})
+	_, emptyArray := NewBuffer[[0]int](1)
+	_, zero := NewPinned[int32](d, 0, MemoryOptions{})
+	_, zeroBuffer := NewBuffer[int32](0)
+	_, negative := NewPinned[int32](d, -1, MemoryOptions{})
+	_, overflow := NewPinned[[4096]byte](d, math.MaxInt/4096+1, MemoryOptions{})
+	_, wraps := NewPinned[int64](d, math.MaxInt, MemoryOptions{})
+	_, bufferOverflow := NewBuffer[int64](math.MaxInt)
+	_, alignment := NewPinned[int64](d, 1, MemoryOptions{Alignment: 1})
+	_, name := NewPinned[int64](d, 1, MemoryOptions{Name: "\x00"})
+	_, flag := NewPinned[int64](d, 1, MemoryOptions{Require: MemoryReadOnly})
+	_, mapped := MapFile[*int](os.Stdin, false)
+	place := newMemory(t, d, KindDevice, 64).At(0)
+	for number, err := range []error{pointer, text, slice, nested, interfaceErr, function, channel, unsafePointer, nothing,
+		emptyArray, zero, zeroBuffer, negative, overflow, wraps, bufferOverflow, alignment, name, flag, mapped,
+		CopyFromSlice(d.Instance(), nil, place, []*int{nil}), CopyToSlice(d.Instance(), []string{""}, place)} {
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("number %d: %v", number, err)
+		}
+	}
+	_, tooMuch := NewPinned[byte](d, math.MaxInt, MemoryOptions{})
+	if !errors.Is(tooMuch, ErrOutOfHostMemory) && !errors.Is(tooMuch, ErrLimitExceeded) {
+		t.Errorf("2^63-1 bytes: %v", tooMuch)
+	}
+	_, bufferTooMuch := NewBuffer[byte](math.MaxInt / 2)
+	if detail := expect(t, bufferTooMuch, ErrOutOfHostMemory); detail.EntryPoint != "mmap" ||
+		detail.NativeDomain != NativeErrno || detail.NativeCode == 0 {
+		t.Errorf("the system's refusal is %+v", detail)
+	}
+}
+
+func TestDeviceMemoryIsNotForTheCPU(t *testing.T) {
+	m := newMemory(t, device(t), KindDevice, 4096)
+	if m.Bytes() != nil || m.DevicePtr() == 0 {
+		t.Error("device memory has a slice, or no address")
+	}
+	expect(t, m.View(func([]byte) error { return nil }), ErrWrongKind)
+	p := newPinned[byte](t, m.Device(), 16)
+	must(t, p.Memory.View(func(content []byte) error {
+		content[15] = 1
+		return nil
+	}))
+	if p.Bytes()[15] != 1 {
+		t.Error("the view was of other memory")
+	}
+}
+
+func TestCopiesOfGoMemory(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	m := newMemory(t, d, KindDevice, 4096)
+	s := newStream(t, d)
+	// The source lies inside an object that has pointers, which cgo would refuse if it looked there.
+	holder := &struct {
+		next    *int
+		content [1024]uint32
+	}{next: new(int)}
+	for n := range holder.content {
+		holder.content[n] = uint32(n * n)
+	}
+	want := holder.content
+	must(t, CopyFromSlice(i, s, m.At(0), holder.content[:]))
+	holder.content = [1024]uint32{} // It has been read already.
+	must(t, s.Synchronize())
+	got := struct {
+		next    *int
+		content [1024]uint32
+	}{next: new(int)}
+	must(t, CopyToSlice(i, got.content[:], m.At(0)))
+	if got.content != want {
+		t.Error("the content did not arrive")
+	}
+	must(t, CopyFromSlice(i, nil, m.At(4), []byte("text")))
+	must(t, CopyToSlice(i, got.content[:2], m.At(0)))
+	if !bytes.Equal((*[4]byte)(unsafe.Pointer(&got.content[1]))[:], []byte("text")) {
+		t.Error("the offset was lost")
+	}
+	must(t, CopyFromSlice(i, nil, m.At(0), []byte{}))
+	must(t, CopyToSlice(i, []byte(nil), m.At(0)))
+	expect(t, CopyFromSlice(i, nil, m.At(4090), []uint64{1}), ErrInvalidArgument)
+	expect(t, CopyToSlice(i, make([]byte, 4097), m.At(0)), ErrInvalidArgument)
+}
+
+// What lies behind an object may be another one, so an address there is refused before the library looks.
+func TestAddressesStayInTheirObject(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	m, other := newMemory(t, d, KindDevice, 4096), newMemory(t, d, KindDevice, 4096)
+	b := newBufferOf[byte](t, 4096)
+	distance := other.address - m.address // May wrap around.
+	_, pointerErr := i.Pointer(m.At(distance))
+	_, behindErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(4096), Size: 1})
+	_, overErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(4000), Size: 97})
+	_, beforeErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(math.MaxUint64), Size: 1})
+	for number, err := range []error{pointerErr, behindErr, overErr, beforeErr,
+		i.Copy(nil, m.At(distance), b.At(0), 16), i.Copy(nil, m.At(0), b.At(4096), 16),
+		i.Fill(nil, m.At(distance), 16, 1, 1), i.Fill(nil, m.At(4097), 0, 1, 1), i.Fill(nil, m.At(4095), 2, 1, 1),
+		CopyFromSlice(i, nil, m.At(distance), []byte{1}), CopyToSlice(i, []byte{1}, m.At(4096))} {
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Errorf("number %d: %v", number, err)
+		}
+	}
+	must(t, i.Fill(nil, m.At(4096), 0, 1, 1)) // No byte at the end is no byte outside.
+	must(t, i.Fill(nil, m.At(4095), 1, 1, 1))
+}
+
+func TestAddressesByNumber(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	there, err := d.Malloc(KindDevice, 4096)
+	must(t, err)
+	must(t, i.Fill(nil, there.Add(16), 16, 0x01020304, 4))
+	got := make([]uint32, 4)
+	must(t, CopyToSlice(i, got, DevicePtr(there.Number()).At(16)))
+	if got[3] != 0x01020304 {
+		t.Errorf("the fill left %#x", got)
+	}
+	info, err := i.Pointer(there.Add(5))
+	must(t, err)
+	if info.Kind != KindDevice || info.Location != LocationDevice || info.Size != 4096 || info.Base != there.Number() ||
+		uint64(info.DevicePointer) != there.Number()+5 || !info.Owned || info.Access != AccessReadWrite ||
+		info.DeviceOrdinal != 0 || info.AccessDevices&1 == 0 || info.BufferID == 0 {
+		t.Errorf("the pointer is %+v", info)
+	}
+	address, err := d.DevicePointer(there.Add(5))
+	must(t, err)
+	if uint64(address) != there.Number()+5 {
+		t.Errorf("the device pointer is %#x", address)
+	}
+	must(t, i.Free(there))
+	expect(t, i.Free(there), ErrNotFound)
+
+	b := newBufferOf[byte](t, 4096)
+	number := RawAddress(b.At(0).Number())
+	must(t, d.Register(number, 4096, MemoryMapped))
+	if _, err := d.DevicePointer(b.At(100)); err != nil {
+		t.Error(err)
+	}
+	must(t, i.Unregister(number))
+	// Objects are closed as objects.
+	m := newMemory(t, d, KindDevice, 4096)
+	expect(t, i.Free(m.At(0)), ErrInvalidArgument)
+	expect(t, d.Register(b.At(0), 4096, 0), ErrInvalidArgument)
+	expect(t, i.Unregister(b.At(0)), ErrInvalidArgument)
+}
+
+func TestStatsAndReport(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	for n := 0; n < 40; n++ { // More than the report's first buffer can hold.
+		_, err := d.NewMemory(MemoryOptions{Kind: KindPinned, Size: 16, Name: strings.Repeat("name", 12)})
+		must(t, err)
+	}
+	stats, err := i.Stats()
+	must(t, err)
+	if stats.Pinned.LiveCount != 40 || stats.Pinned.LiveBytes != 640 || stats.Pinned.PeakCount != 40 || stats.Live() != 40 {
+		t.Errorf("the counts are %+v", stats)
+	}
+	report, err := i.Report()
+	must(t, err)
+	if strings.Count(report, strings.Repeat("name", 12)) != 40 {
+		t.Errorf("the report is cut: %s", report)
+	}
+	destroyed, err := i.CloseForce()
+	must(t, err)
+	if destroyed != 40 {
+		t.Errorf("%d objects were destroyed", destroyed)
+	}
+	expect(t, i.ResetPeaks(), ErrClosed)
+}
+
+func TestPeaksAreReset(t *testing.T) {
+	d := device(t)
+	m := newMemory(t, d, KindDevice, 16)
+	must(t, m.Close())
+	must(t, d.Instance().ResetPeaks())
+	stats, err := d.Instance().Stats()
+	must(t, err)
+	if stats.Device.PeakCount != 0 || stats.Device.TotalCount != 1 {
+		t.Errorf("the counts are %+v", stats.Device)
+	}
+}
+
+func TestStreamsAndEvents(t *testing.T) {
+	d := device(t)
+	i := d.Instance()
+	s, err := d.NewStream(StreamOptions{Priority: -1, Name: "work"})
+	must(t, err)
+	defer func() { must(t, s.Close()) }()
+	first, second := newEvent(t, d), newEvent(t, d)
+	quick, err := d.NewEvent(EventOptions{Flags: EventDisableTiming | EventBlockingSync, Name: "quick"})
+	must(t, err)
+	defer func() { must(t, quick.Close()) }()
+	m := newMemory(t, d, KindDevice, 1<<20)
+	must(t, first.Record(s))
+	must(t, i.Fill2D(s, m.At(0), Rectangle{Width: 4, Height: 8, DestinationPitch: 16}, 7, 1))
+	must(t, i.CopyWith(s, m.At(4096), m.At(0), 128, CopyOptions{DirectionDeviceToDevice, SourceOrderStream}))
+	must(t, second.Record(s))
+	must(t, quick.Record(s))
+	complete, err := second.SynchronizeFor(time.Minute)
+	must(t, err)
+	if !complete {
+		t.Error("a fill takes longer than a minute")
+	}
+	must(t, quick.Synchronize())
+	complete, err = quick.Query()
+	must(t, err)
+	elapsed, elapsedErr := Elapsed(first, second)
+	must(t, elapsedErr)
+	if !complete || elapsed < 0 {
+		t.Errorf("complete %v, %v elapsed", complete, elapsed)
+	}
+	must(t, s.Synchronize())
+	streamInfo, err := s.Info()
+	must(t, err)
+	eventInfo, err := quick.Info()
+	must(t, err)
+	if streamInfo.Name != "work" || streamInfo.Wrapped || streamInfo.DeviceOrdinal != 0 || eventInfo.Name != "quick" ||
+		eventInfo.Flags != EventDisableTiming|EventBlockingSync || eventInfo.Wrapped {
+		t.Errorf("the stream is %+v, the event %+v", streamInfo, eventInfo)
+	}
+	if testBackend(t) == BackendCUDA {
+		wrapped, err := d.WrapEvent(eventInfo.NativeEvent, eventInfo.Flags)
+		must(t, err)
+		must(t, wrapped.Synchronize())
+		must(t, wrapped.Close())
+		stream, err := d.WrapStream(streamInfo.NativeStream)
+		must(t, err)
+		must(t, stream.Synchronize())
+		must(t, stream.Close())
+	} else {
+		_, err := d.WrapEvent(1, 0)
+		expect(t, err, ErrUnsupported)
+	}
+}

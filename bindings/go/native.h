@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/** \file native.h
+ * Between Go and the library: one small function for each call.
+ *
+ * - Handles and device addresses cross as numbers. Go's garbage collector must never see one as a pointer.
+ * - The error struct lives on the C stack. Only a call that fails copies it to the heap, so success costs
+ * nothing.
+ * - Memory of Go that is passed in is used during the call only. Parameters for it are bytes (uint8_t),
+ * because Go then need not look for pointers in it.
+ */
+#ifndef GPUMEM_GO_NATIVE_H
+#define GPUMEM_GO_NATIVE_H
+
+#include <gpumem/gpumem.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if GPUMEM_VERSION_MAJOR != 0 || GPUMEM_VERSION_MINOR < 1
+#error "this package needs the headers of gpumem 0.1 or a later 0.x"
+#endif
+
+/** Every function that this package uses, in the order of gpumem_table. */
+#define GPUMEM_GO_FUNCTIONS(X)          \
+  X(gpumem_version)                     \
+  X(gpumem_version_text)                \
+  X(gpumem_feature_supported)           \
+  X(gpumem_error_init)                  \
+  X(gpumem_status_info_init)            \
+  X(gpumem_status_name)                 \
+  X(gpumem_status_get_info)             \
+  X(gpumem_status_enumerate)            \
+  X(gpumem_log_set_function)            \
+  X(gpumem_probe_info_init)             \
+  X(gpumem_instance_probe)              \
+  X(gpumem_host_options_init)           \
+  X(gpumem_instance_desc_init)          \
+  X(gpumem_instance_open)               \
+  X(gpumem_instance_close)              \
+  X(gpumem_instance_default)            \
+  X(gpumem_instance_info_init)          \
+  X(gpumem_instance_get_info)           \
+  X(gpumem_device_get)                  \
+  X(gpumem_device_info_init)            \
+  X(gpumem_device_get_info)             \
+  X(gpumem_device_get_memory)           \
+  X(gpumem_device_can_access_peer)      \
+  X(gpumem_device_enable_peer_access)   \
+  X(gpumem_device_disable_peer_access)  \
+  X(gpumem_capability_info_init)        \
+  X(gpumem_device_get_capability)       \
+  X(gpumem_capability_enumerate)        \
+  X(gpumem_memory_desc_init)            \
+  X(gpumem_memory_create)               \
+  X(gpumem_memory_destroy)              \
+  X(gpumem_memory_info_init)            \
+  X(gpumem_memory_get_info)             \
+  X(gpumem_malloc)                      \
+  X(gpumem_free)                        \
+  X(gpumem_register)                    \
+  X(gpumem_unregister)                  \
+  X(gpumem_pointer_info_init)           \
+  X(gpumem_pointer_get_info)            \
+  X(gpumem_pointer_get_device_pointer)  \
+  X(gpumem_stream_desc_init)            \
+  X(gpumem_stream_create)               \
+  X(gpumem_stream_wrap)                 \
+  X(gpumem_stream_destroy)              \
+  X(gpumem_stream_info_init)            \
+  X(gpumem_stream_get_info)             \
+  X(gpumem_stream_query)                \
+  X(gpumem_stream_synchronize)          \
+  X(gpumem_stream_wait_event)           \
+  X(gpumem_stream_launch_host_function) \
+  X(gpumem_stream_write_value)          \
+  X(gpumem_stream_wait_value)           \
+  X(gpumem_event_desc_init)             \
+  X(gpumem_event_create)                \
+  X(gpumem_event_wrap)                  \
+  X(gpumem_event_destroy)               \
+  X(gpumem_event_info_init)             \
+  X(gpumem_event_get_info)              \
+  X(gpumem_event_record)                \
+  X(gpumem_event_query)                 \
+  X(gpumem_event_synchronize)           \
+  X(gpumem_event_get_elapsed_time)      \
+  X(gpumem_copy_options_init)           \
+  X(gpumem_copy)                        \
+  X(gpumem_copy_2d)                     \
+  X(gpumem_fill)                        \
+  X(gpumem_fill_2d)                     \
+  X(gpumem_stats_init)                  \
+  X(gpumem_stats_get)                   \
+  X(gpumem_stats_reset_peaks)           \
+  X(gpumem_stats_report)                \
+  X(gpumem_host_launch)                 \
+  X(gpumem_host_kernel_view)            \
+  X(gpumem_host_native_stream_create)   \
+  X(gpumem_host_native_stream_destroy)  \
+  X(gpumem_host_stream_set_capturing)   \
+  X(gpumem_host_device_lose)            \
+  X(gpumem_host_fail_step)              \
+  X(gpumem_host_foreign_alloc)          \
+  X(gpumem_host_foreign_free)           \
+  X(gpumem_host_foreign_peer_access)    \
+  X(gpumem_host_set_current_device)
+
+#ifdef GPUMEM_GO_DLOPEN
+/** Filled by gpumem_go_load() in library.go, before any other function here is called. */
+extern gpumem_table gpumem_go_table;
+#define GPUMEM_GO(function) gpumem_go_table.function
+#else
+#define GPUMEM_GO(function) function
+#endif
+
+/** What a call gives back to Go. */
+typedef struct gpumem_go_result {
+  gpumem_status status;
+  gpumem_error* detail; /**< NULL, or to be freed. */
+  uint64_t value;       /**< A handle, address or number; 0 after a failure. */
+} gpumem_go_result;
+
+static inline gpumem_error* gpumem_go_keep(const gpumem_error* error) {
+  gpumem_error* copy = (gpumem_error*)malloc(sizeof *copy);
+  if (copy != NULL) *copy = *error;
+  return copy;
+}
+
+/** Calls a function whose last parameter is the error. */
+#define GPUMEM_GO_CALL(result, function, ...)                              \
+  do {                                                                     \
+    gpumem_error error;                                                    \
+    error.struct_size = sizeof error;                                      \
+    (result).status = GPUMEM_GO(function)(__VA_ARGS__, &error);            \
+    (result).detail = (result).status < 0 ? gpumem_go_keep(&error) : NULL; \
+    (result).value = 0;                                                    \
+  } while (0)
+
+/** The body of a function that has no output, or one that Go reads by itself. */
+#define GPUMEM_GO_RETURN(function, ...)            \
+  do {                                             \
+    gpumem_go_result result;                       \
+    GPUMEM_GO_CALL(result, function, __VA_ARGS__); \
+    return result;                                 \
+  } while (0)
+
+/** The body of a function whose one output is a pointer of the given type. */
+#define GPUMEM_GO_RETURN_POINTER(type, function, ...)         \
+  do {                                                        \
+    gpumem_go_result result;                                  \
+    type output = NULL;                                       \
+    GPUMEM_GO_CALL(result, function, __VA_ARGS__, &output);   \
+    if (result.status >= 0) result.value = (uintptr_t)output; \
+    return result;                                            \
+  } while (0)
+
+/** Address as a pointer of C. */
+static inline void* gpumem_go_pointer(uint64_t address) { return (void*)(uintptr_t)address; }
+
+/** A text of Go with a 0 byte at its end, for the library to copy. Names may have 63 bytes, so a name that is
+ * cut here is refused there. */
+typedef struct gpumem_go_name {
+  char bytes[80];
+} gpumem_go_name;
+
+static inline const char* gpumem_go_text(gpumem_go_name* name, _GoString_ text) {
+  size_t length = _GoStringLen(text);
+  if (length == 0) return NULL;
+  if (length >= sizeof name->bytes) length = sizeof name->bytes - 1;
+  memcpy(name->bytes, _GoStringPtr(text), length);
+  name->bytes[length] = 0;
+  return name->bytes;
+}
+
+/** Sets up a descriptor from Go's, which may be of an older version and lacks what points to something. */
+#define GPUMEM_GO_DESC(desc, given)             \
+  do {                                          \
+    size_t size;                                \
+    memcpy(&size, given, sizeof size);          \
+    if (size > sizeof desc) size = sizeof desc; \
+    memcpy(&desc, given, size);                 \
+    desc.struct_size = sizeof desc;             \
+  } while (0)
+
+/* ---- version.h, status.h ---- */
+
+static inline uint32_t gpumem_go_version(void) { return GPUMEM_GO(gpumem_version)(); }
+
+static inline const char* gpumem_go_version_text(void) { return GPUMEM_GO(gpumem_version_text)(); }
+
+static inline int32_t gpumem_go_feature_supported(gpumem_feature feature) {
+  return GPUMEM_GO(gpumem_feature_supported)(feature);
+}
+
+static inline const char* gpumem_go_status_name(gpumem_status status) {
+  return GPUMEM_GO(gpumem_status_name)(status);
+}
+
+static inline gpumem_go_result gpumem_go_status_get_info(gpumem_status status, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_status_get_info, status, (gpumem_status_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_status_enumerate(uint32_t index) {
+  gpumem_go_result result;
+  gpumem_status status = 0;
+  GPUMEM_GO_CALL(result, gpumem_status_enumerate, index, &status);
+  result.value = (uint64_t)(int64_t)status;
+  return result;
+}
+
+/* ---- instance.h ---- */
+
+static inline gpumem_go_result gpumem_go_instance_probe(gpumem_backend backend, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_instance_probe, backend, (gpumem_probe_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_instance_open(const uint8_t* given, _GoString_ name,
+                                                       const uint8_t* host_given, const char* peers,
+                                                       const char* masked, const uint8_t* contexts,
+                                                       uint64_t context_count) {
+  gpumem_instance_desc desc;
+  gpumem_host_options host;
+  gpumem_go_name text;
+  GPUMEM_GO(gpumem_instance_desc_init)(&desc);
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  if (host_given != NULL) {
+    GPUMEM_GO(gpumem_host_options_init)(&host);
+    GPUMEM_GO_DESC(host, host_given);
+    host.peers = peers;
+    host.masked = masked;
+    desc.host = &host;
+  }
+  desc.cuda_contexts = (void* const*)(const void*)contexts;
+  desc.cuda_context_count = context_count;
+  GPUMEM_GO_RETURN_POINTER(gpumem_instance, gpumem_instance_open, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_instance_close(uintptr_t instance, gpumem_close_mode mode) {
+  gpumem_go_result result;
+  uint64_t destroyed = 0;
+  GPUMEM_GO_CALL(result, gpumem_instance_close, (gpumem_instance)instance, mode, &destroyed);
+  result.value = destroyed;
+  return result;
+}
+
+/* gpumem_instance_default() has no parameter before its output. */
+static inline gpumem_go_result gpumem_go_instance_default(void) {
+  gpumem_go_result result;
+  gpumem_instance instance = NULL;
+  GPUMEM_GO_CALL(result, gpumem_instance_default, &instance);
+  if (result.status >= 0) result.value = (uintptr_t)instance;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_instance_get_info(uintptr_t instance, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_instance_get_info, (gpumem_instance)instance, (gpumem_instance_info*)(void*)info);
+}
+
+/* ---- device.h, capability.h ---- */
+
+static inline gpumem_go_result gpumem_go_device_get(uintptr_t instance, uint32_t ordinal) {
+  GPUMEM_GO_RETURN_POINTER(gpumem_device, gpumem_device_get, (gpumem_instance)instance, ordinal);
+}
+
+static inline gpumem_go_result gpumem_go_device_get_info(uintptr_t device, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_device_get_info, (gpumem_device)device, (gpumem_device_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_device_get_memory(uintptr_t device, uint64_t* free_bytes,
+                                                           uint64_t* total_bytes) {
+  GPUMEM_GO_RETURN(gpumem_device_get_memory, (gpumem_device)device, free_bytes, total_bytes);
+}
+
+static inline gpumem_go_result gpumem_go_device_can_access_peer(uintptr_t device, uintptr_t peer) {
+  gpumem_go_result result;
+  uint32_t possible = 0;
+  GPUMEM_GO_CALL(result, gpumem_device_can_access_peer, (gpumem_device)device, (gpumem_device)peer,
+                 &possible);
+  result.value = possible;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_device_enable_peer_access(uintptr_t device, uintptr_t peer) {
+  GPUMEM_GO_RETURN(gpumem_device_enable_peer_access, (gpumem_device)device, (gpumem_device)peer);
+}
+
+static inline gpumem_go_result gpumem_go_device_disable_peer_access(uintptr_t device, uintptr_t peer) {
+  GPUMEM_GO_RETURN(gpumem_device_disable_peer_access, (gpumem_device)device, (gpumem_device)peer);
+}
+
+static inline gpumem_go_result gpumem_go_device_get_capability(uintptr_t device, gpumem_capability capability,
+                                                               uintptr_t peer, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_device_get_capability, (gpumem_device)device, capability, (gpumem_device)peer,
+                   (gpumem_capability_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_capability_enumerate(uint32_t index) {
+  gpumem_go_result result;
+  gpumem_capability capability = 0;
+  GPUMEM_GO_CALL(result, gpumem_capability_enumerate, index, &capability);
+  result.value = (uint64_t)(int64_t)capability;
+  return result;
+}
+
+/* ---- memory.h, pointer.h ---- */
+
+/** What a creation gives back to Go. */
+typedef struct gpumem_go_memory {
+  gpumem_go_result result; /**< With the handle. */
+  uint64_t host_pointer;
+  uint64_t device_pointer;
+} gpumem_go_memory;
+
+static inline gpumem_go_memory gpumem_go_memory_create(uintptr_t device, const uint8_t* given,
+                                                       _GoString_ name) {
+  gpumem_go_memory made = {{0, NULL, 0}, 0, 0};
+  gpumem_memory_desc desc;
+  gpumem_memory_info info;
+  gpumem_memory memory = NULL;
+  gpumem_go_name text;
+  GPUMEM_GO(gpumem_memory_desc_init)(&desc);
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(made.result, gpumem_memory_create, (gpumem_device)device, &desc, &memory);
+  if (made.result.status < 0) return made;
+  GPUMEM_GO(gpumem_memory_info_init)(&info);
+  GPUMEM_GO_CALL(made.result, gpumem_memory_get_info, memory, &info);
+  if (made.result.status < 0) {
+    GPUMEM_GO(gpumem_memory_destroy)(memory, NULL);
+    return made;
+  }
+  made.result.value = (uintptr_t)memory;
+  made.host_pointer = (uintptr_t)info.host_pointer;
+  made.device_pointer = (uintptr_t)info.device_pointer;
+  return made;
+}
+
+static inline gpumem_go_result gpumem_go_memory_destroy(uintptr_t memory) {
+  GPUMEM_GO_RETURN(gpumem_memory_destroy, (gpumem_memory)memory);
+}
+
+static inline gpumem_go_result gpumem_go_memory_get_info(uintptr_t memory, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_memory_get_info, (gpumem_memory)memory, (gpumem_memory_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_malloc(uintptr_t device, gpumem_kind kind, uint64_t size) {
+  GPUMEM_GO_RETURN_POINTER(void*, gpumem_malloc, (gpumem_device)device, kind, size);
+}
+
+static inline gpumem_go_result gpumem_go_free(uintptr_t instance, uint64_t address) {
+  GPUMEM_GO_RETURN(gpumem_free, (gpumem_instance)instance, gpumem_go_pointer(address));
+}
+
+static inline gpumem_go_result gpumem_go_register(uintptr_t device, uint64_t address, uint64_t size,
+                                                  gpumem_memory_flags require) {
+  GPUMEM_GO_RETURN(gpumem_register, (gpumem_device)device, gpumem_go_pointer(address), size, require);
+}
+
+static inline gpumem_go_result gpumem_go_unregister(uintptr_t instance, uint64_t address) {
+  GPUMEM_GO_RETURN(gpumem_unregister, (gpumem_instance)instance, gpumem_go_pointer(address));
+}
+
+static inline gpumem_go_result gpumem_go_pointer_get_info(uintptr_t instance, uint64_t address,
+                                                          uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_pointer_get_info, (gpumem_instance)instance, gpumem_go_pointer(address),
+                   (gpumem_pointer_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_pointer_get_device_pointer(uintptr_t device, uint64_t address) {
+  GPUMEM_GO_RETURN_POINTER(void*, gpumem_pointer_get_device_pointer, (gpumem_device)device,
+                           gpumem_go_pointer(address));
+}
+
+/* ---- stream.h ---- */
+
+static inline gpumem_go_result gpumem_go_stream_create(uintptr_t device, const uint8_t* given,
+                                                       _GoString_ name) {
+  gpumem_stream_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO(gpumem_stream_desc_init)(&desc);
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_stream, gpumem_stream_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_stream_wrap(uintptr_t device, uintptr_t native_stream) {
+  GPUMEM_GO_RETURN_POINTER(gpumem_stream, gpumem_stream_wrap, (gpumem_device)device, (void*)native_stream);
+}
+
+static inline gpumem_go_result gpumem_go_stream_destroy(uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_stream_destroy, (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_stream_get_info(uintptr_t stream, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_stream_get_info, (gpumem_stream)stream, (gpumem_stream_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_stream_query(uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_stream_query, (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_stream_synchronize(uintptr_t stream, uint64_t timeout_ns) {
+  GPUMEM_GO_RETURN(gpumem_stream_synchronize, (gpumem_stream)stream, timeout_ns);
+}
+
+static inline gpumem_go_result gpumem_go_stream_wait_event(uintptr_t stream, uintptr_t event) {
+  GPUMEM_GO_RETURN(gpumem_stream_wait_event, (gpumem_stream)stream, (gpumem_event)event);
+}
+
+static inline gpumem_go_result gpumem_go_stream_write_value(uintptr_t stream, uint64_t address,
+                                                            uint64_t value, uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_stream_write_value, (gpumem_stream)stream, gpumem_go_pointer(address), value,
+                   value_size);
+}
+
+static inline gpumem_go_result gpumem_go_stream_wait_value(uintptr_t stream, uint64_t address, uint64_t value,
+                                                           uint32_t value_size, gpumem_wait_value condition) {
+  GPUMEM_GO_RETURN(gpumem_stream_wait_value, (gpumem_stream)stream, gpumem_go_pointer(address), value,
+                   value_size, condition);
+}
+
+/* ---- event.h ---- */
+
+static inline gpumem_go_result gpumem_go_event_create(uintptr_t device, const uint8_t* given,
+                                                      _GoString_ name) {
+  gpumem_event_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO(gpumem_event_desc_init)(&desc);
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_event, gpumem_event_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_event_wrap(uintptr_t device, uintptr_t native_event,
+                                                    gpumem_event_flags flags) {
+  GPUMEM_GO_RETURN_POINTER(gpumem_event, gpumem_event_wrap, (gpumem_device)device, (void*)native_event,
+                           flags);
+}
+
+static inline gpumem_go_result gpumem_go_event_destroy(uintptr_t event) {
+  GPUMEM_GO_RETURN(gpumem_event_destroy, (gpumem_event)event);
+}
+
+static inline gpumem_go_result gpumem_go_event_get_info(uintptr_t event, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_event_get_info, (gpumem_event)event, (gpumem_event_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_event_record(uintptr_t event, uintptr_t stream) {
+  GPUMEM_GO_RETURN(gpumem_event_record, (gpumem_event)event, (gpumem_stream)stream);
+}
+
+static inline gpumem_go_result gpumem_go_event_query(uintptr_t event) {
+  GPUMEM_GO_RETURN(gpumem_event_query, (gpumem_event)event);
+}
+
+static inline gpumem_go_result gpumem_go_event_synchronize(uintptr_t event, uint64_t timeout_ns) {
+  GPUMEM_GO_RETURN(gpumem_event_synchronize, (gpumem_event)event, timeout_ns);
+}
+
+static inline gpumem_go_result gpumem_go_event_get_elapsed_time(uintptr_t start, uintptr_t end,
+                                                                float* milliseconds) {
+  GPUMEM_GO_RETURN(gpumem_event_get_elapsed_time, (gpumem_event)start, (gpumem_event)end, milliseconds);
+}
+
+/* ---- copy.h ---- */
+
+static inline gpumem_copy_options gpumem_go_copy_options(gpumem_direction direction,
+                                                         gpumem_source_order order) {
+  gpumem_copy_options options;
+  GPUMEM_GO(gpumem_copy_options_init)(&options);
+  options.direction = direction;
+  options.source_order = order;
+  return options;
+}
+
+static inline gpumem_go_result gpumem_go_copy(uintptr_t instance, uintptr_t stream, uint64_t destination,
+                                              uint64_t source, uint64_t size, gpumem_direction direction,
+                                              gpumem_source_order order) {
+  gpumem_copy_options options = gpumem_go_copy_options(direction, order);
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, (gpumem_stream)stream,
+                   gpumem_go_pointer(destination), gpumem_go_pointer(source), size, &options);
+}
+
+static inline gpumem_go_result gpumem_go_copy_from_slice(uintptr_t instance, uintptr_t stream,
+                                                         uint64_t destination, const uint8_t* source,
+                                                         uint64_t size) {
+  gpumem_copy_options options =
+      gpumem_go_copy_options(GPUMEM_DIRECTION_INFER, GPUMEM_SOURCE_ORDER_DURING_CALL);
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, (gpumem_stream)stream,
+                   gpumem_go_pointer(destination), source, size, &options);
+}
+
+static inline gpumem_go_result gpumem_go_copy_to_slice(uintptr_t instance, uint8_t* destination,
+                                                       uint64_t source, uint64_t size) {
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, NULL, destination, gpumem_go_pointer(source), size,
+                   NULL);
+}
+
+static inline gpumem_go_result gpumem_go_copy_2d(uintptr_t instance, uintptr_t stream, uint64_t destination,
+                                                 uint64_t destination_pitch, uint64_t source,
+                                                 uint64_t source_pitch, uint64_t width, uint64_t height,
+                                                 gpumem_direction direction, gpumem_source_order order) {
+  gpumem_copy_options options = gpumem_go_copy_options(direction, order);
+  GPUMEM_GO_RETURN(gpumem_copy_2d, (gpumem_instance)instance, (gpumem_stream)stream,
+                   gpumem_go_pointer(destination), destination_pitch, gpumem_go_pointer(source), source_pitch,
+                   width, height, &options);
+}
+
+static inline gpumem_go_result gpumem_go_fill(uintptr_t instance, uintptr_t stream, uint64_t destination,
+                                              uint64_t size, uint32_t value, uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill, (gpumem_instance)instance, (gpumem_stream)stream,
+                   gpumem_go_pointer(destination), size, value, value_size);
+}
+
+static inline gpumem_go_result gpumem_go_fill_2d(uintptr_t instance, uintptr_t stream, uint64_t destination,
+                                                 uint64_t pitch, uint64_t width, uint64_t height,
+                                                 uint32_t value, uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill_2d, (gpumem_instance)instance, (gpumem_stream)stream,
+                   gpumem_go_pointer(destination), pitch, width, height, value, value_size);
+}
+
+/* ---- stats.h ---- */
+
+static inline gpumem_go_result gpumem_go_stats_get(uintptr_t instance, uint8_t* stats) {
+  GPUMEM_GO_RETURN(gpumem_stats_get, (gpumem_instance)instance, (gpumem_stats*)(void*)stats);
+}
+
+static inline gpumem_go_result gpumem_go_stats_reset_peaks(uintptr_t instance) {
+  GPUMEM_GO_RETURN(gpumem_stats_reset_peaks, (gpumem_instance)instance);
+}
+
+static inline gpumem_go_result gpumem_go_stats_report(uintptr_t instance, uint8_t* buffer,
+                                                      uint64_t capacity) {
+  gpumem_go_result result;
+  uint64_t required = 0;
+  GPUMEM_GO_CALL(result, gpumem_stats_report, (gpumem_instance)instance, (char*)buffer, capacity, &required);
+  result.value = required;
+  return result;
+}
+
+/* ---- host.h ---- */
+
+static inline gpumem_go_result gpumem_go_host_kernel_view(uintptr_t kernel, uint64_t address, uint64_t size,
+                                                          gpumem_access access) {
+  GPUMEM_GO_RETURN_POINTER(void*, gpumem_host_kernel_view, (gpumem_host_kernel)kernel,
+                           gpumem_go_pointer(address), size, access);
+}
+
+static inline gpumem_go_result gpumem_go_host_native_stream_create(uintptr_t device) {
+  GPUMEM_GO_RETURN_POINTER(void*, gpumem_host_native_stream_create, (gpumem_device)device);
+}
+
+static inline gpumem_go_result gpumem_go_host_native_stream_destroy(uintptr_t device,
+                                                                    uintptr_t native_stream) {
+  GPUMEM_GO_RETURN(gpumem_host_native_stream_destroy, (gpumem_device)device, (void*)native_stream);
+}
+
+static inline gpumem_go_result gpumem_go_host_stream_set_capturing(uintptr_t stream, uint32_t capturing) {
+  GPUMEM_GO_RETURN(gpumem_host_stream_set_capturing, (gpumem_stream)stream, capturing);
+}
+
+static inline gpumem_go_result gpumem_go_host_device_lose(uintptr_t device) {
+  GPUMEM_GO_RETURN(gpumem_host_device_lose, (gpumem_device)device);
+}
+
+static inline gpumem_go_result gpumem_go_host_fail_step(uintptr_t instance, uint64_t step, uint32_t repeat) {
+  GPUMEM_GO_RETURN(gpumem_host_fail_step, (gpumem_instance)instance, step, repeat);
+}
+
+static inline gpumem_go_result gpumem_go_host_foreign_alloc(uintptr_t device, gpumem_kind kind,
+                                                            uint64_t size) {
+  GPUMEM_GO_RETURN_POINTER(void*, gpumem_host_foreign_alloc, (gpumem_device)device, kind, size);
+}
+
+static inline gpumem_go_result gpumem_go_host_foreign_free(uintptr_t device, uint64_t address) {
+  GPUMEM_GO_RETURN(gpumem_host_foreign_free, (gpumem_device)device, gpumem_go_pointer(address));
+}
+
+static inline gpumem_go_result gpumem_go_host_foreign_peer_access(uintptr_t device, uintptr_t peer,
+                                                                  uint32_t enabled) {
+  GPUMEM_GO_RETURN(gpumem_host_foreign_peer_access, (gpumem_device)device, (gpumem_device)peer, enabled);
+}
+
+static inline gpumem_go_result gpumem_go_host_set_current_device(int32_t ordinal) {
+  gpumem_go_result result;
+  int32_t previous = -1;
+  GPUMEM_GO_CALL(result, gpumem_host_set_current_device, ordinal, &previous);
+  result.value = (uint64_t)(int64_t)previous;
+  return result;
+}
+
+/* ---- functions of Go that the library calls ---- */
+
+/* Defined in callback.go. */
+extern void gpumemGoHostFunction(uintptr_t call);
+extern void gpumemGoHostKernel(uintptr_t kernel, uintptr_t call);
+extern void gpumemGoLog(int32_t level, char* message);
+
+/** Whether this thread runs such a function now. Go does not move the function to another thread meanwhile.
+ */
+extern __thread int gpumem_go_inside;
+
+static inline void gpumem_go_run_host_function(void* call) {
+  ++gpumem_go_inside;
+  gpumemGoHostFunction((uintptr_t)call);
+  --gpumem_go_inside;
+}
+
+static inline void gpumem_go_run_host_kernel(gpumem_host_kernel kernel, void* call) {
+  ++gpumem_go_inside;
+  gpumemGoHostKernel((uintptr_t)kernel, (uintptr_t)call);
+  --gpumem_go_inside;
+}
+
+static inline void gpumem_go_write_log(void* unused, gpumem_log_level level, const char* message) {
+  (void)unused;
+  ++gpumem_go_inside;
+  gpumemGoLog(level, (char*)message);
+  --gpumem_go_inside;
+}
+
+static inline int gpumem_go_is_inside(void) { return gpumem_go_inside != 0; }
+
+static inline gpumem_go_result gpumem_go_stream_launch_host_function(uintptr_t stream, uintptr_t call) {
+  GPUMEM_GO_RETURN(gpumem_stream_launch_host_function, (gpumem_stream)stream, gpumem_go_run_host_function,
+                   (void*)call);
+}
+
+static inline gpumem_go_result gpumem_go_host_launch(uintptr_t stream, uintptr_t call) {
+  GPUMEM_GO_RETURN(gpumem_host_launch, (gpumem_stream)stream, gpumem_go_run_host_kernel, (void*)call);
+}
+
+static inline gpumem_go_result gpumem_go_log_set_function(uint32_t on, gpumem_log_level max_level) {
+  GPUMEM_GO_RETURN(gpumem_log_set_function, on ? gpumem_go_write_log : NULL, NULL, max_level);
+}
+
+#endif

@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//go:build race
+
+package gpumem
+
+const raceEnabled = true

@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"math"
+	"runtime"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// StreamOptions is how a stream shall be.
+type StreamOptions struct {
+	Priority int32  // Lower numbers run first; cut to the range of the device; 0 is the default.
+	Name     string // For messages and reports, up to 63 bytes.
+}
+
+// Stream is an ordered queue of work of one device.
+type Stream struct {
+	*streamWork
+	device *Device
+	done   atomic.Bool
+}
+
+// streamWork is what memory remembers of a stream in which it is used. It does not keep the Stream alive.
+type streamWork struct {
+	handle   uintptr
+	enqueued atomic.Uint64 // Work that uses memory, counted before it is enqueued.
+	observed atomic.Uint64 // How much of it has been seen to be complete.
+	panics   panicBox      // Of the functions of the stream.
+}
+
+// noWork stands for the work of no stream.
+var noWork streamWork
+
+func (s *Stream) work() *streamWork {
+	if s == nil || s.streamWork == nil {
+		return &noWork
+	}
+	return s.streamWork
+}
+
+// timeoutInfinite is GPUMEM_TIMEOUT_INFINITE.
+const timeoutInfinite = math.MaxUint64
+
+func (s *Stream) id() C.uintptr_t { return C.uintptr_t(s.work().handle) }
+
+// NewStream creates a stream.
+func (d *Device) NewStream(options StreamOptions) (*Stream, error) {
+	if err := checkTexts("Device.NewStream", options.Name); err != nil {
+		return nil, err
+	}
+	desc := nativeStreamDesc{priority: options.Priority}
+	desc.structSize = unsafe.Sizeof(desc)
+	return d.stream(C.gpumem_go_stream_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name))
+}
+
+// WrapStream adopts a stream that other code made: a CUstream, or a NativeStream of the host backend; 0 is the
+// device's legacy default stream. It stays its maker's, who must keep it until the Stream is closed.
+func (d *Device) WrapStream(native uintptr) (*Stream, error) {
+	return d.stream(C.gpumem_go_stream_wrap(d.id(), C.uintptr_t(native)))
+}
+
+func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
+	runtime.KeepAlive(d)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	stream := &Stream{streamWork: &streamWork{handle: uintptr(result.value)}, device: d}
+	closeWhenCollected(stream, func(stream *Stream) outcome {
+		if stream.device.instance.closed() {
+			return outcomeGone
+		}
+		stream.observe() // Memory that it worked on may be dropped too.
+		err := stream.Close()
+		if stream.done.Load() {
+			return outcomeFreed // Whatever its functions did.
+		}
+		return outcomeOf(err)
+	})
+	return stream, nil
+}
+
+// Close destroys the stream, or lets go of an adopted one. It does not wait: pending work still completes, but can no
+// longer be observed.
+func (s *Stream) Close() error {
+	if s == nil || s.done.Load() {
+		return nil
+	}
+	err := failure(C.gpumem_go_stream_destroy(s.id()))
+	if err == nil || isGone(err) {
+		if !s.done.Swap(true) {
+			closedByHand(s)
+		}
+		err = s.work().panics.take()
+	}
+	runtime.KeepAlive(s)
+	return err
+}
+
+// complete tells that all work that uses memory has been seen to be complete.
+func (w *streamWork) complete() bool { return w.observed.Load() >= w.enqueued.Load() }
+
+// saw notes that so much work is complete.
+func (w *streamWork) saw(count uint64) {
+	for {
+		seen := w.observed.Load()
+		if seen >= count || w.observed.CompareAndSwap(seen, count) {
+			return
+		}
+	}
+}
+
+// observe waits until the work is complete, and reports whether that was seen.
+func (w *streamWork) observe() bool {
+	if !w.complete() {
+		_ = failure(w.synchronize(timeoutInfinite)) // What counts is what was seen.
+	}
+	return w.complete()
+}
+
+func (w *streamWork) synchronize(timeout C.uint64_t) C.gpumem_go_result {
+	count := w.enqueued.Load()
+	return w.answer(count, C.gpumem_go_stream_synchronize(C.uintptr_t(w.handle), timeout))
+}
+
+func (w *streamWork) answer(count uint64, result C.gpumem_go_result) C.gpumem_go_result {
+	if Status(result.status) == Success && w.observed.Load() < count {
+		w.saw(count)
+	}
+	return result
+}
+
+// StreamInfo is what is known about a stream.
+type StreamInfo struct {
+	DeviceOrdinal int     // Number of its device.
+	Wrapped       bool    // It was adopted by WrapStream.
+	Priority      int32   // Priority granted.
+	NativeStream  uintptr // The CUstream, for use by other code.
+	Name          string  // As given at creation.
+}
+
+// Info tells what is known about the stream.
+func (s *Stream) Info() (StreamInfo, error) {
+	var info nativeStreamInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_stream_get_info(s.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(s)
+	if err != nil {
+		return StreamInfo{}, err
+	}
+	return StreamInfo{int(info.deviceOrdinal), info.wrapped != 0, info.priority, info.nativeStream,
+		text(info.name[:])}, nil
+}
+
+// Query tells whether all work of the stream is complete. It also returns, once, the panic of a function of the
+// stream.
+func (s *Stream) Query() (complete bool, err error) {
+	work := s.work()
+	count := work.enqueued.Load()
+	result := C.gpumem_go_stream_query(C.uintptr_t(work.handle))
+	if result.status == 0 && work.observed.Load() >= count && work.panics.first.Load() == nil {
+		runtime.KeepAlive(s) // The usual case, kept short.
+		return true, nil
+	}
+	return s.answer(work.answer(count, result))
+}
+
+// Synchronize waits until the work that is in the stream now is complete. It also returns, once, the panic of a
+// function of the stream.
+func (s *Stream) Synchronize() error {
+	_, err := s.answer(s.work().synchronize(timeoutInfinite))
+	return err
+}
+
+// SynchronizeFor is Synchronize with a time limit. It reports whether the work is complete.
+func (s *Stream) SynchronizeFor(limit time.Duration) (complete bool, err error) {
+	return s.answer(s.work().synchronize(nanoseconds(limit)))
+}
+
+func (s *Stream) answer(result C.gpumem_go_result) (complete bool, err error) {
+	if err = failure(result); err == nil {
+		err = s.work().panics.take()
+	}
+	runtime.KeepAlive(s)
+	return Status(result.status) == Success, err
+}
+
+func nanoseconds(limit time.Duration) C.uint64_t {
+	if limit < 0 {
+		limit = 0
+	}
+	return C.uint64_t(limit.Nanoseconds())
+}
+
+// WaitEvent lets later work of the stream wait for what an event has captured.
+func (s *Stream) WaitEvent(event *Event) error {
+	err := failure(C.gpumem_go_stream_wait_event(s.id(), event.id()))
+	runtime.KeepAlive(s)
+	runtime.KeepAlive(event)
+	return err
+}
+
+// Launch runs a function on the CPU after all earlier and before all later work of the stream, on another thread. It
+// must not wait for work of a device. Of this package it may only use what gives texts, versions and information about
+// objects. It is not run if the device is lost. If it panics, the next Synchronize, Query or Close of the stream
+// returns a *PanicError. It must not call runtime.Goexit, and so no FailNow of a test.
+func (s *Stream) Launch(function func()) error {
+	if function == nil {
+		return refusal(ErrInvalidArgument, "Stream.Launch", "the function is nil")
+	}
+	return s.launch(&hostCall{run: function}, func(call C.uintptr_t) C.gpumem_go_result {
+		return C.gpumem_go_stream_launch_host_function(s.id(), call)
+	})
+}
+
+func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_result) error {
+	call.panics = &s.work().panics
+	if s != nil && s.device != nil {
+		call.instance = s.device.instance.handle
+	}
+	number := rememberCall(call)
+	err := failure(start(C.uintptr_t(number)))
+	if err != nil {
+		takeCall(number)
+	}
+	runtime.KeepAlive(s)
+	return err
+}
+
+// WaitValue is when a value wait lets go.
+type WaitValue int32
+
+// The conditions, on a word in memory.
+const (
+	WaitValueGEQ WaitValue = 0 // word - value, as a signed number, is not below 0, so that counters may wrap.
+	WaitValueEQ  WaitValue = 1 // word == value
+	WaitValueAND WaitValue = 2 // word & value != 0
+	WaitValueNor WaitValue = 3 // ^(word | value) != 0
+)
+
+// WriteValue writes a number to a word of pinned or device memory, in stream order. The word has 4 or 8 bytes.
+func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
+	if err := s.enter("Stream.WriteValue", address, 1); err != nil {
+		return err
+	}
+	defer address.leave()
+	err := failure(C.gpumem_go_stream_write_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
+		C.uint32_t(size)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// WaitValue holds the stream until a word of pinned or device memory meets a condition. The word has 4 or 8 bytes.
+func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitValue) error {
+	if err := s.enter("Stream.WaitValue", address, 1); err != nil {
+		return err
+	}
+	defer address.leave()
+	err := failure(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
+		C.uint32_t(size), C.gpumem_wait_value(condition)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// enter prepares work of the stream on an address; without a stream, the call itself does the work.
+func (s *Stream) enter(function string, address Address, bytes uint64) error {
+	if err := address.enter(function, bytes); err != nil {
+		return err
+	}
+	if work := s.work(); work != &noWork {
+		work.enqueued.Add(1)
+		if address.owner != nil {
+			address.owner.streams.add(work)
+		}
+	}
+	return nil
+}

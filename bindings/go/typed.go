@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"math"
+	"os"
+	"reflect"
+	"syscall"
+	"unsafe"
+)
+
+// checkType refuses types that cannot lie in memory of C: those with pointers, because the garbage collector does not
+// look there, and those without size.
+func checkType[T any](function string) error {
+	kind := reflect.TypeOf((*T)(nil)).Elem()
+	if hasPointers(kind) {
+		return refusal(ErrInvalidArgument, function,
+			"the type %v has pointers; only numbers, and arrays and structs of numbers, can lie outside of Go's memory", kind)
+	}
+	if kind.Size() == 0 {
+		return refusal(ErrInvalidArgument, function, "the type %v has no size", kind)
+	}
+	return nil
+}
+
+func hasPointers(kind reflect.Type) bool {
+	switch kind.Kind() {
+	case reflect.Bool, reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64, reflect.Uint,
+		reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr, reflect.Float32,
+		reflect.Float64, reflect.Complex64, reflect.Complex128:
+		return false
+	case reflect.Array:
+		return hasPointers(kind.Elem())
+	case reflect.Struct:
+		for i := 0; i < kind.NumField(); i++ {
+			if hasPointers(kind.Field(i).Type) {
+				return true
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// sizeOf is the number of bytes of so many values.
+func sizeOf[T any](function string, length int) (uint64, error) {
+	if err := checkType[T](function); err != nil {
+		return 0, err
+	}
+	var value T
+	size := uint64(unsafe.Sizeof(value))
+	if length < 0 || uint64(length) > math.MaxInt64/size {
+		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each are not 0 to 2^63-1 bytes", length, size)
+	}
+	return uint64(length) * size, nil
+}
+
+// Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can use it in
+// place.
+type Pinned[T any] struct {
+	*Memory
+	length int
+}
+
+// NewPinned allocates pinned memory for so many values. Their contents are indeterminate. Kind and Size of the options
+// are set by the call.
+func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
+	size, err := sizeOf[T]("gpumem.NewPinned", length)
+	if err != nil {
+		return nil, err
+	}
+	var value T
+	if align := uint64(unsafe.Alignof(value)); options.Alignment != 0 && options.Alignment < align {
+		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of %d", align)
+	}
+	options.Kind, options.Size = KindPinned, size
+	memory, err := device.NewMemory(options)
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned[T]{memory, length}, nil
+}
+
+// Len is the number of values.
+func (p *Pinned[T]) Len() int {
+	if p == nil {
+		return 0
+	}
+	return p.length
+}
+
+// memory is the embedded Memory, also of no Pinned at all.
+func (p *Pinned[T]) memory() *Memory {
+	if p == nil {
+		return nil
+	}
+	return p.Memory
+}
+
+// Close frees the memory; see Memory.Close.
+func (p *Pinned[T]) Close() error { return p.memory().Close() }
+
+// Slice is the memory, until Close. Afterwards it is nil, and a slice from before must not be used any more.
+func (p *Pinned[T]) Slice() []T {
+	if p.memory().gone() {
+		return nil
+	}
+	return sliceOf[T](&p.block, uint64(p.length))
+}
+
+// View calls a function with the memory as a slice. Meanwhile the memory and its instance cannot be closed: Close
+// refuses with ErrBusy. The slice ends with the function.
+func (p *Pinned[T]) View(use func(values []T) error) error {
+	return view(p.memory(), "Pinned.View", func() error {
+		return use(unsafe.Slice((*T)(pointerTo(p.host)), p.length))
+	})
+}
+
+// mapping is ordinary memory of the system, outside of Go's.
+type mapping struct {
+	block
+	bytes []byte
+}
+
+// Buffer is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any
+// other memory, and it can be registered, so that devices use it where it lies.
+type Buffer[T any] struct {
+	mapping *mapping
+	length  int
+}
+
+// NewBuffer makes ordinary memory for so many values, page aligned and zeroed.
+func NewBuffer[T any](length int) (*Buffer[T], error) {
+	size, err := sizeOf[T]("gpumem.NewBuffer", length)
+	if err != nil {
+		return nil, err
+	}
+	return newBuffer[T]("gpumem.NewBuffer", size, -1, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_PRIVATE|syscall.MAP_ANON)
+}
+
+// MapFile maps a whole file. What is written to a writable buffer goes to the file; writing to another one is a fault,
+// and registering that needs MemoryReadOnly.
+func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
+	const name = "gpumem.MapFile"
+	if err := checkType[T](name); err != nil {
+		return nil, err
+	}
+	state, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	size := uint64(state.Size())
+	var value T
+	if size%uint64(unsafe.Sizeof(value)) != 0 {
+		return nil, refusal(ErrInvalidArgument, name, "the file has %d bytes, no multiple of %d", size, unsafe.Sizeof(value))
+	}
+	protection := syscall.PROT_READ
+	if writable {
+		protection |= syscall.PROT_WRITE
+	}
+	// Not file.Fd(), which would make a non-blocking file block.
+	connection, err := file.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var buffer *Buffer[T]
+	var mapErr error
+	err = connection.Control(func(descriptor uintptr) {
+		buffer, mapErr = newBuffer[T](name, size, int(descriptor), protection, syscall.MAP_SHARED)
+	})
+	if err == nil {
+		err = mapErr
+	}
+	return buffer, err
+}
+
+func newBuffer[T any](name string, size uint64, file, protection, flags int) (*Buffer[T], error) {
+	if size == 0 {
+		return nil, refusal(ErrInvalidArgument, name, "the size is 0; ask for at least one byte")
+	}
+	bytes, err := syscall.Mmap(file, 0, int(size), protection, flags)
+	if err != nil {
+		return nil, systemRefusal(name, "mmap", err)
+	}
+	m := &mapping{bytes: bytes}
+	m.host = uint64(uintptr(unsafe.Pointer(&bytes[0])))
+	m.address = m.host
+	m.size = size
+	closeWhenCollected(m, func(m *mapping) outcome {
+		if m.shown.Load() || !m.streams.observe() {
+			return outcomeKept
+		}
+		return outcomeOf(m.close())
+	})
+	var value T
+	return &Buffer[T]{m, int(size / uint64(unsafe.Sizeof(value)))}, nil
+}
+
+// systemRefusal is the error of a system call.
+func systemRefusal(function, call string, err error) error {
+	failed := &Error{Status: ErrInternal, Function: function, EntryPoint: call, Message: err.Error()}
+	if number, ok := err.(syscall.Errno); ok {
+		failed.NativeDomain, failed.NativeCode = NativeErrno, int32(number)
+		switch number {
+		case syscall.ENOMEM:
+			failed.Status, failed.NativeName = ErrOutOfHostMemory, "ENOMEM"
+		case syscall.EACCES:
+			failed.Status, failed.NativeName = ErrPermissionDenied, "EACCES"
+		case syscall.EPERM:
+			failed.Status, failed.NativeName = ErrPermissionDenied, "EPERM"
+		}
+	}
+	return failed
+}
+
+func (m *mapping) close() error {
+	done, err := m.gate.close("Buffer.Close", func() error {
+		if err := syscall.Munmap(m.bytes); err != nil {
+			return systemRefusal("Buffer.Close", "munmap", err)
+		}
+		return nil
+	})
+	if done {
+		m.bytes = nil
+		closedByHand(m)
+	}
+	return err
+}
+
+// Close gives the memory back to the system. It refuses with ErrBusy while the buffer is registered: close the
+// registration first.
+func (b *Buffer[T]) Close() error {
+	if b == nil || b.mapping == nil {
+		return nil
+	}
+	return b.mapping.close()
+}
+
+// Len is the number of values.
+func (b *Buffer[T]) Len() int {
+	if b == nil {
+		return 0
+	}
+	return b.length
+}
+
+// At is the place that lies that many bytes after the start, for copies and fills, and for registering a part.
+func (b *Buffer[T]) At(offset uint64) Address {
+	if b == nil || b.mapping == nil {
+		return Address{}
+	}
+	return Address{&b.mapping.block, b.mapping.address + offset}
+}
+
+// Slice is the memory, until Close. Afterwards it is nil, and a slice from before must not be used any more.
+func (b *Buffer[T]) Slice() []T {
+	if b == nil || b.mapping == nil || b.mapping.closed() {
+		return nil
+	}
+	return sliceOf[T](&b.mapping.block, uint64(b.length))
+}
+
+// View calls a function with the memory as a slice. Meanwhile the buffer cannot be closed: Close refuses with ErrBusy.
+// The slice ends with the function.
+func (b *Buffer[T]) View(use func(values []T) error) error {
+	if b == nil || b.mapping == nil {
+		return refusal(ErrInvalidArgument, "Buffer.View", "there is no buffer")
+	}
+	if err := b.mapping.hold("Buffer.View"); err != nil {
+		return err
+	}
+	defer b.mapping.release()
+	return use(unsafe.Slice((*T)(pointerTo(b.mapping.host)), b.length))
+}
+
+// Register page-locks the whole buffer, until the Memory is closed. Kind, Size and Host of the options are set by the
+// call.
+func (b *Buffer[T]) Register(device *Device, options MemoryOptions) (*Memory, error) {
+	if b == nil || b.mapping == nil {
+		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "there is no buffer")
+	}
+	options.Kind, options.Size, options.Host = KindRegistered, b.mapping.size, b.At(0)
+	return device.NewMemory(options)
+}

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+// The runner of tests/bindings/vectors.txt. What the idiomatic layer refuses by itself, such as the address of an
+// object in a call by pointer, is said with raw addresses.
+
+var vectorNames = map[string]uint64{
+	"pageable": uint64(KindPageable), "pinned": uint64(KindPinned), "registered": uint64(KindRegistered),
+	"device":   uint64(KindDevice),
+	"portable": uint64(MemoryPortable), "mapped": uint64(MemoryMapped), "write_combined": uint64(MemoryWriteCombined),
+	"read_only": uint64(MemoryReadOnly), "iomemory": uint64(MemoryIOMemory), "page_locked": uint64(MemoryPageLocked),
+	"numa_node":      uint64(MemoryNUMANode),
+	"disable_timing": uint64(EventDisableTiming), "blocking_sync": uint64(EventBlockingSync),
+	"geq": uint64(WaitValueGEQ), "eq": uint64(WaitValueEQ), "and": uint64(WaitValueAND), "nor": uint64(WaitValueNor),
+	"check": uint64(closeCheck), "force": uint64(closeForce),
+	"any": uint64(BackendAny), "cuda": uint64(BackendCUDA), "host": uint64(BackendHost),
+}
+
+type vectorStep struct {
+	line, result, operation, status string
+	arguments                       []string
+	options                         map[string]string
+}
+
+func parseStep(line string) vectorStep {
+	step := vectorStep{line: line, status: "SUCCESS", options: map[string]string{}}
+	words := strings.Fields(line)
+	if len(words) > 2 && words[1] == "=" {
+		step.result, words = words[0], words[2:]
+	}
+	if n := len(words); n > 2 && words[n-2] == "->" {
+		step.status, words = words[n-1], words[:n-2]
+	}
+	step.operation = words[0]
+	for _, word := range words[1:] {
+		if name, value, found := strings.Cut(word, "="); found {
+			step.options[name] = value
+		} else {
+			step.arguments = append(step.arguments, word)
+		}
+	}
+	return step
+}
+
+type vectorCase struct {
+	*testing.T
+	objects map[string]any
+	opened  []*Instance
+	step    vectorStep
+}
+
+func (c *vectorCase) number(text string) uint64 {
+	if value, err := strconv.ParseUint(text, 0, 64); err == nil {
+		return value
+	}
+	if value, err := strconv.ParseInt(text, 0, 64); err == nil {
+		return uint64(value)
+	}
+	value, known := vectorNames[text]
+	if !known {
+		c.Fatalf("%s: %q is neither a number nor a name", c.step.line, text)
+	}
+	return value
+}
+
+// option is the sum of the values of an option, or 0 without it.
+func (c *vectorCase) option(name string) (sum uint64) {
+	for _, part := range strings.Split(c.step.options[name], ",") {
+		if part != "" {
+			sum |= c.number(part)
+		}
+	}
+	return sum
+}
+
+func (c *vectorCase) argument(index int) string {
+	if index >= len(c.step.arguments) {
+		c.Fatalf("%s: an argument is missing", c.step.line)
+	}
+	return c.step.arguments[index]
+}
+
+func object[T any](c *vectorCase, name string) T {
+	found, ok := c.objects[name].(T)
+	if !ok {
+		c.Fatalf("%s: no such object: %s", c.step.line, name)
+	}
+	return found
+}
+
+func at[T any](c *vectorCase, index int) T { return object[T](c, c.argument(index)) }
+
+// address is the place that an argument means.
+func (c *vectorCase) address(index int) Address {
+	text := c.argument(index)
+	if text == "null" {
+		return RawAddress(0)
+	}
+	name, plus, _ := strings.Cut(text, "+")
+	offset := uint64(0)
+	if plus != "" {
+		offset = c.number(plus)
+	}
+	switch found := c.objects[name].(type) {
+	case *Buffer[byte]:
+		return found.At(offset)
+	case *Memory:
+		return found.At(offset)
+	case Address:
+		return found.Add(offset)
+	}
+	c.Fatalf("%s: no such memory: %s", c.step.line, name)
+	return Address{}
+}
+
+func (c *vectorCase) raw(index int) Address { return RawAddress(c.address(index).Number()) }
+
+func (c *vectorCase) stream() *Stream {
+	if name, given := c.step.options["stream"]; given {
+		return object[*Stream](c, name)
+	}
+	return nil
+}
+
+func keep[T any](c *vectorCase, made T, err error) error {
+	if err == nil {
+		c.objects[c.step.result] = made
+	}
+	return err
+}
+
+// noteOf turns "not complete" into the note that the C interface gives.
+func noteOf(complete bool, err error) error {
+	if err == nil && !complete {
+		return NotReady
+	}
+	return err
+}
+
+func (c *vectorCase) bytes(index int, count int) []byte {
+	return unsafe.Slice((*byte)(pointerTo(c.raw(index).Number())), count)
+}
+
+// same compares those options of the step that are given.
+func (c *vectorCase) same(got map[string]uint64) {
+	for name, value := range got {
+		if _, given := c.step.options[name]; given && c.option(name) != value {
+			c.Errorf("%s: %s is %d", c.step.line, name, value)
+		}
+	}
+}
+
+func (c *vectorCase) run() error {
+	step := c.step
+	switch step.operation {
+	case "open":
+		options := Options{Backend: testBackend(c), PinBudget: c.option("pin_budget")}
+		if _, given := step.options["backend"]; given {
+			options.Backend = Backend(c.option("backend"))
+		}
+		instance, err := Open(options)
+		if err == nil {
+			c.opened = append(c.opened, instance)
+		}
+		return keep(c, instance, err)
+	case "close":
+		_, err := at[*Instance](c, 0).close(closeMode(c.option("mode")))
+		return err
+	case "device":
+		found, err := at[*Instance](c, 0).Device(int(c.number(c.argument(1))))
+		return keep(c, found, err)
+	case "create", "register":
+		options := MemoryOptions{
+			Kind: Kind(c.option("kind")), Size: c.option("size"), Alignment: c.option("alignment"),
+			Require: MemoryFlags(c.option("require")), Prefer: MemoryFlags(c.option("prefer")),
+			NUMANode: int32(c.number("0" + step.options["numa_node"])), Name: step.options["name"],
+		}
+		if step.operation == "register" {
+			options.Kind, options.Host = KindRegistered, c.address(1)
+		}
+		made, err := at[*Device](c, 0).NewMemory(options)
+		return keep(c, made, err)
+	case "buffer":
+		made, err := NewBuffer[byte](int(c.number(c.argument(0))))
+		return keep(c, made, err)
+	case "malloc":
+		made, err := at[*Device](c, 0).Malloc(Kind(c.option("kind")), c.option("size"))
+		return keep(c, made, err)
+	case "free":
+		return at[*Instance](c, 0).Free(c.raw(1))
+	case "register_pointer":
+		return at[*Device](c, 0).Register(c.raw(1), c.option("size"), MemoryFlags(c.option("require")))
+	case "unregister_pointer":
+		return at[*Instance](c, 0).Unregister(c.raw(1))
+	case "stream":
+		made, err := at[*Device](c, 0).NewStream(StreamOptions{Priority: int32(c.option("priority"))})
+		return keep(c, made, err)
+	case "event":
+		made, err := at[*Device](c, 0).NewEvent(EventOptions{Flags: EventFlags(c.option("flags"))})
+		return keep(c, made, err)
+	case "destroy":
+		return at[interface{ Close() error }](c, 0).Close()
+	case "record":
+		return at[*Event](c, 0).Record(at[*Stream](c, 1))
+	case "wait":
+		return at[*Stream](c, 0).WaitEvent(at[*Event](c, 1))
+	case "query":
+		return noteOf(at[interface{ Query() (bool, error) }](c, 0).Query())
+	case "synchronize":
+		if _, given := step.options["timeout"]; !given {
+			return at[interface{ Synchronize() error }](c, 0).Synchronize()
+		}
+		limited := at[interface {
+			SynchronizeFor(time.Duration) (bool, error)
+		}](c, 0)
+		return noteOf(limited.SynchronizeFor(time.Duration(c.option("timeout"))))
+	case "elapsed":
+		_, err := Elapsed(at[*Event](c, 0), at[*Event](c, 1))
+		return err
+	case "copy":
+		return at[*Instance](c, 0).CopyWith(c.stream(), c.address(1), c.address(2), c.option("size"),
+			CopyOptions{Direction(c.option("direction")), SourceOrder(c.option("source_order"))})
+	case "copy_2d":
+		rectangle := Rectangle{c.option("width"), c.option("height"), c.option("dpitch"), c.option("spitch")}
+		return at[*Instance](c, 0).Copy2D(c.stream(), c.address(1), c.address(2), rectangle, CopyOptions{})
+	case "fill":
+		return at[*Instance](c, 0).Fill(c.stream(), c.address(1), c.option("size"), uint32(c.option("value")),
+			uint32(c.option("width")))
+	case "fill_2d":
+		rectangle := Rectangle{Width: c.option("size_x"), Height: c.option("size_y"), DestinationPitch: c.option("pitch")}
+		return at[*Instance](c, 0).Fill2D(c.stream(), c.address(1), rectangle, uint32(c.option("value")),
+			uint32(c.option("width")))
+	case "write_value":
+		return at[*Stream](c, 0).WriteValue(c.address(1), c.option("value"), uint32(c.option("size")))
+	case "wait_value":
+		return at[*Stream](c, 0).WaitValue(c.address(1), c.option("value"), uint32(c.option("size")),
+			WaitValue(c.option("condition")))
+	case "set":
+		content, err := hex.DecodeString(c.argument(1))
+		copy(c.bytes(0, len(content)), content)
+		return err
+	case "expect":
+		content, err := hex.DecodeString(c.argument(1))
+		if got := c.bytes(0, len(content)); !bytes.Equal(got, content) {
+			return fmt.Errorf("the memory has %x", got)
+		}
+		return err
+	case "info":
+		info, err := at[*Memory](c, 0).Info()
+		c.same(map[string]uint64{"kind": uint64(info.Kind), "size": info.Size, "alignment": info.Alignment})
+		if name, given := step.options["name"]; given && name != info.Name {
+			c.Errorf("%s: the name is %q", step.line, info.Name)
+		}
+		if granted := c.option("granted"); uint64(info.GrantedFlags)&granted != granted {
+			c.Errorf("%s: granted are %#x", step.line, info.GrantedFlags)
+		}
+		return err
+	case "pointer":
+		address := c.raw(1)
+		info, err := at[*Instance](c, 0).Pointer(address)
+		c.same(map[string]uint64{"kind": uint64(info.Kind), "size": info.Size, "offset": address.Number() - info.Base})
+		return err
+	case "count":
+		stats, err := at[*Instance](c, 0).Stats()
+		c.same(map[string]uint64{"device": stats.Device.LiveCount, "pinned": stats.Pinned.LiveCount,
+			"registered": stats.Registered.LiveCount, "streams": stats.Streams, "events": stats.Events})
+		return err
+	case "capability":
+		_, err := at[*Device](c, 0).Capability(Capability(c.number(c.argument(1))))
+		return err
+	case "peer":
+		first, second := at[*Device](c, 0), at[*Device](c, 1)
+		switch c.argument(2) {
+		case "query":
+			_, err := first.CanAccessPeer(second)
+			return err
+		case "enable":
+			return first.EnablePeerAccess(second)
+		case "disable":
+			return first.DisablePeerAccess(second)
+		}
+	case "status_name":
+		if got := Status(int32(c.number(c.argument(0)))).Name(); got != c.argument(1) {
+			return fmt.Errorf("the name is %s", got)
+		}
+		return nil
+	}
+	c.Fatalf("no such operation: %s", step.line)
+	return nil
+}
+
+func (c *vectorCase) check(line string) {
+	c.step = parseStep(line)
+	err := c.run()
+	got := Success
+	var status Status
+	if errors.As(err, &status) {
+		got = status
+	} else if err != nil {
+		c.Fatalf("%s: %v", line, err)
+	}
+	if name := got.Name(); name != "GPUMEM_"+c.step.status && name != "GPUMEM_ERROR_"+c.step.status {
+		c.Fatalf("%s: got %s: %v", line, name, err)
+	}
+}
+
+// end closes what is still open.
+func (c *vectorCase) end() {
+	for _, instance := range c.opened {
+		if _, err := instance.CloseForce(); err != nil {
+			c.Errorf("closing by force: %v", err)
+		}
+	}
+	var buffers []*Buffer[byte]
+	for _, found := range c.objects {
+		if buffer, ok := found.(*Buffer[byte]); ok {
+			buffers = append(buffers, buffer)
+		} else if closer, ok := found.(interface{ Close() error }); ok && closer.Close() != nil {
+			c.Errorf("closing once more: %v", closer.Close())
+		}
+	}
+	for _, buffer := range buffers {
+		must(c, buffer.Close())
+	}
+}
+
+func TestVectors(t *testing.T) {
+	path := os.Getenv("GPUMEM_VECTORS")
+	if path == "" {
+		t.Skip("GPUMEM_VECTORS names no file")
+	}
+	content, err := os.ReadFile(path)
+	must(t, err)
+	cases := strings.Split("\n"+string(content), "\ncase ")[1:]
+	if len(cases) == 0 {
+		t.Fatal("the file has no case")
+	}
+	for _, text := range cases {
+		name, steps, _ := strings.Cut(text, "\n")
+		t.Run(strings.TrimSpace(name), func(t *testing.T) {
+			c := &vectorCase{T: t, objects: map[string]any{}}
+			defer c.end()
+			for _, line := range strings.Split(steps, "\n") {
+				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+					c.check(line)
+				}
+			}
+		})
+	}
+}
+
+func TestVectorNumbersReachTheirLimits(t *testing.T) {
+	c := &vectorCase{T: t}
+	if c.number("0xffffffffffffffff") != math.MaxUint64 || c.number("-5") != math.MaxUint64-4 {
+		t.Error("a number was read wrong")
+	}
+}
