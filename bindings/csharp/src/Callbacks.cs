@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Functions of the program that the library calls. What crosses the border is the address of one static function and a
+// number, so that nothing dangles when work is dropped; no exception crosses it.
+
+using System;
+using System.Collections.Concurrent;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using System.Threading;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>Tells ahead-of-time compilers (Unity's IL2CPP) that native code calls a method; they go by the name.</summary>
+  [AttributeUsage(AttributeTargets.Method)]
+  sealed class MonoPInvokeCallbackAttribute : Attribute
+  {
+    public MonoPInvokeCallbackAttribute(Type type) { Type = type; }
+
+    public Type Type { get; private set; }
+  }
+
+  /// <summary>
+  /// Makes a thread of the library or driver fit for managed code. Such a thread may block all signals, but Mono stops
+  /// every thread that has run managed code by a signal, for a collection and at the end of the process.
+  /// </summary>
+  static unsafe class NativeThread
+  {
+#if NET8_0_OR_GREATER
+    internal static void Prepare() { }
+#else
+    const int SIG_UNBLOCK = 1;
+
+    static readonly bool isMono = Type.GetType("Mono.Runtime") != null;
+    [ThreadStatic] static bool prepared;
+
+    internal static void Prepare()
+    {
+      if (isMono && !prepared) Unblock();
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static void Unblock()
+    {
+      prepared = true;
+      // A sigset_t has 1024 bits, the first for signal 1: SIGXCPU, SIGPWR and the realtime signals.
+      ulong* set = stackalloc ulong[16];
+      for (int i = 0; i < 16; ++i) set[i] = 0;
+      set[0] = (1ul << 23) | (1ul << 29) | (~0ul << 33);
+      pthread_sigmask(SIG_UNBLOCK, set, null);
+    }
+
+    [DllImport("libc", CallingConvention = CallingConvention.Cdecl)]
+    static extern int pthread_sigmask(int how, ulong* set, ulong* former);
+#endif
+  }
+
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate void LogCallback(IntPtr userData, int level, IntPtr message);
+
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate void HostCallback(IntPtr userData);
+
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate void KernelCallback(IntPtr kernel, IntPtr userData);
+
+  /// <summary>Where the library's messages go: nowhere, until a function is set. For the whole process.</summary>
+  public static unsafe class GpuMemLog
+  {
+    static readonly LogCallback callback = Deliver;
+    static readonly IntPtr callbackPointer = Marshal.GetFunctionPointerForDelegate(callback);
+    static readonly object gate = new object();
+    static volatile Action<LogLevel, string> receiver;
+    static volatile int level;
+    static bool atExit;
+
+    /// <summary>
+    /// Sets the function that receives messages; null for none. It may be called from any thread, also from the
+    /// finalizer's, and must not call gpumem. What it throws is counted and dropped.
+    /// </summary>
+    public static void SetFunction(Action<LogLevel, string> function, LogLevel maxLevel)
+    {
+      GpuMemLibrary.Load();
+      lock (gate)
+      {
+        if (!atExit)
+        {
+          // Threads of the library must not come into a runtime that ends, or an editor's that starts anew.
+          AppDomain.CurrentDomain.ProcessExit += Silence;
+          AppDomain.CurrentDomain.DomainUnload += Silence;
+          atExit = true;
+        }
+        Install(function != null ? callbackPointer : IntPtr.Zero, (int)maxLevel);
+        level = (int)maxLevel;
+        receiver = function;
+      }
+    }
+
+    static void Silence(object sender, EventArgs arguments)
+    {
+      receiver = null;
+      InstallQuietly();
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void Install(IntPtr function, int maxLevel)
+    {
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_log_set_function(function, IntPtr.Zero, maxLevel, error), error);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void InstallQuietly()
+    {
+      Native.gpumem_log_set_function(IntPtr.Zero, IntPtr.Zero, Constants.GPUMEM_LOG_ERROR, null);
+    }
+
+    /// <summary>A message of the binding itself.</summary>
+    internal static void Write(LogLevel importance, string message)
+    {
+      Action<LogLevel, string> target = receiver;
+      if (target == null || (int)importance > level) return;
+      try
+      {
+        target(importance, "gpumem for .NET: " + message);
+      }
+      catch (Exception)
+      {
+        // Nobody is left to tell.
+      }
+    }
+
+    [MonoPInvokeCallback(typeof(LogCallback))]
+    static void Deliver(IntPtr userData, int importance, IntPtr message)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        Action<LogLevel, string> target = receiver;
+        if (target != null) target((LogLevel)importance, Text.Read(message));
+      }
+      catch (Exception)
+      {
+        GpuMemDiagnostics.LogFailed();
+      }
+    }
+  }
+
+  /// <summary>Work in a stream that calls a function of the program once, or never if the device is lost.</summary>
+  sealed class Callback : IKept
+  {
+    static readonly HostCallback hostFunction = RunHost;
+    static readonly KernelCallback kernelFunction = RunKernel;
+    internal static readonly IntPtr HostPointer = Marshal.GetFunctionPointerForDelegate(hostFunction);
+    internal static readonly IntPtr KernelPointer = Marshal.GetFunctionPointerForDelegate(kernelFunction);
+
+    static readonly ConcurrentDictionary<long, Delegate> waiting = new ConcurrentDictionary<long, Delegate>();
+    static long numbers;
+
+    readonly long number;
+
+    internal Callback(Delegate function)
+    {
+      number = Interlocked.Increment(ref numbers);
+      waiting[number] = function;
+    }
+
+    /// <summary>What the library hands to the function.</summary>
+    internal IntPtr UserData { get { return (IntPtr)number; } }
+
+    /// <summary>Functions that have not run yet.</summary>
+    internal static int Waiting { get { return waiting.Count; } }
+
+    public void LetGo()
+    {
+      Delegate dropped;
+      waiting.TryRemove(number, out dropped);
+    }
+
+    [MonoPInvokeCallback(typeof(HostCallback))]
+    static void RunHost(IntPtr userData)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        Delegate function;
+        if (waiting.TryRemove((long)userData, out function)) ((Action)function)();
+      }
+      catch (Exception problem)
+      {
+        GpuMemDiagnostics.CallbackFailed("a host function", problem);
+      }
+    }
+
+    [MonoPInvokeCallback(typeof(KernelCallback))]
+    static void RunKernel(IntPtr kernel, IntPtr userData)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        Delegate function;
+        if (waiting.TryRemove((long)userData, out function)) ((Action<HostKernel>)function)(new HostKernel(kernel));
+      }
+      catch (Exception problem)
+      {
+        GpuMemDiagnostics.CallbackFailed("a kernel", problem);
+      }
+    }
+  }
+}

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Loads a library by its path, and makes the runtime use that one for the functions in Native.
+
+using System;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+
+namespace GpuMem
+{
+#if NET8_0_OR_GREATER
+  static class DynamicLibrary
+  {
+    static IntPtr bound;
+
+    internal static IntPtr Open(string file)
+    {
+      try
+      {
+        return NativeLibrary.Load(file);
+      }
+      catch (Exception problem) when (problem is DllNotFoundException || problem is BadImageFormatException)
+      {
+        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + problem.Message, problem);
+      }
+    }
+
+    internal static IntPtr Symbol(IntPtr library, string name)
+    {
+      return NativeLibrary.TryGetExport(library, name, out IntPtr address) ? address : IntPtr.Zero;
+    }
+
+    internal static void Bind(IntPtr library, string file)
+    {
+      bound = library;
+      try
+      {
+        NativeLibrary.SetDllImportResolver(typeof(DynamicLibrary).Assembly, (name, assembly, search) =>
+            name == GpuMemLibrary.FileName ? bound : IntPtr.Zero);
+      }
+      catch (InvalidOperationException)
+      {
+        // The program has set a resolver of its own; the check after this one tells whether it finds the same file.
+      }
+    }
+  }
+#else
+  static class DynamicLibrary
+  {
+    const int RTLD_NOW = 2;
+
+    internal static IntPtr Open(string file)
+    {
+      // Once before, because the runtime asks the linker itself to find this function, and then the text is gone.
+      Linker.Problem();
+      IntPtr library = Linker.Open(file, RTLD_NOW);
+      if (library == IntPtr.Zero)
+      {
+        throw new GpuMemLibraryException("the native library of gpumem cannot be loaded: " + Linker.Problem());
+      }
+      return library;
+    }
+
+    internal static IntPtr Symbol(IntPtr library, string name) { return Linker.Symbol(library, name); }
+
+    // Mono looks in the folder of the assembly before it asks the system, unless its map says otherwise. Other runtimes
+    // ask the system, which answers with the library of that name that is loaded already.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    internal static void Bind(IntPtr library, string file)
+    {
+      try
+      {
+        mono_dllmap_insert(IntPtr.Zero, GpuMemLibrary.FileName, null, file, null);
+      }
+      catch (EntryPointNotFoundException)
+      {
+      }
+      catch (DllNotFoundException)
+      {
+      }
+    }
+
+    [DllImport("__Internal", CallingConvention = CallingConvention.Cdecl, CharSet = CharSet.Ansi)]
+    static extern void mono_dllmap_insert(
+        IntPtr assembly, string library, string function, string targetLibrary, string targetFunction);
+
+    // dlopen lives in libdl, and since glibc 2.34 and in other C libraries in libc itself.
+    static class Linker
+    {
+      [DllImport("libdl.so.2", EntryPoint = "dlopen", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlopen_libdl(string file, int mode);
+
+      [DllImport("libdl.so.2", EntryPoint = "dlsym", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlsym_libdl(IntPtr library, string name);
+
+      [DllImport("libdl.so.2", EntryPoint = "dlerror", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlerror_libdl();
+
+      [DllImport("libc", EntryPoint = "dlopen", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlopen_libc(string file, int mode);
+
+      [DllImport("libc", EntryPoint = "dlsym", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlsym_libc(IntPtr library, string name);
+
+      [DllImport("libc", EntryPoint = "dlerror", CallingConvention = CallingConvention.Cdecl)]
+      static extern IntPtr dlerror_libc();
+
+      static bool inLibc;
+
+      internal static IntPtr Open(string file, int mode)
+      {
+        return inLibc ? OpenLibc(file, mode) : OpenLibdl(file, mode);
+      }
+
+      internal static IntPtr Symbol(IntPtr library, string name)
+      {
+        return inLibc ? SymbolLibc(library, name) : SymbolLibdl(library, name);
+      }
+
+      internal static string Problem()
+      {
+        if (inLibc) return Text.Read(ProblemLibc());
+        try
+        {
+          return Text.Read(ProblemLibdl());
+        }
+        catch (DllNotFoundException)
+        {
+          inLibc = true;
+          return Text.Read(ProblemLibc());
+        }
+      }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr OpenLibdl(string file, int mode) { return dlopen_libdl(file, mode); }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr OpenLibc(string file, int mode) { return dlopen_libc(file, mode); }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr SymbolLibdl(IntPtr library, string name) { return dlsym_libdl(library, name); }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr SymbolLibc(IntPtr library, string name) { return dlsym_libc(library, name); }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr ProblemLibdl() { return dlerror_libdl(); }
+
+      [MethodImpl(MethodImplOptions.NoInlining)]
+      static IntPtr ProblemLibc() { return dlerror_libc(); }
+    }
+  }
+#endif
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Elements of any unmanaged type at an address. The only code that is different for Mono's own compiler, which knows no
+// pointers to type parameters: it is defined GPUMEM_MCS for that one, and its way is slow for single elements.
+
+using System;
+using System.Reflection;
+using System.Runtime.InteropServices;
+
+namespace GpuMem
+{
+  static unsafe class Elements<T>
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+#if GPUMEM_MCS
+    static readonly bool isUnmanaged = !HasReferences(typeof(T));
+    static readonly int size = isUnmanaged ? Measure() : 0;
+
+    internal static int Size
+    {
+      get
+      {
+        if (!isUnmanaged) throw new ArgumentException(typeof(T) + " has references, which mean nothing in memory of devices");
+        return size;
+      }
+    }
+
+    static bool HasReferences(Type type)
+    {
+      if (type.IsPrimitive || type.IsEnum || type.IsPointer) return false;
+      if (!type.IsValueType) return true;
+      const BindingFlags All = BindingFlags.Instance | BindingFlags.Public | BindingFlags.NonPublic;
+      return Array.Exists(type.GetFields(All), field => HasReferences(field.FieldType));
+    }
+
+    static int Measure()
+    {
+      var two = new T[2];
+      GCHandle handle = GCHandle.Alloc(two, GCHandleType.Pinned);
+      try
+      {
+        return (int)((long)Marshal.UnsafeAddrOfPinnedArrayElement(two, 1) - (long)handle.AddrOfPinnedObject());
+      }
+      finally
+      {
+        handle.Free();
+      }
+    }
+
+    internal static T Get(IntPtr first, long index)
+    {
+      var one = new T[1];
+      Read(first, index, one, 0, 1);
+      return one[0];
+    }
+
+    internal static void Set(IntPtr first, long index, T value) { Write(first, index, new[] { value }, 0, 1); }
+
+    internal static void Read(IntPtr first, long index, T[] array, int start, int count)
+    {
+      GCHandle handle = GCHandle.Alloc(array, GCHandleType.Pinned);
+      try
+      {
+        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, false);
+      }
+      finally
+      {
+        handle.Free();
+      }
+    }
+
+    internal static void Write(IntPtr first, long index, T[] array, int start, int count)
+    {
+      GCHandle handle = GCHandle.Alloc(array, GCHandleType.Pinned);
+      try
+      {
+        Copy(first, index, (byte*)handle.AddrOfPinnedObject(), start, count, true);
+      }
+      finally
+      {
+        handle.Free();
+      }
+    }
+#else
+    internal static int Size { get { return sizeof(T); } }
+
+    internal static T Get(IntPtr first, long index) { return ((T*)first)[index]; }
+
+    internal static void Set(IntPtr first, long index, T value) { ((T*)first)[index] = value; }
+
+    internal static void Read(IntPtr first, long index, T[] array, int start, int count)
+    {
+      fixed (T* elements = array) Copy(first, index, (byte*)elements, start, count, false);
+    }
+
+    internal static void Write(IntPtr first, long index, T[] array, int start, int count)
+    {
+      fixed (T* elements = array) Copy(first, index, (byte*)elements, start, count, true);
+    }
+#endif
+
+    static void Copy(IntPtr first, long index, byte* elements, int start, int count, bool toMemory)
+    {
+      if (count == 0) return;
+      byte* memory = (byte*)first + index * Size;
+      byte* array = elements + (long)start * Size;
+      long bytes = (long)count * Size;
+      Buffer.MemoryCopy(toMemory ? array : memory, toMemory ? memory : array, bytes, bytes);
+    }
+  }
+
+  /// <summary>An array that stays where it is for the time of a call.</summary>
+  struct PinnedArray<T> : IDisposable
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    GCHandle handle;
+
+    internal PinnedArray(T[] array)
+    {
+      if (array == null) throw new ArgumentNullException(nameof(array));
+      Size = (ulong)array.LongLength * (ulong)Elements<T>.Size;
+      handle = GCHandle.Alloc(array, GCHandleType.Pinned);
+    }
+
+    internal ulong Size;
+
+    internal GpuRange Range { get { return new GpuRange(handle.AddrOfPinnedObject(), Size); } }
+
+    public void Dispose() { handle.Free(); }
+  }
+}

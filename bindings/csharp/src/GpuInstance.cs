@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// An opened backend with its devices and everything that was made through it.
+
+using System;
+using System.Collections.Generic;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// An opened backend. Dispose closes it as soon as nothing that was made through it lives, so the order of Dispose does
+  /// not matter; <see cref="Close"/> closes at once, or says what lives.
+  /// </summary>
+  public sealed unsafe class GpuInstance : IDisposable
+  {
+    readonly InstanceHandle handle;
+    readonly bool ofProcess;
+
+    GpuInstance(InstanceHandle handle, bool ofProcess)
+    {
+      this.handle = handle;
+      this.ofProcess = ofProcess;
+    }
+
+    /// <summary>
+    /// The one instance of the process for people and plug-ins that want one without asking, configured by the
+    /// environment. It belongs to the process: Dispose does nothing to it.
+    /// </summary>
+    public static GpuInstance Default
+    {
+      get
+      {
+        GpuMemLibrary.Load();
+        return OpenDefault();
+      }
+    }
+
+    /// <summary>Finds out whether a backend can be opened here, without opening it.</summary>
+    /// <exception cref="GpuMemException">It cannot; the message says why.</exception>
+    public static ProbeInfo Probe(Backend backend)
+    {
+      GpuMemLibrary.Load();
+      return ProbeNative((int)backend);
+    }
+
+    /// <summary>Opens a backend with the library's defaults.</summary>
+    public static GpuInstance Open(Backend backend) { return Open(new InstanceOptions { Backend = backend }); }
+
+    /// <summary>Opens a backend.</summary>
+    public static GpuInstance Open(InstanceOptions options)
+    {
+      if (options == null) throw new ArgumentNullException(nameof(options));
+      GpuMemLibrary.Load();
+      Leftovers.Sweep();
+      using (var name = new CText(options.Name))
+      using (var peers = new CText(options.Host?.Peers))
+      using (var masked = new CText(options.Host?.Masked))
+      {
+        return OpenNative(options, name.Pointer, peers.Pointer, masked.Pointer);
+      }
+    }
+
+    /// <summary>What is known about the instance.</summary>
+    public InstanceInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+
+    /// <summary>Counts of what lives.</summary>
+    public InstanceStats Stats { [MethodImpl(GpuMemLibrary.Bound)] get { return GetStats(); } }
+
+    /// <summary>The devices.</summary>
+    public IReadOnlyList<GpuDevice> Devices
+    {
+      get
+      {
+        var list = new List<GpuDevice>();
+        for (int ordinal = 0, count = Info.DeviceCount; ordinal < count; ++ordinal) list.Add(GetDevice(ordinal));
+        return list;
+      }
+    }
+
+    /// <summary>Whether the instance was closed or disposed.</summary>
+    public bool IsClosed { get { return handle.IsDisposed; } }
+
+    internal InstanceHandle Handle { get { return handle; } }
+
+    /// <summary>A device by its number.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public GpuDevice GetDevice(int ordinal)
+    {
+      IntPtr device;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_device_get(handle.Value, (uint)ordinal, &device, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new GpuDevice(this, device, ordinal);
+    }
+
+    /// <summary>
+    /// Closes at once. <see cref="CloseMode.Check"/> refuses while something lives, and the message lists it;
+    /// <see cref="CloseMode.Force"/> waits for the streams and destroys it.
+    /// </summary>
+    /// <returns>How many objects were destroyed.</returns>
+    /// <exception cref="InvalidOperationException">Views of its memory live; a program could still use them.</exception>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public ulong Close(CloseMode mode)
+    {
+      Leftovers.Sweep();
+      if (handle.Views != 0)
+      {
+        throw new InvalidOperationException("the instance cannot be closed: " + handle.Views +
+                                            " views of its memory live; dispose them first");
+      }
+      ulong destroyed = 0;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      handle.Forget();
+      return destroyed;
+    }
+
+    /// <summary>Closes the instance once nothing lives in it. It can be called again, and from any thread.</summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      if (!ofProcess) handle.Dispose();
+    }
+
+    /// <summary>Sets the peaks of the counts to what lives now.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void ResetPeaks()
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_stats_reset_peaks(handle.Value, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>A list of all that lives: a line for each object.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public string Report()
+    {
+      gpumem_error* error = Error.Detail;
+      ulong capacity = 0;
+      while (true)
+      {
+        ulong required = 0;
+        IntPtr buffer = capacity == 0 ? IntPtr.Zero : Marshal.AllocHGlobal((IntPtr)(long)capacity);
+        try
+        {
+          int status = Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
+          Error.Check(status, error, handle, nameof(GpuInstance));
+          // Another thread may have made something between the two calls.
+          if (required <= capacity) return Text.Read(buffer);
+        }
+        finally
+        {
+          if (buffer != IntPtr.Zero) Marshal.FreeHGlobal(buffer);
+        }
+        capacity = required;
+      }
+    }
+
+    /// <summary>What is this pointer? For any address, of gpumem or not.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public PointerInfo GetPointerInfo(IntPtr pointer)
+    {
+      gpumem_pointer_info info = default(gpumem_pointer_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_pointer_info);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_pointer_get_info(handle.Value, pointer, &info, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new PointerInfo(&info);
+    }
+
+    /// <summary>Frees what <see cref="GpuDevice.Allocate(MemoryKind, ulong)"/> returned as a pointer.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Free(IntPtr pointer)
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_free(handle.Value, pointer, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>Undoes <see cref="GpuDevice.RegisterPointer"/>.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void UnregisterPointer(IntPtr pointer)
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_unregister(handle.Value, pointer, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>Copies bytes and returns when that is done. The two ranges have the same size.</summary>
+    public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy(Usable(), null, destination, source, options);
+    }
+
+    /// <summary>Copies a rectangle of bytes and returns when that is done.</summary>
+    public void Copy2D(GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch, ulong width,
+                       ulong height, CopyOptions options = default(CopyOptions))
+    {
+      Transfer.Copy2D(Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
+    }
+
+    /// <summary>Fills memory with a repeated number of 1, 2 or 4 bytes and returns when that is done.</summary>
+    public void Fill(GpuRange destination, uint value, int valueSize = 1)
+    {
+      Transfer.Fill(Usable(), null, destination, value, valueSize);
+    }
+
+    /// <summary>Fills a rectangle of memory and returns when that is done.</summary>
+    public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
+    {
+      Transfer.Fill2D(Usable(), null, destination, pitch, width, height, value, valueSize);
+    }
+
+    InstanceHandle Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuInstance));
+      return handle;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static GpuInstance OpenDefault()
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_instance_default(&value, error), error);
+      var handle = new InstanceHandle(false);
+      handle.Adopt(value);
+      return new GpuInstance(handle, true);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static ProbeInfo ProbeNative(int backend)
+    {
+      gpumem_probe_info info = default(gpumem_probe_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_probe_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_instance_probe(backend, &info, error), error);
+      return new ProbeInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static GpuInstance OpenNative(InstanceOptions options, IntPtr name, IntPtr peers, IntPtr masked)
+    {
+      gpumem_instance_desc desc = default(gpumem_instance_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc);
+      desc.backend = (int)options.Backend;
+      desc.name = name;
+      desc.pin_budget = options.PinBudget;
+      gpumem_host_options host = default(gpumem_host_options);
+      if (options.Host != null)
+      {
+        host = Describe(options.Host, peers, masked);
+        desc.host = &host;
+      }
+      var handle = new InstanceHandle(true);
+      fixed (IntPtr* contexts = options.CudaContexts)
+      {
+        desc.cuda_contexts = contexts;
+        desc.cuda_context_count = options.CudaContexts == null ? 0 : (ulong)options.CudaContexts.Length;
+        IntPtr value;
+        gpumem_error* error = Error.Detail;
+        Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
+        handle.Adopt(value);
+      }
+      return new GpuInstance(handle, false);
+    }
+
+    static gpumem_host_options Describe(HostOptions options, IntPtr peers, IntPtr masked)
+    {
+      gpumem_host_options host = default(gpumem_host_options);
+      host.struct_size = (UIntPtr)(uint)sizeof(gpumem_host_options);
+      host.device_count = (uint)options.DeviceCount;
+      host.strict = (int)options.Strict;
+      host.device_bytes = options.DeviceBytes;
+      host.granularity = options.Granularity;
+      host.pageable = (int)options.Pageable;
+      host.same_pointer = (int)options.SamePointer;
+      host.lock_mode = (int)options.LockMode;
+      host.numa_nodes = (uint)options.NumaNodes;
+      host.register_count_max = options.RegisterCountMax;
+      host.lock_piece = options.LockPiece;
+      host.quarantine = (uint)options.Quarantine;
+      host.fill = (int)options.Fill;
+      host.peers = peers;
+      host.masked = masked;
+      return host;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    InstanceInfo GetInfo()
+    {
+      gpumem_instance_info info = default(gpumem_instance_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_info);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_instance_get_info(handle.Value, &info, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new InstanceInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    InstanceStats GetStats()
+    {
+      gpumem_stats stats = default(gpumem_stats);
+      stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_stats);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_stats_get(handle.Value, &stats, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new InstanceStats(&stats);
+    }
+  }
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// One allocation or registration of any kind.
+
+using System;
+using System.IO;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// An allocation or registration. Dispose gives it back as soon as no view of it lives and no copy in a stream that
+  /// was started through the binding can still use it. It never fails, and does not wait for that; a driver may wait for
+  /// its device while it frees memory.
+  /// </summary>
+  public sealed unsafe class GpuMemory : IDisposable
+  {
+    readonly AllocationHandle handle;
+
+    GpuMemory(GpuDevice device, AllocationHandle handle, MemoryInfo info)
+    {
+      Device = device;
+      Info = info;
+      this.handle = handle;
+    }
+
+    /// <summary>Device given at creation.</summary>
+    public GpuDevice Device { get; private set; }
+
+    /// <summary>What was granted. It never changes.</summary>
+    public MemoryInfo Info { get; private set; }
+
+    /// <summary>What it is.</summary>
+    public MemoryKind Kind { get { return Info.Kind; } }
+
+    /// <summary>Number of bytes.</summary>
+    public ulong Size { get { return Info.Size; } }
+
+    /// <summary>What the memory really has.</summary>
+    public MemoryFlags GrantedFlags { get { return Info.GrantedFlags; } }
+
+    /// <summary>Address for the CPU; zero for device memory. It is good until the memory is given back.</summary>
+    public IntPtr HostPointer { get { return Checked().HostPointer; } }
+
+    /// <summary>Address for devices; zero if the memory has none.</summary>
+    public IntPtr DevicePointer { get { return Checked().DevicePointer; } }
+
+    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    public GpuRange Range
+    {
+      get
+      {
+        MemoryInfo info = Checked();
+        return new GpuRange(handle, info.HostPointer != IntPtr.Zero ? info.HostPointer : info.DevicePointer, info.Size);
+      }
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal AllocationHandle Handle { get { return handle; } }
+
+    /// <summary>A part of it, as an operand of a copy or fill.</summary>
+    public GpuRange Slice(ulong offset, ulong size) { return Range.Slice(offset, size); }
+
+    /// <summary>Copies an array to its start and returns when that is done.</summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
+    }
+
+    /// <summary>Copies from its start to an array and returns when that is done.</summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
+    }
+
+    /// <summary>
+    /// Its bytes as a stream, for memory that the CPU can touch. The memory is not given back before the view is disposed.
+    /// </summary>
+    public Stream OpenView(FileAccess access = FileAccess.ReadWrite)
+    {
+      if (Checked().HostPointer == IntPtr.Zero) throw new InvalidOperationException("the CPU cannot touch this memory");
+      return new MemoryView(new Use(handle), Info.HostPointer, (long)Info.Size, access);
+    }
+
+    /// <summary>Asks the library once more what is known; also after the device is lost.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public MemoryInfo QueryInfo()
+    {
+      MemoryInfo info = GetInfo(handle.Value, handle);
+      GC.KeepAlive(this);
+      return info;
+    }
+
+    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    void CopyNow(GpuRange destination, GpuRange source)
+    {
+      Transfer.Copy(Device.Instance.Handle, null, destination, source, default(CopyOptions));
+    }
+
+    MemoryInfo Checked()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuMemory));
+      return Info;
+    }
+
+    /// <summary>Takes over <paramref name="array"/>, also when it fails.</summary>
+    internal static GpuMemory Create(
+        GpuDevice device, MemoryKind kind, ulong size, IntPtr pointer, MemoryOptions options, GCHandle array)
+    {
+      AllocationHandle handle = null;
+      bool done = false;
+      try
+      {
+        Leftovers.Sweep();
+        handle = new AllocationHandle(device.Instance.Handle);
+        using (var name = new CText(options.Name)) CreateNative(device, handle, kind, size, pointer, options, name.Pointer);
+        handle.Keep(array);
+        done = true;
+      }
+      finally
+      {
+        if (!done)
+        {
+          if (handle != null) handle.Abandon();
+          if (array.IsAllocated) array.Free();
+        }
+      }
+      try
+      {
+        return new GpuMemory(device, handle, GetInfo(handle.Value, handle));
+      }
+      catch
+      {
+        handle.Dispose();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void CreateNative(
+        GpuDevice device, AllocationHandle handle, MemoryKind kind, ulong size, IntPtr pointer, MemoryOptions options,
+        IntPtr name)
+    {
+      gpumem_memory_desc desc = default(gpumem_memory_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_desc);
+      desc.kind = (int)kind;
+      desc.numa_node = options.NumaNode;
+      desc.size = size;
+      desc.alignment = options.Alignment;
+      desc.require = (ulong)options.Require;
+      desc.prefer = (ulong)options.Prefer;
+      desc.host_pointer = pointer;
+      desc.name = name;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                  nameof(GpuInstance));
+      handle.Adopt(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static MemoryInfo GetInfo(IntPtr value, GpuHandle handle)
+    {
+      gpumem_memory_info info = default(gpumem_memory_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_memory_get_info(value, &info, error), error, handle, nameof(GpuMemory));
+      return new MemoryInfo(&info);
+    }
+  }
+
+  /// <summary>A stream over memory that keeps it.</summary>
+  sealed unsafe class MemoryView : UnmanagedMemoryStream
+  {
+    readonly Use use;
+
+    internal MemoryView(Use use, IntPtr pointer, long size, FileAccess access)
+        : base((byte*)pointer, size, size, access)
+    {
+      this.use = use;
+    }
+
+    protected override void Dispose(bool disposing)
+    {
+      // Before the memory goes, the stream must refuse to touch it.
+      base.Dispose(disposing);
+      if (disposing) use.Dispose();
+    }
+  }
+}

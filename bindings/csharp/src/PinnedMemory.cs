@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Page-locked host memory as elements of a type.
+
+using System;
+using System.IO;
+#if NET8_0_OR_GREATER
+using System.Buffers;
+#endif
+
+namespace GpuMem
+{
+  /// <summary>
+  /// Page-locked host memory, seen as elements of a type. With .NET 8 it gives out <c>Span</c> and <c>Memory</c>; a span
+  /// must not be used after Dispose, whereas what is pinned, a view and a copy in a stream keep the memory. Write-combined
+  /// memory is slow to read, so only write to it.
+  /// </summary>
+#if NET8_0_OR_GREATER
+  public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IDisposable
+#else
+  public sealed unsafe class PinnedMemory<T> : IDisposable
+#endif
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    readonly IntPtr first;
+
+    internal PinnedMemory(GpuMemory allocation, long length)
+    {
+      Allocation = allocation;
+      Length = length;
+      first = allocation.Info.HostPointer;
+    }
+
+    /// <summary>The memory without its type: what was granted, pointers, and the operand of copies.</summary>
+    public GpuMemory Allocation { get; private set; }
+
+    /// <summary>Number of elements.</summary>
+    public long Length { get; private set; }
+
+    /// <summary>Number of bytes.</summary>
+    public ulong Size { get { return Allocation.Size; } }
+
+    /// <summary>Address for the CPU.</summary>
+    public IntPtr HostPointer { get { return Allocation.HostPointer; } }
+
+    /// <summary>Address for devices.</summary>
+    public IntPtr DevicePointer { get { return Allocation.DevicePointer; } }
+
+    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    public GpuRange Range { get { return Allocation.Range; } }
+
+    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    public static implicit operator GpuRange(PinnedMemory<T> memory)
+    {
+      if (memory == null) throw new ArgumentNullException(nameof(memory));
+      return memory.Range;
+    }
+
+    /// <summary>Elements as an operand of a copy or fill.</summary>
+    public GpuRange Slice(long start, long length)
+    {
+      RequireInside(start, length);
+      return Allocation.Slice((ulong)start * (ulong)Elements<T>.Size, (ulong)length * (ulong)Elements<T>.Size);
+    }
+
+    /// <summary>
+    /// One element. Each access checks the bounds and keeps the memory; for a loop take a span, or <see cref="HostPointer"/>.
+    /// </summary>
+    public T this[long index]
+    {
+      get
+      {
+        if ((ulong)index >= (ulong)Length) throw new ArgumentOutOfRangeException(nameof(index));
+        Allocation.Handle.Hold();
+        T value = Elements<T>.Get(first, index);
+        Allocation.Handle.DangerousRelease();
+        return value;
+      }
+      set
+      {
+        if ((ulong)index >= (ulong)Length) throw new ArgumentOutOfRangeException(nameof(index));
+        Allocation.Handle.Hold();
+        Elements<T>.Set(first, index, value);
+        Allocation.Handle.DangerousRelease();
+      }
+    }
+
+    /// <summary>Copies elements from an array, by the CPU.</summary>
+    public void CopyFrom(T[] source, int sourceStart, long start, int count)
+    {
+      RequireInside(source, sourceStart, count, nameof(source));
+      RequireInside(start, count);
+      using (new Use(Allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
+    }
+
+    /// <summary>Copies an array to the start, by the CPU.</summary>
+    public void CopyFrom(T[] source)
+    {
+      if (source == null) throw new ArgumentNullException(nameof(source));
+      CopyFrom(source, 0, 0, source.Length);
+    }
+
+    /// <summary>Copies elements to an array, by the CPU.</summary>
+    public void CopyTo(long start, T[] destination, int destinationStart, int count)
+    {
+      RequireInside(destination, destinationStart, count, nameof(destination));
+      RequireInside(start, count);
+      using (new Use(Allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
+    }
+
+    /// <summary>Copies from the start to an array, by the CPU.</summary>
+    public void CopyTo(T[] destination)
+    {
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      CopyTo(0, destination, 0, destination.Length);
+    }
+
+    /// <summary>All elements as a new array.</summary>
+    public T[] ToArray()
+    {
+      var array = new T[checked((int)Length)];
+      CopyTo(array);
+      return array;
+    }
+
+    /// <summary>The bytes as a stream. The memory is not given back before the view is disposed.</summary>
+    public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
+
+#if NET8_0_OR_GREATER
+    /// <summary>All elements. Longer memory than a span can hold needs <see cref="GetSpan(long, int)"/>.</summary>
+    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
+    public override Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+
+    /// <summary>Some elements.</summary>
+    public Span<T> GetSpan(long start, int length)
+    {
+      if (Allocation.IsDisposed) throw new ObjectDisposedException(nameof(PinnedMemory<T>));
+      RequireInside(start, length);
+      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
+    }
+
+    /// <summary>Keeps the memory until <see cref="Unpin"/>.</summary>
+    public override MemoryHandle Pin(int elementIndex = 0)
+    {
+      if ((ulong)elementIndex > (ulong)Length) throw new ArgumentOutOfRangeException(nameof(elementIndex));
+      Allocation.Handle.Hold();
+      Allocation.Handle.Instance.CountView(1);
+      return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default, this);
+    }
+
+    /// <summary>Undoes one <see cref="Pin"/>.</summary>
+    public override void Unpin()
+    {
+      Allocation.Handle.Instance.CountView(-1);
+      Allocation.Handle.DangerousRelease();
+    }
+
+    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    protected override void Dispose(bool disposing)
+    {
+      // There is no finalizer here: the handle has one.
+      if (disposing) Allocation.Dispose();
+    }
+
+    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    public void Dispose() { Dispose(true); }
+#else
+    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    public void Dispose() { Allocation.Dispose(); }
+#endif
+
+    void RequireInside(long start, long count)
+    {
+      if (start < 0 || start > Length) throw new ArgumentOutOfRangeException(nameof(start));
+      if (count < 0 || count > Length - start) throw new ArgumentOutOfRangeException(nameof(count));
+    }
+
+    static void RequireInside(T[] array, int start, int count, string name)
+    {
+      if (array == null) throw new ArgumentNullException(name);
+      if (start < 0 || count < 0 || start > array.Length - count) throw new ArgumentOutOfRangeException(name);
+    }
+  }
+}

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What is known about a status without a driver or an instance.
+
+using System;
+using System.Collections.Generic;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>Name, cause and remedy of a status.</summary>
+  public sealed unsafe class StatusInfo
+  {
+    StatusInfo(gpumem_status_info* info)
+    {
+      Status = (Status)info->status;
+      Name = Text.Read(info->name);
+      Cause = Text.Read(info->cause);
+      Remedy = Text.Read(info->remedy);
+    }
+
+    /// <summary>The status.</summary>
+    public Status Status { get; private set; }
+
+    /// <summary>Name of its constant, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>When it is returned.</summary>
+    public string Cause { get; private set; }
+
+    /// <summary>What to do about it.</summary>
+    public string Remedy { get; private set; }
+
+    /// <summary>Name of a status; <c>GPUMEM_ERROR_?</c> for a number that is none.</summary>
+    public static string NameOf(Status status)
+    {
+      GpuMemLibrary.Load();
+      return NativeName((int)status);
+    }
+
+    /// <summary>All that is known about a status.</summary>
+    public static StatusInfo Of(Status status)
+    {
+      GpuMemLibrary.Load();
+      return NativeInfo((int)status);
+    }
+
+    /// <summary>All statuses of the library in use.</summary>
+    public static IReadOnlyList<Status> All()
+    {
+      GpuMemLibrary.Load();
+      var list = new List<Status>();
+      int status;
+      for (uint index = 0; NativeEnumerate(index, out status); ++index) list.Add((Status)status);
+      return list;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static string NativeName(int status) { return Text.Read(Native.gpumem_status_name(status)); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static StatusInfo NativeInfo(int status)
+    {
+      gpumem_status_info info = default(gpumem_status_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_status_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_status_get_info(status, &info, error), error);
+      return new StatusInfo(&info);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static bool NativeEnumerate(uint index, out int status)
+    {
+      int found = 0;
+      gpumem_error* error = Error.Detail;
+      int result = Native.gpumem_status_enumerate(index, &found, error);
+      status = found;
+      if (result == Constants.GPUMEM_ERROR_NOT_FOUND) return false;
+      Error.Check(result, error);
+      return true;
+    }
+  }
+}

@@ -1,0 +1,903 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// How objects behave: their ends, in any order and on any thread; what keeps them; what is refused.
+
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Linq;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using System.Threading;
+using System.Threading.Tasks;
+
+namespace GpuMem.Tests
+{
+  static unsafe class Behaviour
+  {
+    const int Size = 1 << 16;
+
+    internal static void Run()
+    {
+      Tap.Run("dispose twice does nothing more", DisposeTwice);
+      Tap.Run("dispose from many threads at once frees once", DisposeAtOnce);
+      Tap.Run("every object refuses use after dispose", UseAfterDispose);
+      Tap.Run("use after dispose on another thread is refused", UseAfterDisposeElsewhere);
+      Tap.Run("an instance closes after its last object, in any order", DisposeInAnyOrder);
+      Tap.Run("closing refuses or forces", CloseModes);
+      Tap.Run("objects of an instance that was closed by force can be disposed", DisposeAfterForce);
+      Tap.Run("closing by force refuses while a view lives", ForceWithView);
+      Tap.Run("a view keeps its memory", ViewKeepsMemory);
+      Tap.Run("memory is kept for a copy in a stream", CopyKeepsMemory);
+      Tap.Run("an event lets go of what was kept before it", EventLetsGo);
+      Tap.Run("an event that was recorded again lets go of nothing old", EventRecordedAgain);
+      Tap.Run("a stream that waited for another lets go for both", WaitLetsGo);
+      Tap.Run("a stream that is disposed with work in it is freed later", StreamDisposedEarly);
+      Tap.Run("memory of work that the binding does not know is freed later", UnknownWork);
+      Tap.Run("arrays are kept for copies in a stream", CopyArrays);
+      Tap.Run("the default instance survives dispose", DefaultInstance);
+      Tap.Run("errors carry everything", Errors);
+      Tap.Run("lengths that are no lengths", Lengths);
+      Tap.Run("arrays that cannot be registered", RegisterRefused);
+      Tap.Run("a registered array stays where it is", RegisterArray);
+      Tap.Run("elements of pinned memory", Elements);
+      Tap.Run("views of pinned memory", Views);
+      Tap.Run("ranges check their bounds", Ranges);
+      Tap.Run("copies and fills between all kinds", CopiesAndFills);
+      Tap.Run("statuses and capabilities can be listed", Lists);
+      Tap.Run("probe, devices and peers", DevicesAndPeers);
+      Tap.Run("pointers", Pointers);
+      Tap.Run("statistics and report", Statistics);
+      Tap.Run("options of the host backend arrive", HostOptionsArrive);
+      Tap.Run("streams and events tell of themselves", StreamsAndEvents);
+      Tap.Run("values in a stream", Values);
+    }
+
+    static void DisposeTwice(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      var all = new IDisposable[]
+      {
+        device.AllocateDevice(4096), device.AllocatePinned<int>(100), device.Register(new byte[4096]), device.CreateStream(),
+        device.CreateEvent(), device.Instance,
+      };
+      foreach (IDisposable one in all) one.Dispose();
+      foreach (IDisposable one in all) one.Dispose();
+      Check.That(device.Instance.IsClosed, "the instance is open");
+    }
+
+    static void DisposeAtOnce(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      for (int i = 0; i < 50; ++i)
+      {
+        PinnedMemory<byte> memory = device.AllocatePinned<byte>(4096);
+        var start = new ManualResetEventSlim();
+        Task[] tasks = Enumerable.Range(0, 4).Select(n => Task.Run(() =>
+        {
+          start.Wait();
+          memory.Dispose();
+        })).ToArray();
+        start.Set();
+        Task.WaitAll(tasks);
+        Check.Equal(0ul, device.Instance.Stats.LiveObjects, "live objects");
+      }
+    }
+
+    static void UseAfterDispose(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      GpuMemory memory = device.AllocateDevice(4096);
+      PinnedMemory<int> pinned = device.AllocatePinned<int>(16);
+      GpuStream stream = device.CreateStream();
+      GpuEvent gpuEvent = device.CreateEvent();
+      var live = device.AllocateDevice(64);
+      GpuRange range = memory;
+      memory.Dispose();
+      pinned.Dispose();
+      stream.Dispose();
+      gpuEvent.Dispose();
+      var refused = new Action[]
+      {
+        () => memory.QueryInfo(), () => memory.CopyFrom(new byte[1]), () => memory.CopyTo(new byte[1]), () => memory.Slice(0, 1),
+        () => instance.Copy(range.Slice(0, 64), live), () => instance.Fill(range, 0), () => GC.KeepAlive(memory.DevicePointer),
+        () => memory.OpenView(), () => GC.KeepAlive(pinned[0]), () => pinned[0] = 1, () => pinned.ToArray(),
+        () => pinned.CopyFrom(new int[1]), () => pinned.Slice(0, 1), () => GC.KeepAlive(pinned.HostPointer),
+        () => pinned.OpenView(), () => stream.Query(), () => stream.Synchronize(), () => stream.Launch(() => { }),
+        () => stream.Fill(live, 0), () => stream.Copy(live, new byte[64]), () => stream.Wait(gpuEvent),
+        () => GC.KeepAlive(stream.Info), () => stream.WriteValue(live.Slice(0, 4), 1), () => gpuEvent.Query(),
+        () => gpuEvent.Synchronize(), () => gpuEvent.Record(stream), () => GC.KeepAlive(gpuEvent.Info),
+        () => gpuEvent.GetElapsedSince(gpuEvent),
+      };
+      for (int i = 0; i < refused.Length; ++i)
+      {
+        try
+        {
+          Check.Throws<ObjectDisposedException>(refused[i]);
+        }
+        catch (TestFailure failure)
+        {
+          throw new TestFailure("call " + i + ": " + failure.Message);
+        }
+      }
+      live.Dispose();
+      instance.Dispose();
+      foreach (Action call in new Action[]
+      {
+        () => GC.KeepAlive(instance.Info), () => GC.KeepAlive(instance.Stats), () => instance.GetDevice(0),
+        () => instance.Report(), () => instance.Close(CloseMode.Check), () => instance.Free(IntPtr.Zero),
+        () => device.AllocateDevice(1), () => device.CreateStream(), () => device.CreateEvent(),
+        () => device.Register(new byte[1]), () => GC.KeepAlive(device.Info), () => instance.GetPointerInfo((IntPtr)1),
+        () => instance.ResetPeaks(),
+      })
+      {
+        Check.Throws<ObjectDisposedException>(call);
+      }
+    }
+
+    static void UseAfterDisposeElsewhere(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      GpuStream stream = device.CreateStream();
+      stream.Dispose();
+      Check.Elsewhere(() => Check.Throws<ObjectDisposedException>(() => stream.Synchronize()));
+      // Somebody disposes while another one uses: each call works or is refused.
+      for (int i = 0; i < 50; ++i)
+      {
+        GpuStream raced = device.CreateStream();
+        int refusals = 0;
+        Task user = Task.Run(() =>
+        {
+          try
+          {
+            while (true) raced.Query();
+          }
+          catch (ObjectDisposedException)
+          {
+            ++refusals;
+          }
+        });
+        Thread.Yield();
+        raced.Dispose();
+        user.Wait();
+        Check.Equal(1, refusals, "refusals");
+      }
+    }
+
+    static void DisposeInAnyOrder(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      GpuMemory memory = device.AllocateDevice(4096);
+      GpuStream stream = device.CreateStream();
+      instance.Dispose();
+      Check.That(instance.IsClosed, "it says that it is open");
+      Check.Throws<ObjectDisposedException>(() => device.AllocateDevice(1));
+      // What was made before still works.
+      Check.That(stream.Query(), "the stream has work");
+      Check.Equal(4096ul, memory.QueryInfo().Size, "size");
+      stream.Dispose();
+      memory.Dispose();
+      Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
+    }
+
+    static void CloseModes(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuMemory memory = instance.GetDevice(0).AllocateDevice(4096, new MemoryOptions { Name = "left over" });
+      GpuMemException refused = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check));
+      Check.That(refused.Message.Contains("left over"), refused.Message);
+      Check.Fails(Status.InvalidArgument, () => instance.Close((CloseMode)9));
+      Check.Equal(1ul, instance.Close(CloseMode.Force), "destroyed");
+      Check.Throws<ObjectDisposedException>(() => instance.Close(CloseMode.Force));
+      memory.Dispose();
+    }
+
+    static void DisposeAfterForce(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      GpuMemory memory = device.AllocateDevice(4096);
+      PinnedMemory<byte> pinned = device.AllocatePinned<byte>(4096);
+      GpuMemory registered = device.Register(new byte[8192]);
+      GpuStream stream = device.CreateStream();
+      stream.Copy(memory, pinned);
+      Check.Equal(4ul, instance.Close(CloseMode.Force), "destroyed");
+      Check.Fails(Status.Closed, () => stream.Query());
+      foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, instance }) one.Dispose();
+      Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
+    }
+
+    static void ForceWithView(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      PinnedMemory<byte> pinned = instance.GetDevice(0).AllocatePinned<byte>(4096);
+      Stream view = pinned.OpenView();
+      Check.Throws<InvalidOperationException>(() => instance.Close(CloseMode.Force));
+      view.WriteByte(1);
+      view.Dispose();
+      instance.Close(CloseMode.Force);
+      pinned.Dispose();
+    }
+
+    static void ViewKeepsMemory(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      PinnedMemory<byte> pinned = instance.GetDevice(0).AllocatePinned<byte>(4096);
+      pinned[10] = 42;
+      Stream view = pinned.OpenView(FileAccess.Read);
+      pinned.Dispose();
+      Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(pinned[10]));
+      Check.Equal(1ul, instance.Stats.Pinned.LiveCount, "live while the view lives");
+      view.Position = 10;
+      Check.Equal(42, view.ReadByte(), "byte");
+      Check.Throws<NotSupportedException>(() => view.WriteByte(1));
+      view.Dispose();
+      view.Dispose();
+      Check.Throws<ObjectDisposedException>(() => view.ReadByte());
+      Check.Equal(0ul, instance.Stats.Pinned.LiveCount, "live after the view");
+    }
+
+    /// <summary>A stream that stands still until <c>Open</c>.</summary>
+    internal sealed class Gate : IDisposable
+    {
+      readonly PinnedMemory<int> word;
+      readonly GpuStream stream;
+
+      internal Gate(GpuStream stream)
+      {
+        this.stream = stream;
+        word = stream.Device.AllocatePinned<int>(1);
+        word[0] = 0;
+        stream.WaitValue(word, 1, WaitCondition.GreaterOrEqual);
+      }
+
+      internal void Open() { word[0] = 1; }
+
+      public void Dispose()
+      {
+        Open();
+        if (!stream.IsDisposed) stream.Synchronize();
+        word.Dispose();
+      }
+    }
+
+    static void CopyKeepsMemory(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (var gate = new Gate(stream))
+      {
+        GpuMemory memory = device.AllocateDevice(Size);
+        PinnedMemory<byte> source = device.AllocatePinned<byte>(Size);
+        PinnedMemory<byte> target = device.AllocatePinned<byte>(Size);
+        for (int i = 0; i < Size; ++i) source[i] = (byte)(i * 3);
+        stream.Copy(memory, source);
+        stream.Copy(target, memory);
+        Check.That(!stream.Query(), "the stream does not wait");
+        memory.Dispose();
+        source.Dispose();
+        Check.Throws<ObjectDisposedException>(() => stream.Copy(memory, target));
+        Check.Equal(1ul, instance.Stats.Device.LiveCount, "device memory that lives");
+        Check.Equal(3ul, instance.Stats.Pinned.LiveCount, "pinned memory that lives");
+        Check.That(!stream.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
+        Check.Equal(1ul, instance.Stats.Device.LiveCount, "device memory after a wait that ran out");
+        gate.Open();
+        stream.Synchronize();
+        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory after the end");
+        for (int i = 0; i < Size; ++i) Check.Equal((byte)(i * 3), target[i], "byte");
+        target.Dispose();
+        Check.Equal(1ul, instance.Stats.Pinned.LiveCount, "pinned memory but the gate's");
+      }
+    }
+
+    static void EventLetsGo(Scope scope)
+    {
+      // A CUDA driver waits for the whole device when memory is freed, and so for the closed gate.
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent(EventFlags.DisableTiming))
+      {
+        GpuMemory before = device.AllocateDevice(Size), after = device.AllocateDevice(Size);
+        stream.Fill(before, 1);
+        gpuEvent.Record(stream);
+        using (var gate = new Gate(stream))
+        {
+          stream.Fill(after, 1);
+          before.Dispose();
+          after.Dispose();
+          gpuEvent.Synchronize();
+          Check.Equal(1ul, instance.Stats.Device.LiveCount, "the fill behind the event is not done");
+        }
+        Check.Equal(0ul, instance.Stats.Device.LiveCount, "all is done");
+      }
+    }
+
+    static void EventRecordedAgain(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream slow = device.CreateStream())
+      using (GpuStream fast = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent(EventFlags.DisableTiming))
+      using (new Gate(slow))
+      {
+        GpuMemory memory = device.AllocateDevice(Size);
+        slow.Fill(memory, 1);
+        memory.Dispose();
+        gpuEvent.Record(slow);
+        Check.That(!gpuEvent.Query(), "it is complete");
+        gpuEvent.Record(fast);
+        gpuEvent.Synchronize();
+        Check.Equal(1ul, instance.Stats.Device.LiveCount, "the slow stream still uses it");
+      }
+    }
+
+    static void WaitLetsGo(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream first = device.CreateStream())
+      using (GpuStream second = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent(EventFlags.DisableTiming))
+      {
+        GpuMemory memory = device.AllocateDevice(Size);
+        first.Fill(memory, 1);
+        gpuEvent.Record(first);
+        second.Wait(gpuEvent);
+        memory.Dispose();
+        second.Synchronize();
+        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory after the second stream's end");
+        first.Synchronize();
+      }
+    }
+
+    static void StreamDisposedEarly(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      PinnedMemory<int> word = device.AllocatePinned<int>(1);
+      word[0] = 0;
+      GpuStream stream = device.CreateStream();
+      GpuMemory memory = device.AllocateDevice(Size);
+      stream.WaitValue(word, 1, WaitCondition.Equal);
+      stream.Fill(memory, 1);
+      memory.Dispose();
+      stream.Dispose();
+      Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
+      Check.Equal(1ul, instance.Stats.Streams, "streams that live");
+      word[0] = 1;
+      Check.Eventually(() =>
+      {
+        GpuMemDiagnostics.ReleaseWaiting();
+        return GpuMemDiagnostics.WaitingObjects == 0;
+      }, "the stream's end");
+      Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory");
+      word.Dispose();
+    }
+
+    static void UnknownWork(Scope scope)
+    {
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (var gate = new Gate(stream))
+      {
+        GpuMemory memory = device.AllocateDevice(Size);
+        stream.Fill(new GpuRange(memory.DevicePointer, Size), 1);
+        memory.Dispose();
+        Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
+        Check.Equal(1ul, instance.Stats.Device.LiveCount, "the library refused to free it");
+        gate.Open();
+        stream.Synchronize();
+        Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects after the end");
+        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory");
+      }
+    }
+
+    static void CopyArrays(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuMemory memory = device.AllocateDevice(Size * 4))
+      {
+        int[] target = new int[Size];
+        SendGarbage(stream, memory);
+        Check.Collect();
+        stream.Copy(target, memory);
+        for (int i = 0; i < 20; ++i) GC.KeepAlive(new byte[1 << 16]);
+        Check.Collect();
+        stream.Synchronize();
+        for (int i = 0; i < Size; ++i) Check.Equal(i * 5, target[i], "element " + i);
+        Check.Throws<ArgumentException>(() => stream.Copy(target, memory.Slice(0, 8)));
+        Check.Throws<ArgumentNullException>(() => stream.Copy((int[])null, memory));
+      }
+    }
+
+    // Nothing but the stream holds the array when this returns.
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static void SendGarbage(GpuStream stream, GpuMemory memory)
+    {
+      stream.Copy(memory, Enumerable.Range(0, Size).Select(i => i * 5).ToArray());
+    }
+
+    static void DefaultInstance(Scope scope)
+    {
+      GpuInstance instance = GpuInstance.Default;
+      Check.Equal(Scope.Backend, instance.Info.Backend, "backend, as GPUMEM_BACKEND says");
+      Check.Fails(Status.InvalidState, () => instance.Close(CloseMode.Force));
+      GpuMemory memory = instance.GetDevice(0).AllocateDevice(4096);
+      instance.Dispose();
+      memory.Dispose();
+      GpuInstance again = GpuInstance.Default;
+      Check.That(again.GetDevice(0).Equals(instance.GetDevice(0)), "another instance");
+      Check.Equal(0ul, again.Stats.LiveObjects, "live objects");
+    }
+
+    static void Errors(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      GpuMemException problem = Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(0));
+      Check.Equal("GPUMEM_ERROR_INVALID_ARGUMENT", problem.StatusName, "name");
+      Check.Equal("gpumem_memory_create", problem.Function, "function");
+      Check.Equal(NativeDomain.None, problem.NativeDomain, "domain");
+      Check.Equal("", problem.EntryPoint, "entry point");
+      Check.That(problem.Message.Contains("size is 0"), problem.Message);
+      Check.That(problem.ToString().Contains("gpumem_memory_create"), problem.ToString());
+      problem = Check.Fails(Status.OutOfDeviceMemory, () => device.AllocateDevice(1ul << 62));
+      Check.That(problem.Message.Length != 0, "no message");
+      if (Scope.IsHost)
+      {
+        HostSimulation.FailStep(device.Instance, 1);
+        problem = Check.Throws<GpuMemException>(() => device.AllocatePinned<byte>(Size));
+        HostSimulation.FailStep(device.Instance, 0);
+        Check.Equal(NativeDomain.Errno, problem.NativeDomain, "domain of a system call that failed");
+        Check.That(problem.NativeCode > 0 && problem.NativeName.StartsWith("E") && problem.EntryPoint.Length != 0,
+                   problem.ToString());
+        Check.That(problem.ToString().Contains(problem.NativeName), problem.ToString());
+      }
+      else
+      {
+        problem = Check.Throws<GpuMemException>(() => device.AllocateDevice(1ul << 40));
+        Check.Equal(NativeDomain.Cuda, problem.NativeDomain, "domain of a driver call that failed");
+        Check.Equal("CUDA_ERROR_OUT_OF_MEMORY", problem.NativeName, "native name");
+        Check.Equal(2, problem.NativeCode, "native code");
+        Check.That(problem.EntryPoint.StartsWith("cuMem"), problem.EntryPoint);
+      }
+      StatusInfo busy = StatusInfo.Of(Status.Busy);
+      Check.That(busy.Name == "GPUMEM_ERROR_BUSY" && busy.Cause.Length != 0 && busy.Remedy.Length != 0, "status info");
+      Check.Fails(Status.NotFound, () => StatusInfo.Of((Status)(-12345)));
+      Check.Throws<ArgumentException>(() => device.AllocateDevice(1, new MemoryOptions { Name = "a\0b" }));
+      Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(1, new MemoryOptions { Name = new string('x', 64) }));
+      using (GpuMemory named = device.AllocateDevice(1, new MemoryOptions { Name = "Bär" })) Check.Equal("Bär", named.Info.Name, "name");
+    }
+
+    static void Lengths(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<int>(-1));
+      Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<long>(long.MaxValue / 4));
+      Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<int>(long.MinValue));
+      Check.Fails(Status.InvalidArgument, () => device.AllocatePinned<int>(0));
+      Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(0));
+      Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(ulong.MaxValue));
+      Check.Throws<GpuMemException>(() => device.AllocatePinned<byte>(long.MaxValue));
+      using (GpuMemory memory = device.AllocateDevice(16))
+      using (GpuStream stream = device.CreateStream())
+      {
+        device.Instance.Copy(memory.Slice(16, 0), memory.Slice(0, 0));
+        device.Instance.Fill(memory.Slice(3, 0), 1);
+        memory.CopyFrom(new byte[0]);
+        memory.CopyTo(new long[0]);
+        stream.Copy(memory.Slice(0, 0), new short[0]);
+        stream.Synchronize();
+        Check.Throws<ArgumentException>(() => device.Instance.Copy(memory, memory.Slice(0, 8)));
+        Check.Throws<ArgumentOutOfRangeException>(() => memory.CopyFrom(new byte[17]));
+      }
+    }
+
+    struct WithReference
+    {
+      internal string Text;
+    }
+
+    static void RegisterRefused(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      Check.Throws<ArgumentNullException>(() => device.Register((byte[])null));
+      Check.Fails(Status.InvalidArgument, () => device.Register(new byte[0]));
+      Check.Fails(Status.InvalidArgument, () => device.Register(
+          new byte[64], new MemoryOptions { Require = MemoryFlags.WriteCombined }));
+#if GPUMEM_MCS
+      // Other compilers refuse the type.
+      Check.Throws<ArgumentException>(() => device.Register(new[] { new WithReference { Text = "a" } }));
+#endif
+      var array = new int[1000];
+      using (device.Register(array))
+      {
+        Check.Fails(Status.AlreadyExists, () => device.Register(array));
+        Check.Equal(1ul, device.Instance.Stats.Registered.LiveCount, "registrations");
+      }
+      device.Register(array).Dispose();
+      // Memory that the CPU may only read needs the flag; .NET's own arrays can all be written.
+      IntPtr page = Libc.mmap(IntPtr.Zero, (UIntPtr)4096, 1, 0x22, -1, IntPtr.Zero);
+      try
+      {
+        if (Scope.IsHost) Check.Fails(Status.PermissionDenied, () => device.Register(page, 4096));
+        if (device.GetCapability(Capability.PinRegisterReadOnly).IsAvailable)
+        {
+          var readOnly = new MemoryOptions { Require = MemoryFlags.ReadOnly };
+          using (GpuMemory memory = device.Register(page, 4096, readOnly))
+          {
+            Check.That((memory.GrantedFlags & MemoryFlags.ReadOnly) != 0, "not granted");
+          }
+        }
+      }
+      finally
+      {
+        Libc.munmap(page, (UIntPtr)4096);
+      }
+    }
+
+    static void RegisterArray(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      var array = new int[5000];
+      IntPtr address;
+      using (GpuMemory memory = device.Register(array, new MemoryOptions { Require = MemoryFlags.Mapped | MemoryFlags.Portable }))
+      {
+        Check.Equal(MemoryKind.Registered, memory.Kind, "kind");
+        Check.Equal(20000ul, memory.Size, "size");
+        address = memory.HostPointer;
+        for (int i = 0; i < 30; ++i)
+        {
+          GC.KeepAlive(new byte[100000]);
+          if (i % 10 == 0) Check.Collect();
+        }
+        device.Instance.Fill(memory, 0x01020304, 4);
+        fixed (int* first = array) Check.Equal(address, (IntPtr)first, "address");
+        Check.That(array.All(number => number == 0x01020304), "content");
+        Check.That(memory.DevicePointer != IntPtr.Zero, "no device pointer");
+      }
+    }
+
+    struct Pair
+    {
+      internal byte Small;
+      internal double Large;
+    }
+
+    static void Elements(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (PinnedMemory<Pair> pairs = device.AllocatePinned<Pair>(10))
+      {
+        Check.Equal(160ul, pairs.Size, "size");
+        pairs[9] = new Pair { Small = 7, Large = 0.5 };
+        Check.Equal(7, pairs[9].Small, "small");
+        Check.Equal(0.5, pairs[9].Large, "large");
+        Check.Equal(0.5, ((double*)pairs.HostPointer)[19], "place of the large one");
+        foreach (long index in new[] { -1, 10, long.MinValue, long.MaxValue })
+        {
+          Check.Throws<ArgumentOutOfRangeException>(() => GC.KeepAlive(pairs[index]));
+          Check.Throws<ArgumentOutOfRangeException>(() => pairs[index] = default(Pair));
+        }
+      }
+      using (PinnedMemory<short> numbers = device.AllocatePinned<short>(100))
+      {
+        numbers.CopyFrom(Enumerable.Range(0, 100).Select(i => (short)(i * i)).ToArray());
+        Check.Equal((short)81, numbers[9], "number");
+        var part = new short[10];
+        numbers.CopyTo(5, part, 3, 4);
+        Check.Equal("0 0 0 25 36 49 64 0 0 0", string.Join(" ", part), "part");
+        numbers.CopyFrom(new short[] { -1, -2, -3 }, 1, 98, 2);
+        Check.Equal("-2 -3", numbers[98] + " " + numbers[99], "end");
+        Check.Equal((short)-3, numbers.ToArray()[99], "array");
+        foreach (Action call in new Action[]
+        {
+          () => numbers.CopyTo(99, part, 0, 2), () => numbers.CopyTo(0, part, 9, 2), () => numbers.CopyTo(-1, part, 0, 1),
+          () => numbers.CopyTo(0, part, 0, -1), () => numbers.CopyFrom(part, -1, 0, 1), () => numbers.CopyFrom(part, 0, 95, 10),
+          () => numbers.Slice(100, 1), () => numbers.Slice(-1, 1), () => numbers.CopyFrom(new short[101]),
+        })
+        {
+          Check.Throws<ArgumentOutOfRangeException>(call);
+        }
+        Check.Throws<ArgumentNullException>(() => numbers.CopyTo(null));
+        Check.Equal(4ul, numbers.Slice(98, 2).Size, "bytes of a slice");
+      }
+      using (PinnedMemory<char> text = device.AllocatePinned<char>(3))
+      {
+        text.CopyFrom("abc".ToCharArray());
+        Check.Equal("abc", new string(text.ToArray()), "text");
+      }
+    }
+
+    static void Views(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (PinnedMemory<int> memory = device.AllocatePinned<int>(4))
+      {
+        using (var writer = new BinaryWriter(memory.OpenView(FileAccess.Write)))
+        {
+          for (int i = 0; i < 4; ++i) writer.Write(i + 100);
+          Check.Throws<NotSupportedException>(() => writer.Write((byte)1));
+        }
+        Check.Equal("100 101 102 103", string.Join(" ", memory.ToArray()), "elements");
+        using (Stream view = memory.OpenView())
+        {
+          Check.Equal(16L, view.Length, "length");
+          view.Position = 4;
+          Check.Equal(101, view.ReadByte(), "byte");
+        }
+      }
+      using (GpuMemory far = device.AllocateDevice(64)) Check.Throws<InvalidOperationException>(() => far.OpenView());
+#if NET8_0_OR_GREATER
+      using (PinnedMemory<int> memory = device.AllocatePinned<int>(1000))
+      {
+        Span<int> all = memory.GetSpan();
+        all.Fill(7);
+        Check.Equal(7, memory[999], "element");
+        Check.Equal(10, memory.GetSpan(990, 10).Length, "length");
+        Check.Throws<ArgumentOutOfRangeException>(() => memory.GetSpan(991, 10));
+        Memory<int> part = memory.Memory.Slice(10, 5);
+        part.Span[0] = 8;
+        Check.Equal(8, memory[10], "element");
+        var handle = part.Pin();
+        memory.Dispose();
+        Check.Equal(1ul, device.Instance.Stats.Pinned.LiveCount, "live while pinned");
+        Check.Equal(8, *(int*)handle.Pointer, "element through the pin");
+        handle.Dispose();
+        Check.Equal(0ul, device.Instance.Stats.Pinned.LiveCount, "live after the pin");
+        Check.Throws<ObjectDisposedException>(() => memory.GetSpan());
+      }
+#endif
+    }
+
+    static void Ranges(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuMemory memory = device.AllocateDevice(100))
+      {
+        GpuRange range = memory;
+        Check.Equal((long)range.Pointer + 40, (long)range.Slice(40, 60).Pointer, "pointer");
+        Check.Equal(5ul, range.Slice(40, 60).Slice(55, 5).Size, "size");
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(101, 0));
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(50, 51));
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(1, ulong.MaxValue));
+        Check.Throws<ArgumentException>(() => device.Instance.Copy2D(range, 30, range, 30, 20, 4));
+        Check.Throws<ArgumentException>(() => device.Instance.Fill2D(range, ulong.MaxValue, 20, 2, 0));
+        Check.Throws<ArgumentNullException>(() => device.Instance.Fill((GpuMemory)null, 0));
+      }
+    }
+
+    static void CopiesAndFills(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice first = instance.GetDevice(0), second = instance.GetDevice(1);
+      using (GpuMemory here = first.AllocateDevice(4096))
+      using (GpuMemory there = second.AllocateDevice(4096))
+      using (PinnedMemory<byte> pinned = first.AllocatePinned<byte>(4096))
+      using (GpuStream stream = second.CreateStream())
+      {
+        var sent = new byte[4096];
+        new Random(1).NextBytes(sent);
+        here.CopyFrom(sent);
+        instance.Copy(there, here);
+        stream.Copy(pinned, there, new CopyOptions { Direction = Direction.DeviceToHost });
+        stream.Synchronize();
+        Check.That(pinned.ToArray().SequenceEqual(sent), "content");
+        var received = new byte[4096];
+        there.CopyTo(received);
+        Check.That(received.SequenceEqual(sent), "content");
+        Check.Fails(Status.InvalidArgument, () => instance.Copy(pinned, here, new CopyOptions { Direction = Direction.HostToDevice }));
+        stream.Fill(there, 0x1234, 2);
+        stream.Fill2D(there, 64, 16, 64, 0xffffffff, 4);
+        stream.Copy2D(pinned, 32, there, 64, 32, 64);
+        stream.Synchronize();
+        Check.Equal(0xff, pinned[0], "filled");
+        Check.Equal(0x34, pinned[16], "not filled");
+        instance.Fill2D(there, 64, 16, 64, 0);
+        instance.Copy2D(pinned, 32, there, 64, 32, 64);
+        Check.Equal(0, pinned[0], "filled anew");
+      }
+    }
+
+    static void Lists(Scope scope)
+    {
+      IReadOnlyList<Status> statuses = StatusInfo.All();
+      Check.Equal("", string.Join(",", statuses.Where(status => !Enum.IsDefined(typeof(Status), status))), "unknown statuses");
+      Check.Equal(Enum.GetValues(typeof(Status)).Length, statuses.Count, "statuses");
+      IReadOnlyList<Capability> capabilities = GpuDevice.Capabilities();
+      Check.Equal(Enum.GetValues(typeof(Capability)).Length, capabilities.Count, "capabilities");
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0), peer = instance.GetDevice(1);
+      foreach (Capability capability in capabilities)
+      {
+        bool pair = capability == Capability.PeerAccess || capability == Capability.PeerAtomics;
+        CapabilityInfo info = device.GetCapability(capability, pair ? peer : null);
+        Check.That(info.Name.Length != 0 && info.Reason.Length != 0, capability + " says nothing");
+        Check.Equal(info.IsAvailable || info.Type != CapabilityType.Answer, info.Status == Status.Success, capability + ": status");
+      }
+      Check.Fails(Status.InvalidArgument, () => device.GetCapability(Capability.PeerAccess));
+    }
+
+    static void DevicesAndPeers(Scope scope)
+    {
+      ProbeInfo probe = GpuInstance.Probe(Scope.Backend);
+      Check.Equal(Scope.Backend, probe.Backend, "backend");
+      Check.Equal(2, probe.DeviceCount, "devices");
+      Check.That(probe.Name.Length != 0, "no name");
+      Check.Fails(Status.InvalidArgument, () => GpuInstance.Probe((Backend)77));
+      GpuInstance instance = scope.Open(new InstanceOptions { Name = "mine", PinBudget = 1 << 20 });
+      Check.Equal("mine", instance.Info.Name, "name");
+      Check.Equal(1ul << 20, instance.Info.PinBudget, "budget");
+      Check.Equal(2, instance.Devices.Count, "devices");
+      GpuDevice first = instance.Devices[0], second = instance.Devices[1];
+      Check.That(first.Equals(instance.GetDevice(0)) && !first.Equals(second), "equality");
+      Check.Equal(first.GetHashCode(), instance.GetDevice(0).GetHashCode(), "hash");
+      Check.Equal(1, second.Info.Ordinal, "ordinal");
+      Check.That(first.Info.Name.Length != 0 && first.Info.TotalBytes != 0 && !first.Info.Lost, "info");
+      Check.That(!first.Info.Uuid.SequenceEqual(second.Info.Uuid), "uuids");
+      ulong free, total;
+      first.GetMemory(out free, out total);
+      Check.That(free <= total && total == first.Info.TotalBytes, "memory");
+      Check.That(first.CanAccessPeer(second), "no link");
+      first.EnablePeerAccess(second);
+      first.DisablePeerAccess(second);
+      Check.Fails(Status.InvalidState, () => first.DisablePeerAccess(second));
+      Check.Fails(Status.InvalidArgument, () => first.CanAccessPeer(first));
+      Check.Fails(Status.InvalidArgument, () => instance.GetDevice(2));
+      Check.Fails(Status.LimitExceeded, () => first.AllocatePinned<byte>((1 << 20) + 1));
+    }
+
+    static void Pointers(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      GpuInstance instance = device.Instance;
+      using (PinnedMemory<byte> memory = device.AllocatePinned<byte>(4096))
+      {
+        PointerInfo info = instance.GetPointerInfo((IntPtr)((long)memory.HostPointer + 7));
+        Check.Equal(MemoryKind.Pinned, info.Kind, "kind");
+        Check.Equal(memory.HostPointer, info.Base, "base");
+        Check.Equal(memory.Allocation.Info.BufferId, info.BufferId, "id");
+        Check.That(info.IsOfInstance && info.Access == Access.ReadWrite, "owner and access");
+        Check.Equal(memory.DevicePointer, device.GetDevicePointer(memory.HostPointer), "device pointer");
+      }
+      int local = 0;
+      Check.Equal(MemoryKind.Pageable, instance.GetPointerInfo((IntPtr)(&local)).Kind, "kind of a local variable");
+      Check.Fails(Status.InvalidArgument, () => instance.GetPointerInfo(IntPtr.Zero));
+      IntPtr pointer = device.Allocate(MemoryKind.Device, 100);
+      Check.Equal(100ul, instance.GetPointerInfo(pointer).Size, "size");
+      instance.Free(pointer);
+      Check.Fails(Status.NotFound, () => instance.Free(pointer));
+      IntPtr block = Marshal.AllocHGlobal(8192);
+      device.RegisterPointer(block, 8192, MemoryFlags.Mapped);
+      Check.Fails(Status.WrongKind, () => instance.Free(block));
+      instance.UnregisterPointer(block);
+      Marshal.FreeHGlobal(block);
+    }
+
+    static void Statistics(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      GpuInstance instance = device.Instance;
+      GpuMemory memory = device.AllocateDevice(1000, new MemoryOptions { Name = "counted" });
+      device.AllocateDevice(500).Dispose();
+      InstanceStats stats = instance.Stats;
+      Check.Equal(1ul, stats.Device.LiveCount, "live");
+      Check.Equal(1000ul, stats.Device.LiveBytes, "bytes");
+      Check.Equal(2ul, stats.Device.PeakCount, "peak");
+      Check.Equal(1500ul, stats.Device.PeakBytes, "peak bytes");
+      Check.Equal(2ul, stats.Device.TotalCount, "total");
+      instance.ResetPeaks();
+      Check.Equal(1ul, instance.Stats.Device.PeakCount, "peak after reset");
+      Check.That(instance.Report().Contains("counted"), instance.Report());
+      memory.Dispose();
+    }
+
+    static void HostOptionsArrive(Scope scope)
+    {
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open(new InstanceOptions
+      {
+        Backend = Backend.Host,
+        Host = new HostOptions
+        {
+          DeviceCount = 3, DeviceBytes = 8 << 20, Granularity = 1 << 16, Strict = Toggle.Off, Peers = "0>1", Pageable = Toggle.On,
+          Masked = "write_value", RegisterCountMax = 1, LockMode = HostLock.Off, NumaNodes = 2, Fill = Toggle.On, Quarantine = 3,
+          SamePointer = Toggle.On, LockPiece = 1 << 20,
+        },
+      });
+      IReadOnlyList<GpuDevice> devices = instance.Devices;
+      Check.Equal(3, devices.Count, "devices");
+      Check.Equal(8ul << 20, devices[0].Info.TotalBytes, "bytes");
+      Check.That(!instance.Info.Strict, "strict");
+      Check.That(devices[0].CanAccessPeer(devices[1]) && !devices[1].CanAccessPeer(devices[0]), "peers");
+      Check.That(devices[0].GetCapability(Capability.Pageable).IsAvailable, "pageable");
+      using (GpuMemory one = devices[0].AllocateDevice(1)) Check.Equal(1ul << 16, one.Info.GrantedSize, "granularity");
+      using (GpuStream stream = devices[0].CreateStream())
+      using (PinnedMemory<int> word = devices[0].AllocatePinned<int>(1))
+      {
+        Check.Fails(Status.SymbolMissing, () => stream.WriteValue(word, 1));
+      }
+      using (GpuMemory registered = devices[0].Register(new byte[64], new MemoryOptions { Require = MemoryFlags.Mapped }))
+      {
+        Check.Equal(registered.HostPointer, registered.DevicePointer, "same pointer");
+        Check.That((registered.GrantedFlags & MemoryFlags.PageLocked) == 0, "locked");
+        Check.Fails(Status.LimitExceeded, () => devices[0].Register(new byte[64]));
+      }
+      var node = new MemoryOptions { Require = MemoryFlags.NumaNode, NumaNode = 1 };
+      using (PinnedMemory<byte> placed = devices[0].AllocatePinned<byte>(1, node)) Check.Equal(1, placed.Allocation.Info.NumaNode, "node");
+      Check.Fails(Status.InvalidArgument, () => GpuInstance.Open(
+          new InstanceOptions { Backend = Backend.Host, Host = new HostOptions { DeviceCount = 65 } }));
+      Check.Throws<ArgumentNullException>(() => GpuInstance.Open((InstanceOptions)null));
+    }
+
+    static void StreamsAndEvents(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream(0, "mine"))
+      using (GpuEvent start = device.CreateEvent())
+      using (GpuEvent end = device.CreateEvent(EventFlags.BlockingSync, "end"))
+      using (GpuEvent untimed = device.CreateEvent(EventFlags.DisableTiming))
+      {
+        Check.Equal("mine", stream.Info.Name, "name");
+        Check.Equal(0, stream.Info.DeviceOrdinal, "device");
+        Check.That(!stream.Info.Wrapped && stream.Info.NativeStream != IntPtr.Zero, "native stream");
+        Check.Equal("end", end.Info.Name, "name");
+        Check.Equal(EventFlags.BlockingSync, end.Info.Flags, "flags");
+        Check.Equal(!Scope.IsHost, end.Info.NativeEvent != IntPtr.Zero, "native event");
+        Check.That(end.Query(), "never recorded is complete");
+        Check.Fails(Status.InvalidState, () => end.GetElapsedSince(start));
+        start.Record(stream);
+        end.Record(stream);
+        using (new Gate(stream))
+        {
+          untimed.Record(stream);
+          Check.That(end.Synchronize(TimeSpan.FromSeconds(60)), "no end");
+          Check.That(!untimed.Query() && !untimed.Synchronize(TimeSpan.Zero), "it is complete");
+          Check.That(!untimed.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
+        }
+        Check.That(untimed.Synchronize(System.Threading.Timeout.InfiniteTimeSpan), "not complete");
+        Check.That(end.GetElapsedSince(start) >= 0, "time");
+        Check.Throws<ArgumentOutOfRangeException>(() => end.Synchronize(TimeSpan.FromTicks(-5)));
+        Check.That(stream.Synchronize(TimeSpan.MaxValue), "a limit of ages");
+        if (Scope.IsHost)
+        {
+          Check.Fails(Status.Unsupported, () => device.WrapEvent((IntPtr)8));
+        }
+        else
+        {
+          using (GpuEvent again = device.WrapEvent(end.Info.NativeEvent))
+          using (GpuStream other = device.WrapStream(stream.Info.NativeStream))
+          {
+            Check.That(again.Info.Wrapped && other.Info.Wrapped, "not wrapped");
+            again.Record(other);
+            again.Synchronize();
+          }
+        }
+      }
+    }
+
+    static void Values(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (PinnedMemory<long> words = device.AllocatePinned<long>(2))
+      {
+        words[0] = words[1] = 0;
+        stream.WriteValue(words.Slice(0, 1), 0x123456789a);
+        stream.WriteValue(words.Slice(1, 1).Slice(4, 4), 7);
+        stream.WaitValue(words.Slice(0, 1), 0x9a, WaitCondition.And);
+        stream.Synchronize();
+        Check.Equal(0x123456789a, words[0], "8 bytes");
+        Check.Equal(7L << 32, words[1], "4 bytes");
+        Check.Fails(Status.InvalidArgument, () => stream.WriteValue(words, 1));
+      }
+    }
+  }
+}

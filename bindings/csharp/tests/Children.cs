@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What can only be seen in a process of its own: loading the library, the end of the process, and fork.
+
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Linq;
+using System.Reflection;
+using System.Runtime.CompilerServices;
+using System.Threading;
+
+namespace GpuMem.Tests
+{
+  static unsafe class Children
+  {
+    // Each makes the first call of its process; the library is found only because of the variable.
+    static readonly Dictionary<string, Action> FirstCalls = new Dictionary<string, Action>
+    {
+      { "load", () => GpuMemLibrary.Load() },
+      { "version", () => GC.KeepAlive(GpuMemLibrary.Version) },
+      { "version-text", () => GC.KeepAlive(GpuMemLibrary.VersionText) },
+      { "supports", () => GpuMemLibrary.Supports(Feature.BackendHost) },
+      { "status-name", () => StatusInfo.NameOf(Status.Busy) },
+      { "status-info", () => StatusInfo.Of(Status.Busy) },
+      { "statuses", () => StatusInfo.All() },
+      { "capabilities", () => GpuDevice.Capabilities() },
+      { "default", () => GC.KeepAlive(GpuInstance.Default) },
+      { "probe", () => GpuInstance.Probe(Backend.Host) },
+      { "open", () => GpuInstance.Open(Backend.Host).Dispose() },
+      { "log", () => GpuMemLog.SetFunction(null, LogLevel.Error) },
+      { "current-device", () => HostSimulation.SetCurrentDevice(-1) },
+    };
+
+    internal static int Run(string[] arguments)
+    {
+      switch (arguments[1])
+      {
+        case "first": return First(arguments[2]);
+        case "path": return WithPath(arguments[2]);
+        case "refused": return Refused();
+        case "mended": return Mended(arguments[2]);
+        case "own-resolution": return OwnResolution();
+        case "alive": return EndAlive(arguments[2]);
+        case "fork": return Fork();
+        default: return 9;
+      }
+    }
+
+    internal static void RunAll()
+    {
+      string library = Environment.GetEnvironmentVariable("GPUMEM_LIBRARY");
+      foreach (string call in FirstCalls.Keys)
+      {
+        Tap.Run("the library is loaded by the first call: " + call, scope =>
+            Check.Equal(library, Child.Run("child first " + call, 0, Away).Trim(), "what was loaded"));
+      }
+      Tap.Run("the program's path comes first", scope => Check.Equal(library,
+          Child.Run("child path \"" + library + "\"", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = "/nonexistent"; }).Trim(),
+          "what was loaded"));
+      Tap.Run("beside the application", scope => FromFolder(library, ""));
+      Tap.Run("in the folder of a package", scope => FromFolder(library, "runtimes/linux-x64/native"));
+      Tap.Run("where the system looks", scope => Check.Equal(GpuMemLibrary.FileName,
+          Child.Run("child first load", 0, list => list.Remove("GPUMEM_LIBRARY")).Trim(), "what was loaded"));
+      Tap.Run("the runtime's own way", scope => Child.Run("child own-resolution", 0, list => list.Remove("GPUMEM_LIBRARY")));
+      foreach (string pair in (Environment.GetEnvironmentVariable("GPUMEM_TEST_BAD_LIBRARIES") ?? "").Split(';'))
+      {
+        string[] parts = pair.Split('=');
+        Tap.Run("a library that is refused: " + parts[0], scope =>
+        {
+          if (parts.Length != 2) throw new TestSkipped("there is no C compiler to make one");
+          string said = Child.Run("child refused", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = parts[1]; });
+          Check.That(said.Contains(parts[1]), "the message does not name the file: " + said);
+          Check.That(said.Contains(parts[0]), "the message does not say why: " + said);
+        });
+      }
+      Tap.Run("no library at all", scope =>
+      {
+        string said = Child.Run("child refused", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); });
+        Check.That(said.Contains(GpuMemLibrary.FileName), said);
+        Child.Run("child refused", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = "/nonexistent/libgpumem.so.0"; });
+      });
+      Tap.Run("a failure to load is not remembered", scope =>
+          Child.Run("child mended \"" + library + "\"", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); }));
+      foreach (string how in new[] { "return", "exit", "thread", "busy" })
+      {
+        Tap.Run("the process ends with objects alive: " + how, scope =>
+            Check.Equal("end", Child.Run("child alive " + how).Trim(), "output"));
+      }
+      Tap.Run("a forked child is refused what is its parent's", scope =>
+      {
+        if (Type.GetType("Mono.Runtime") == null) throw new TestSkipped("a fork of .NET has no threads of the runtime");
+        Check.Equal("refused", Child.Run("child fork").Trim(), "output");
+      });
+    }
+
+    /// <summary>No folder of the system leads to the library.</summary>
+    static void Away(IDictionary<string, string> environment)
+    {
+      environment["LD_LIBRARY_PATH"] = "";
+      environment["GPUMEM_BACKEND"] = "host";
+    }
+
+    static void FromFolder(string library, string place)
+    {
+      string folder = Path.Combine(Path.GetTempPath(), "gpumem-" + Guid.NewGuid().ToString("N"));
+      Directory.CreateDirectory(Path.Combine(folder, place));
+      try
+      {
+        string program = Assembly.GetEntryAssembly().Location;
+        foreach (string file in Directory.GetFiles(Path.GetDirectoryName(program)))
+        {
+          if (!Path.GetFileName(file).StartsWith("libgpumem")) File.Copy(file, Path.Combine(folder, Path.GetFileName(file)));
+        }
+        string copy = Path.Combine(folder, place, GpuMemLibrary.FileName);
+        File.Copy(library, copy);
+        string said = Child.Run("child first load", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); },
+                                Path.Combine(folder, Path.GetFileName(program)));
+        Check.Equal(copy, said.Trim(), "what was loaded");
+        // The program's word is stronger than a copy beside the assembly.
+        said = Child.Run("child path \"" + library + "\"", 0, Away, Path.Combine(folder, Path.GetFileName(program)));
+        Check.Equal(library, said.Trim(), "what was loaded");
+      }
+      finally
+      {
+        Directory.Delete(folder, true);
+      }
+    }
+
+    static int First(string call)
+    {
+      FirstCalls[call]();
+      Console.WriteLine(GpuMemLibrary.LoadedPath);
+      // What was bound is that file and no other.
+      string[] mapped = File.ReadAllLines("/proc/self/maps").Where(line => line.Contains("libgpumem"))
+          .Select(line => line.Substring(line.IndexOf('/'))).Distinct().ToArray();
+      return mapped.Length == 1 ? 0 : 3;
+    }
+
+    static int WithPath(string path)
+    {
+      GpuMemLibrary.Path = path;
+      int result = First("open");
+      try
+      {
+        GpuMemLibrary.Path = null;
+        return 4;
+      }
+      catch (InvalidOperationException)
+      {
+        return result;
+      }
+    }
+
+    // Every call says the same, and none is a failure of a type to initialise.
+    static int Refused()
+    {
+      string first = null;
+      foreach (string call in FirstCalls.Keys)
+      {
+        try
+        {
+          FirstCalls[call]();
+          Console.WriteLine(call + " worked");
+          return 3;
+        }
+        catch (GpuMemLibraryException problem)
+        {
+          first = first ?? problem.Message;
+          if (problem.Message != first) return 4;
+        }
+      }
+      Console.WriteLine(first);
+      return GpuMemLibrary.LoadedPath == null ? 0 : 5;
+    }
+
+    static int Mended(string path)
+    {
+      try
+      {
+        StatusInfo.NameOf(Status.Busy);
+        return 3;
+      }
+      catch (GpuMemLibraryException)
+      {
+        GpuMemLibrary.Path = path;
+        return StatusInfo.NameOf(Status.Busy) == "GPUMEM_ERROR_BUSY" ? 0 : 4;
+      }
+    }
+
+    static int OwnResolution()
+    {
+      GpuMemLibrary.UseResolver = false;
+      return GpuMemLibrary.Version >= new Version(0, 1, 0) ? 0 : 3;
+    }
+
+    static int EndAlive(string how)
+    {
+      GpuMemLog.SetFunction((level, message) => { }, LogLevel.Warning);
+      GpuDevice device = GpuInstance.Open(Scope.Backend).GetDevice(0);
+      GpuStream stream = device.CreateStream();
+      GpuMemory memory = device.AllocateDevice(4096);
+      PinnedMemory<int> pinned = device.AllocatePinned<int>(1024);
+      GpuMemory registered = device.Register(new byte[4096]);
+      GpuEvent gpuEvent = device.CreateEvent();
+      Stream view = pinned.OpenView();
+      stream.Copy(memory, pinned);
+      gpuEvent.Record(stream);
+      // Mono does not end while a thread of other code lives that has run a managed function; so that stream goes before.
+      using (GpuStream other = device.CreateStream())
+      {
+        other.Launch(() => { });
+        other.Synchronize();
+      }
+      device.AllocateDevice(1);
+      if (how != "busy") stream.Synchronize();
+      Console.WriteLine("end");
+      switch (how)
+      {
+        case "exit":
+          Environment.Exit(0);
+          break;
+        case "thread":
+          var thread = new Thread(() =>
+          {
+            while (true) stream.Query();
+          });
+          thread.IsBackground = true;
+          thread.Start();
+          break;
+        case "busy":
+          pinned[0] = 0;
+          stream.WaitValue(pinned.Slice(0, 1), 1, WaitCondition.Equal);
+          stream.Copy(memory, new byte[4096]);
+          break;
+      }
+      GC.KeepAlive(view);
+      GC.KeepAlive(registered);
+      return 0;
+    }
+
+    // The child has only this thread, so nothing may make it wait for another: what it does was done once before, and it
+    // ends without the runtime.
+    static int Fork()
+    {
+      GpuDevice device = GpuInstance.Open(Backend.Host).GetDevice(0);
+      GpuMemory memory = device.AllocateDevice(4096);
+      GpuStream stream = device.CreateStream();
+      if (Refusals(device, memory, stream) != 0) return 3;
+      int child = Libc.fork();
+      if (child == 0) Libc._exit(Refusals(device, memory, stream) == 5 ? 0 : 1);
+      int status = -1;
+      if (Libc.waitpid(child, &status, 0) != child || status != 0) return 4;
+      // The parent noticed nothing.
+      stream.Synchronize();
+      memory.Dispose();
+      stream.Dispose();
+      device.Instance.Close(CloseMode.Check);
+      Console.WriteLine("refused");
+      return 0;
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static int Refusals(GpuDevice device, GpuMemory memory, GpuStream stream)
+    {
+      int refusals = 0;
+      for (int call = 0; call < 5; ++call)
+      {
+        try
+        {
+          if (call == 0) memory.QueryInfo();
+          if (call == 1) stream.Query();
+          if (call == 2) GC.KeepAlive(device.Instance.Info);
+          if (call == 3) device.AllocateDevice(1).Dispose();
+          if (call == 4) stream.Synchronize();
+        }
+        catch (GpuMemException problem)
+        {
+          if (problem.Status == Status.Forked) ++refusals;
+        }
+      }
+      return refusals;
+    }
+  }
+}

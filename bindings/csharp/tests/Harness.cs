@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A small runner: it prints a line of TAP for each test, and looks after each test whether anything is left.
+
+using System;
+using System.Collections.Generic;
+using System.Diagnostics;
+using System.IO;
+using System.Reflection;
+using System.Runtime.CompilerServices;
+using System.Threading;
+
+namespace GpuMem.Tests
+{
+  sealed class TestFailure : Exception
+  {
+    public TestFailure(string message) : base(message) { }
+  }
+
+  /// <summary>A test that cannot run here says so by throwing this.</summary>
+  sealed class TestSkipped : Exception
+  {
+    public TestSkipped(string reason) : base(reason) { }
+  }
+
+  static class Tap
+  {
+    static int count;
+    static int failures;
+
+    internal static void Run(string name, Action<Scope> test)
+    {
+      ++count;
+      string line = count + " - " + name.Replace("#", "no. ");
+      try
+      {
+        var scope = new Scope();
+        try
+        {
+          test(scope);
+        }
+        catch
+        {
+          scope.Abandon();
+          throw;
+        }
+        scope.Finish();
+        Console.WriteLine("ok " + line);
+      }
+      catch (TestSkipped skipped)
+      {
+        Console.WriteLine("ok " + line + " # SKIP " + skipped.Message);
+      }
+      catch (Exception problem)
+      {
+        ++failures;
+        foreach (string text in problem.ToString().Split('\n')) Console.WriteLine("# " + text);
+        Console.WriteLine("not ok " + line);
+      }
+      Console.Out.Flush();
+    }
+
+    internal static int Finish()
+    {
+      Console.WriteLine("1.." + count);
+      return failures == 0 && count != 0 ? 0 : 1;
+    }
+  }
+
+  /// <summary>What a test opened; at its end nothing may live there.</summary>
+  sealed class Scope
+  {
+    readonly List<GpuInstance> instances = new List<GpuInstance>();
+
+    internal static Backend Backend
+    {
+      get { return Environment.GetEnvironmentVariable("GPUMEM_TEST_BACKEND") == "cuda" ? Backend.Cuda : Backend.Host; }
+    }
+
+    internal static bool IsHost { get { return Backend == Backend.Host; } }
+
+    internal static void HostOnly()
+    {
+      if (!IsHost) throw new TestSkipped("only the host backend can do it");
+    }
+
+    internal GpuInstance Open(InstanceOptions options = null)
+    {
+      options = options ?? new InstanceOptions();
+      if (options.Backend == Backend.Any) options.Backend = Backend;
+      GpuInstance instance = GpuInstance.Open(options);
+      instances.Add(instance);
+      return instance;
+    }
+
+    internal GpuDevice Device() { return Open().GetDevice(0); }
+
+    internal void Finish()
+    {
+      GpuMemDiagnostics.ReleaseWaiting();
+      Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "objects that wait to be freed");
+      foreach (GpuInstance instance in instances)
+      {
+        if (instance.IsClosed) continue;
+        Check.Equal("nothing lives\n", instance.Report().TrimEnd() + "\n", "report");
+        Check.Equal(0ul, instance.Stats.LiveObjects, "live objects");
+        instance.Close(CloseMode.Check);
+      }
+    }
+
+    internal void Abandon()
+    {
+      foreach (GpuInstance instance in instances)
+      {
+        try
+        {
+          if (!instance.IsClosed) instance.Close(CloseMode.Force);
+        }
+        catch (Exception problem)
+        {
+          Console.WriteLine("# closing failed as well: " + problem.Message);
+        }
+      }
+      GpuMemDiagnostics.ReleaseWaiting();
+    }
+  }
+
+  static class Check
+  {
+    internal static void That(bool condition, string what)
+    {
+      if (!condition) throw new TestFailure(what);
+    }
+
+    internal static void Equal<T>(T expected, T found, string what)
+    {
+      if (!EqualityComparer<T>.Default.Equals(expected, found))
+      {
+        throw new TestFailure(what + ": expected " + expected + ", found " + found);
+      }
+    }
+
+    internal static TException Throws<TException>(Action action) where TException : Exception
+    {
+      try
+      {
+        action();
+      }
+      catch (TException expected)
+      {
+        return expected;
+      }
+      catch (Exception other)
+      {
+        throw new TestFailure("expected " + typeof(TException).Name + ", found " + other);
+      }
+      throw new TestFailure("expected " + typeof(TException).Name + ", found none");
+    }
+
+    internal static GpuMemException Fails(Status status, Action action)
+    {
+      var problem = Throws<GpuMemException>(action);
+      if (problem.Status != status) throw new TestFailure("expected " + status + ", found " + problem);
+      return problem;
+    }
+
+    /// <summary>Waits for something that another thread or the collector does; a test that fails takes long.</summary>
+    internal static void Eventually(Func<bool> condition, string what)
+    {
+      for (int i = 0; i < 1000; ++i)
+      {
+        if (condition()) return;
+        Collect();
+        Thread.Sleep(i < 100 ? 1 : 20);
+      }
+      throw new TestFailure("it never came: " + what);
+    }
+
+    internal static void Collect()
+    {
+      GC.Collect();
+      GC.WaitForPendingFinalizers();
+    }
+
+    /// <summary>
+    /// Runs something that makes garbage on a thread of its own: a collector that scans stacks conservatively finds what
+    /// is left on one.
+    /// </summary>
+    internal static void Elsewhere(Action action)
+    {
+      Exception problem = null;
+      var thread = new Thread(() =>
+      {
+        try
+        {
+          action();
+        }
+        catch (Exception caught)
+        {
+          problem = caught;
+        }
+      });
+      thread.Start();
+      thread.Join();
+      if (problem != null) throw new TestFailure("on the other thread: " + problem);
+    }
+  }
+
+  /// <summary>This program again, in a process of its own.</summary>
+  static class Child
+  {
+    internal static string Run(string arguments, int expectedExit = 0, Action<IDictionary<string, string>> environment = null,
+                               string program = null)
+    {
+      string runtime = Process.GetCurrentProcess().MainModule.FileName;
+      program = program ?? Assembly.GetEntryAssembly().Location;
+      var start = new ProcessStartInfo(runtime, "\"" + program + "\" " + arguments)
+      {
+        UseShellExecute = false,
+        RedirectStandardOutput = true,
+        RedirectStandardError = true,
+      };
+      if (environment != null) environment(start.Environment);
+      using (Process process = Process.Start(start))
+      {
+        var errors = new StringWriter();
+        process.ErrorDataReceived += (sender, line) => { if (line.Data != null) lock (errors) errors.WriteLine(line.Data); };
+        process.BeginErrorReadLine();
+        string output = process.StandardOutput.ReadToEnd();
+        process.WaitForExit();
+        string text;
+        lock (errors) text = errors.ToString();
+        if (process.ExitCode != expectedExit || text.Length != 0)
+        {
+          throw new TestFailure(arguments + ": exit status " + process.ExitCode + "\n" + output + text);
+        }
+        return output;
+      }
+    }
+  }
+}

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What the tests need of the system.
+
+using System;
+using System.Runtime.InteropServices;
+
+namespace GpuMem.Tests
+{
+  static unsafe class Libc
+  {
+    [DllImport("libc", SetLastError = true)]
+    internal static extern IntPtr mmap(IntPtr address, UIntPtr size, int rights, int flags, int file, IntPtr offset);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int munmap(IntPtr address, UIntPtr size);
+
+    [DllImport("libc")]
+    internal static extern int fork();
+
+    [DllImport("libc")]
+    internal static extern void _exit(int status);
+
+    [DllImport("libc")]
+    internal static extern int waitpid(int process, int* status, int options);
+  }
+}

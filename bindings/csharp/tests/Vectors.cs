@@ -1,0 +1,398 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Runs the shared sequences of calls; tests/bindings/README.md of the source tree has their language.
+
+using System;
+using System.Collections.Generic;
+using System.Globalization;
+using System.IO;
+using System.Linq;
+using System.Runtime.InteropServices;
+
+namespace GpuMem.Tests
+{
+  static class Vectors
+  {
+    internal static void Run()
+    {
+      string name = null;
+      var steps = new List<string>();
+      foreach (string line in File.ReadAllLines(Environment.GetEnvironmentVariable("GPUMEM_VECTORS")).Concat(new[] { "case" }))
+      {
+        if (line.Trim().Length == 0 || line.StartsWith("#")) continue;
+        if (!line.StartsWith("case"))
+        {
+          steps.Add(line);
+          continue;
+        }
+        if (name != null)
+        {
+          string[] own = steps.ToArray();
+          Tap.Run("vectors: " + name, scope => new Case().Run(own));
+        }
+        name = line.Substring(4).Trim();
+        steps.Clear();
+      }
+    }
+  }
+
+  sealed class Step
+  {
+    internal readonly string Result, Operation, Status = "SUCCESS";
+    internal readonly List<string> Arguments = new List<string>();
+    internal readonly Dictionary<string, string> Options = new Dictionary<string, string>();
+
+    internal Step(string line)
+    {
+      List<string> words = line.Split(new[] { ' ' }, StringSplitOptions.RemoveEmptyEntries).ToList();
+      if (words.Count > 2 && words[1] == "=")
+      {
+        Result = words[0];
+        words.RemoveRange(0, 2);
+      }
+      if (words.Count > 2 && words[words.Count - 2] == "->")
+      {
+        Status = words[words.Count - 1];
+        words.RemoveRange(words.Count - 2, 2);
+      }
+      Operation = words[0];
+      foreach (string word in words.Skip(1))
+      {
+        int equals = word.IndexOf('=');
+        if (equals < 0) Arguments.Add(word);
+        else Options[word.Substring(0, equals)] = word.Substring(equals + 1);
+      }
+    }
+
+    internal static ulong Number(string text)
+    {
+      if (text.StartsWith("-")) return (ulong)long.Parse(text, CultureInfo.InvariantCulture);
+      if (text.StartsWith("0x")) return ulong.Parse(text.Substring(2), NumberStyles.HexNumber, CultureInfo.InvariantCulture);
+      return ulong.Parse(text, CultureInfo.InvariantCulture);
+    }
+
+    internal bool Has(string name) { return Options.ContainsKey(name); }
+
+    internal string Text(string name) { return Has(name) ? Options[name] : null; }
+
+    internal ulong Value(string name, ulong otherwise = 0) { return Has(name) ? Number(Options[name]) : otherwise; }
+
+    /// <summary>A number, or names of an enumeration with commas.</summary>
+    internal ulong Named<TEnum>(string name, ulong otherwise = 0)
+    {
+      if (!Has(name)) return otherwise;
+      ulong sum = 0;
+      foreach (string word in Options[name].Split(','))
+      {
+        sum |= char.IsLetter(word[0])
+            ? Convert.ToUInt64(Enum.Parse(typeof(TEnum), word.Replace("_", ""), true))
+            : Number(word);
+      }
+      return sum;
+    }
+  }
+
+  sealed unsafe class Case
+  {
+    sealed class Block
+    {
+      internal IntPtr Pointer;
+      internal IntPtr Unaligned;
+    }
+
+    enum Condition { Geq, Eq, And, Nor }
+
+    readonly Dictionary<string, object> objects = new Dictionary<string, object>();
+    readonly List<GpuInstance> instances = new List<GpuInstance>();
+
+    internal void Run(string[] lines)
+    {
+      try
+      {
+        foreach (string line in lines) RunStep(line);
+      }
+      finally
+      {
+        foreach (GpuInstance instance in instances) if (!instance.IsClosed) instance.Close(CloseMode.Force);
+        foreach (IDisposable one in objects.Values.OfType<IDisposable>()) one.Dispose();
+        foreach (Block block in objects.Values.OfType<Block>()) Marshal.FreeHGlobal(block.Unaligned);
+      }
+    }
+
+    void RunStep(string line)
+    {
+      var step = new Step(line);
+      string status = "SUCCESS";
+      try
+      {
+        status = Do(step) ? "SUCCESS" : "NOT_READY";
+      }
+      catch (GpuMemException problem)
+      {
+        status = problem.StatusName.Replace("GPUMEM_ERROR_", "").Replace("GPUMEM_", "");
+        Check.That(problem.Message.Length != 0 && problem.Function.StartsWith("gpumem_"), line + ": no detail: " + problem);
+      }
+      catch (Exception problem)
+      {
+        throw new TestFailure(line + ": " + problem);
+      }
+      Check.Equal(step.Status, status, line);
+    }
+
+    T Get<T>(string name)
+    {
+      object found;
+      if (!objects.TryGetValue(name, out found) || !(found is T)) throw new TestFailure("no such object: " + name);
+      return (T)found;
+    }
+
+    bool Keep(Step step, object made)
+    {
+      objects[step.Result] = made;
+      return true;
+    }
+
+    IntPtr Address(string text)
+    {
+      if (text == "null") return IntPtr.Zero;
+      string[] parts = text.Split('+');
+      ulong offset = parts.Length > 1 ? Step.Number(parts[1]) : 0;
+      object found = Get<object>(parts[0]);
+      IntPtr first = found is Block ? ((Block)found).Pointer
+          : found is IntPtr ? (IntPtr)found
+          : ((GpuMemory)found).Range.Pointer;
+      return (IntPtr)(long)((ulong)(long)first + offset);
+    }
+
+    GpuRange RangeAt(string text, ulong size) { return new GpuRange(Address(text), size); }
+
+    MemoryOptions OptionsOf(Step step)
+    {
+      return new MemoryOptions
+      {
+        Alignment = step.Value("alignment"),
+        Require = (MemoryFlags)step.Named<MemoryFlags>("require"),
+        Prefer = (MemoryFlags)step.Named<MemoryFlags>("prefer"),
+        NumaNode = (int)step.Value("numa_node"),
+        Name = step.Text("name"),
+      };
+    }
+
+    bool Do(Step step)
+    {
+      List<string> a = step.Arguments;
+      switch (step.Operation)
+      {
+        case "open": return Open(step);
+        case "close":
+          Get<GpuInstance>(a[0]).Close((CloseMode)step.Named<CloseMode>("mode"));
+          return true;
+        case "device": return Keep(step, Get<GpuInstance>(a[0]).GetDevice((int)Step.Number(a[1])));
+        case "create":
+          return Keep(step, Get<GpuDevice>(a[0]).Create(
+              (MemoryKind)(int)(long)step.Named<MemoryKind>("kind"), step.Value("size"), OptionsOf(step)));
+        case "register":
+          return Keep(step, Get<GpuDevice>(a[0]).Register(Address(a[1]), step.Value("size"), OptionsOf(step)));
+        case "buffer": return Keep(step, MakeBlock(Step.Number(a[0])));
+        case "malloc":
+          return Keep(step, Get<GpuDevice>(a[0]).Allocate((MemoryKind)step.Named<MemoryKind>("kind"), step.Value("size")));
+        case "free":
+          Get<GpuInstance>(a[0]).Free(Address(a[1]));
+          return true;
+        case "register_pointer":
+          Get<GpuDevice>(a[0]).RegisterPointer(
+              Address(a[1]), step.Value("size"), (MemoryFlags)step.Named<MemoryFlags>("require"));
+          return true;
+        case "unregister_pointer":
+          Get<GpuInstance>(a[0]).UnregisterPointer(Address(a[1]));
+          return true;
+        case "stream": return Keep(step, Get<GpuDevice>(a[0]).CreateStream((int)(long)step.Value("priority")));
+        case "event": return Keep(step, Get<GpuDevice>(a[0]).CreateEvent((EventFlags)step.Named<EventFlags>("flags")));
+        case "destroy":
+          Get<IDisposable>(a[0]).Dispose();
+          return true;
+        case "record":
+          Get<GpuEvent>(a[0]).Record(Get<GpuStream>(a[1]));
+          return true;
+        case "wait":
+          Get<GpuStream>(a[0]).Wait(Get<GpuEvent>(a[1]));
+          return true;
+        case "query":
+          return objects[a[0]] is GpuStream ? Get<GpuStream>(a[0]).Query() : Get<GpuEvent>(a[0]).Query();
+        case "synchronize": return Synchronize(step);
+        case "elapsed":
+          float? time = Get<GpuEvent>(a[1]).GetElapsedSince(Get<GpuEvent>(a[0]));
+          Check.That(time == null || time >= 0, "the time is negative");
+          return time != null;
+        case "copy": return Copy(step);
+        case "copy_2d": return Copy2D(step);
+        case "fill": return Fill(step);
+        case "fill_2d": return Fill2D(step);
+        case "write_value":
+          Get<GpuStream>(a[0]).WriteValue(RangeAt(a[1], step.Value("size")), step.Value("value"));
+          return true;
+        case "wait_value":
+          Get<GpuStream>(a[0]).WaitValue(RangeAt(a[1], step.Value("size")), step.Value("value"),
+                                         (WaitCondition)step.Named<Condition>("condition"));
+          return true;
+        case "set":
+          byte[] bytes = Bytes(a[1]);
+          Marshal.Copy(bytes, 0, Address(a[0]), bytes.Length);
+          return true;
+        case "expect":
+          byte[] found = new byte[a[1].Length / 2];
+          Marshal.Copy(Address(a[0]), found, 0, found.Length);
+          Check.Equal(BitConverter.ToString(Bytes(a[1])), BitConverter.ToString(found), "content");
+          return true;
+        case "info": return CompareInfo(step, Get<GpuMemory>(a[0]).QueryInfo());
+        case "pointer": return ComparePointer(step);
+        case "count": return CompareCounts(step, Get<GpuInstance>(a[0]).Stats);
+        case "capability":
+          Check.That(Get<GpuDevice>(a[0]).GetCapability((Capability)Step.Number(a[1])).Name.Length != 0, "no name");
+          return true;
+        case "peer": return Peer(Get<GpuDevice>(a[0]), Get<GpuDevice>(a[1]), a[2]);
+        case "status_name":
+          Check.Equal(a[1], StatusInfo.NameOf((Status)(int)(long)Step.Number(a[0])), "name");
+          return true;
+        default: throw new TestFailure("no such operation: " + step.Operation);
+      }
+    }
+
+    bool Open(Step step)
+    {
+      GpuInstance made = GpuInstance.Open(new InstanceOptions
+      {
+        Backend = (Backend)step.Named<Backend>("backend", (ulong)Scope.Backend),
+        PinBudget = step.Value("pin_budget"),
+      });
+      instances.Add(made);
+      return Keep(step, made);
+    }
+
+    static Block MakeBlock(ulong size)
+    {
+      const long Page = 4096;
+      long bytes = ((long)size + Page - 1) / Page * Page;
+      IntPtr all = Marshal.AllocHGlobal((IntPtr)(bytes + Page));
+      long first = ((long)all + Page - 1) / Page * Page;
+      for (long i = 0; i < bytes; ++i) ((byte*)first)[i] = 0;
+      return new Block { Pointer = (IntPtr)first, Unaligned = all };
+    }
+
+    bool Synchronize(Step step)
+    {
+      object target = objects[step.Arguments[0]];
+      if (!step.Has("timeout"))
+      {
+        if (target is GpuStream) ((GpuStream)target).Synchronize();
+        else ((GpuEvent)target).Synchronize();
+        return true;
+      }
+      TimeSpan timeout = TimeSpan.FromTicks((long)step.Value("timeout") / 100);
+      return target is GpuStream ? ((GpuStream)target).Synchronize(timeout) : ((GpuEvent)target).Synchronize(timeout);
+    }
+
+    bool Copy(Step step)
+    {
+      GpuRange destination = RangeAt(step.Arguments[1], step.Value("size"));
+      GpuRange source = RangeAt(step.Arguments[2], step.Value("size"));
+      var options = new CopyOptions
+      {
+        Direction = (Direction)step.Value("direction"),
+        SourceOrder = (SourceOrder)step.Value("source_order"),
+      };
+      if (step.Has("stream")) Get<GpuStream>(step.Text("stream")).Copy(destination, source, options);
+      else Get<GpuInstance>(step.Arguments[0]).Copy(destination, source, options);
+      return true;
+    }
+
+    bool Copy2D(Step step)
+    {
+      GpuRange destination = RangeAt(step.Arguments[1], long.MaxValue), source = RangeAt(step.Arguments[2], long.MaxValue);
+      ulong width = step.Value("width"), height = step.Value("height");
+      ulong destinationPitch = step.Value("dpitch"), sourcePitch = step.Value("spitch");
+      if (step.Has("stream"))
+      {
+        Get<GpuStream>(step.Text("stream")).Copy2D(destination, destinationPitch, source, sourcePitch, width, height);
+      }
+      else
+      {
+        Get<GpuInstance>(step.Arguments[0]).Copy2D(destination, destinationPitch, source, sourcePitch, width, height);
+      }
+      return true;
+    }
+
+    bool Fill(Step step)
+    {
+      GpuRange destination = RangeAt(step.Arguments[1], step.Value("size"));
+      uint value = (uint)step.Value("value");
+      int width = (int)step.Value("width");
+      if (step.Has("stream")) Get<GpuStream>(step.Text("stream")).Fill(destination, value, width);
+      else Get<GpuInstance>(step.Arguments[0]).Fill(destination, value, width);
+      return true;
+    }
+
+    bool Fill2D(Step step)
+    {
+      GpuRange destination = RangeAt(step.Arguments[1], long.MaxValue);
+      ulong pitch = step.Value("pitch"), width = step.Value("size_x"), height = step.Value("size_y");
+      uint value = (uint)step.Value("value");
+      int size = (int)step.Value("width");
+      if (step.Has("stream")) Get<GpuStream>(step.Text("stream")).Fill2D(destination, pitch, width, height, value, size);
+      else Get<GpuInstance>(step.Arguments[0]).Fill2D(destination, pitch, width, height, value, size);
+      return true;
+    }
+
+    static byte[] Bytes(string hex)
+    {
+      return Enumerable.Range(0, hex.Length / 2).Select(i => Convert.ToByte(hex.Substring(2 * i, 2), 16)).ToArray();
+    }
+
+    static bool CompareInfo(Step step, MemoryInfo info)
+    {
+      if (step.Has("kind")) Check.Equal(step.Named<MemoryKind>("kind"), (ulong)info.Kind, "kind");
+      if (step.Has("size")) Check.Equal(step.Value("size"), info.Size, "size");
+      if (step.Has("alignment")) Check.Equal(step.Value("alignment"), info.Alignment, "alignment");
+      if (step.Has("name")) Check.Equal(step.Text("name"), info.Name, "name");
+      ulong granted = step.Named<MemoryFlags>("granted");
+      Check.Equal(granted, (ulong)info.GrantedFlags & granted, "granted");
+      return true;
+    }
+
+    bool ComparePointer(Step step)
+    {
+      IntPtr address = Address(step.Arguments[1]);
+      PointerInfo info = Get<GpuInstance>(step.Arguments[0]).GetPointerInfo(address);
+      if (step.Has("kind")) Check.Equal(step.Named<MemoryKind>("kind"), (ulong)info.Kind, "kind");
+      if (step.Has("size")) Check.Equal(step.Value("size"), info.Size, "size");
+      if (step.Has("offset")) Check.Equal(step.Value("offset"), (ulong)((long)address - (long)info.Base), "offset");
+      return true;
+    }
+
+    static bool CompareCounts(Step step, InstanceStats stats)
+    {
+      if (step.Has("device")) Check.Equal(step.Value("device"), stats.Device.LiveCount, "device");
+      if (step.Has("pinned")) Check.Equal(step.Value("pinned"), stats.Pinned.LiveCount, "pinned");
+      if (step.Has("registered")) Check.Equal(step.Value("registered"), stats.Registered.LiveCount, "registered");
+      if (step.Has("streams")) Check.Equal(step.Value("streams"), stats.Streams, "streams");
+      if (step.Has("events")) Check.Equal(step.Value("events"), stats.Events, "events");
+      return true;
+    }
+
+    static bool Peer(GpuDevice device, GpuDevice peer, string word)
+    {
+      switch (word)
+      {
+        case "query":
+          device.CanAccessPeer(peer);
+          return true;
+        case "enable":
+          device.EnablePeerAccess(peer);
+          return true;
+        case "disable":
+          device.DisablePeerAccess(peer);
+          return true;
+        default: throw new TestFailure("no such word: " + word);
+      }
+    }
+  }
+}
