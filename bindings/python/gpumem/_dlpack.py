@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""DLPack in both directions, with the capsules made and taken by ctypes."""
+
+import atexit
+import ctypes
+from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
+                    c_uint16, c_uint32, c_uint64, c_void_p, py_object)
+
+from . import _types
+
+# Types of devices.
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+VERSION = 1, 0
+READ_ONLY, IS_COPIED = 0x1, 0x2
+
+
+class _Tensor(Structure):
+    _fields_ = [("data", c_void_p), ("device_type", c_int32), ("device_id", c_int32), ("ndim", c_int32),
+                ("code", c_uint8), ("bits", c_uint8), ("lanes", c_uint16), ("shape", POINTER(c_int64)),
+                ("strides", POINTER(c_int64)), ("byte_offset", c_uint64)]
+
+
+_Deleter = CFUNCTYPE(None, c_void_p)
+
+
+class _Managed(Structure):
+    _fields_ = [("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p)]
+
+
+class _ManagedVersioned(Structure):
+    _fields_ = [("major", c_uint32), ("minor", c_uint32), ("manager", c_void_p), ("deleter", c_void_p),
+                ("flags", c_uint64), ("tensor", _Tensor)]
+
+
+# The capsule keeps a pointer to its name.
+_NAMES = {_Managed: (b"dltensor", b"used_dltensor"),
+          _ManagedVersioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
+
+_new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_New", ctypes.pythonapi))
+_is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+_set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
+# For the destructor, whose capsule is dying and must not be counted as a Python object any more.
+_dying_is_valid = PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
+_dying_get_pointer = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+# What consumers have not given back: the address of the struct, and all that it points to.
+_exported = {}
+
+
+# These have all they need as defaults, because the names of a module are gone when the interpreter ends.
+def _delete(address, exported=_exported):
+    exported.pop(address, None)
+
+
+def _destroy_capsule(capsule, is_valid=_dying_is_valid, get_pointer=_dying_get_pointer, exported=_exported,
+                     names=tuple(unused for unused, _ in _NAMES.values())):
+    """A capsule that nobody took gives its tensor back itself."""
+    for name in names:
+        if is_valid(capsule, name):
+            exported.pop(get_pointer(capsule, name), None)
+
+
+_deleter = _Deleter(_delete)
+_destructor = PYFUNCTYPE(None, c_void_p)(_destroy_capsule)
+for _lasting in (_deleter, _destructor, _exported):
+    ctypes.pythonapi.Py_IncRef(py_object(_lasting))
+
+
+@atexit.register
+def _at_exit(exported=_exported):
+    """Consumers that outlive the interpreter find no deleter, instead of one that calls into it."""
+    for managed, *_ in list(exported.values()):
+        managed.deleter = None
+
+
+class DLPackView:
+    """The producer's side, for a class with the attributes of a view."""
+
+    __slots__ = ()
+
+    def __dlpack_device__(self):
+        """(type, number) of the device that the bytes lie on."""
+        if self.dlpack_device is None:
+            raise BufferError("device memory of the host backend is on no device that DLPack knows; copy it to host memory")
+        return self.dlpack_device
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        """A capsule for another library, as the array API describes it.
+
+        ``stream`` is the consumer's CUDA stream, which is made to wait for the work in streams of gpumem that uses the
+        memory: None or 1 (the legacy default stream), 2 (the per-thread one), another stream's number, or -1 for no
+        wait. Host memory takes None or -1.
+        """
+        place = self.dlpack_device
+        wanted = tuple(dl_device) if dl_device is not None else place
+        if wanted is None:
+            self.__dlpack_device__()
+        wanted = int(wanted[0]), int(wanted[1])
+        versioned = max_version is not None and max_version[0] >= 1
+        if self.readonly and not versioned:
+            raise BufferError("the memory is read-only, which only DLPack 1.0 and later can say")
+        in_place = wanted == place or (place == (CUDA_HOST, 0) and wanted == (CPU, 0))
+        self._check_stream(stream, wanted)
+        if not in_place and (copy is False or wanted != (CPU, 0)):
+            raise BufferError(f"memory on the device {place} cannot be handed out on {wanted}"
+                              + (" without a copy" if wanted == (CPU, 0) else ""))
+        if copy or not in_place:
+            return self._copied()._capsule(wanted, versioned, IS_COPIED)
+        if wanted[0] == CUDA and stream != -1:
+            self._order_before(stream)
+        return self._capsule(wanted, versioned, 0)
+
+    @staticmethod
+    def _check_stream(stream, wanted):
+        if stream is None:
+            return
+        if wanted[0] != CUDA:
+            if stream != -1:
+                raise ValueError(f"a stream ({stream}) was given for memory of the host, which has none")
+        elif stream == 0 or stream < -1:
+            raise ValueError(f"{stream} is no stream: 1 and 2 are the default streams, -1 means no wait")
+
+    def _order_before(self, stream):
+        """Makes the consumer's stream wait for what is in flight on the memory."""
+        queues = {hold for hold in self.memory._holds if hold is not None} if self.memory else ()
+        if queues:
+            from ._stream import Stream
+            # The legacy default stream is 1 in DLPack and NULL in the driver; both take 2 for the per-thread one.
+            with Stream.wrap(self.memory.device, 0 if stream in (None, 1) else stream) as consumer:
+                for queue in queues:
+                    queue.order_before(consumer.handle)
+
+    def _copied(self):
+        """A view of ordinary memory of this process with the same elements, after the work that is in flight."""
+        from ._memory import View
+        if not self.contiguous:
+            raise BufferError("the view is not contiguous and cannot be copied")
+        target = (c_uint8 * max(self.nbytes, 1))()
+        if self.nbytes and self.memory:
+            for queue in {hold for hold in self.memory._holds if hold is not None}:
+                queue.synchronize()
+            self.memory.device.instance.copy(addressof(target), self, self.nbytes)
+        elif self.nbytes:
+            ctypes.memmove(target, self.address, self.nbytes)
+        return View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False,
+                             (CPU, 0))
+
+    def _capsule(self, place, versioned, flags):
+        code, bits = _types.to_dlpack(self.typestr)
+        managed = _ManagedVersioned() if versioned else _Managed()
+        if versioned:
+            managed.major, managed.minor = VERSION
+            managed.flags = flags | (READ_ONLY if self.readonly else 0)
+        managed.deleter = ctypes.cast(_deleter, c_void_p)
+        tensor, count = managed.tensor, len(self.shape)
+        shape = (c_int64 * count)(*self.shape)
+        strides = (c_int64 * count)(*(stride // self.itemsize for stride in self.strides))
+        tensor.data = (self.device_pointer if place[0] == CUDA else self.address) if self.nbytes else None
+        tensor.device_type, tensor.device_id = place
+        tensor.ndim, tensor.code, tensor.bits, tensor.lanes = count, code, bits, 1
+        tensor.shape = ctypes.cast(shape, POINTER(c_int64))
+        tensor.strides = ctypes.cast(strides, POINTER(c_int64))
+        address = addressof(managed)
+        _exported[address] = managed, shape, strides, self
+        try:
+            return _new_capsule(address, _NAMES[type(managed)][0], ctypes.cast(_destructor, c_void_p))
+        except BaseException:
+            _exported.pop(address, None)
+            raise
+
+
+class _Imported:
+    """A tensor taken from another library, given back when this dies."""
+
+    __slots__ = ("managed",)
+
+    def __init__(self, managed):
+        self.managed = managed
+
+    def __del__(self, deleter_type=_Deleter, address_of=addressof):
+        deleter = self.managed.deleter
+        if deleter:
+            deleter_type(deleter)(address_of(self.managed))
+
+
+def _take(capsule):
+    """Takes the tensor out of a capsule, which cannot be taken again."""
+    for cls in (_ManagedVersioned, _Managed):
+        unused, used = _NAMES[cls]
+        if _is_valid(capsule, unused):
+            managed = cls.from_address(_get_pointer(capsule, unused))
+            if cls is _ManagedVersioned and managed.major != VERSION[0]:
+                raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
+            # From here on the capsule leaves the tensor alone, and _Imported gives it back exactly once.
+            _set_name(capsule, used)
+            return _Imported(managed)
+    raise ValueError("the capsule holds no tensor, or its tensor was taken before")
+
+
+def from_dlpack(source, *, device=None, copy=None):
+    """A view of an array of another library, without a copy.
+
+    ``source`` has ``__dlpack__``, or is a capsule. ``device`` and ``copy`` are handed on to it.
+    """
+    from ._memory import View, strides_of
+    if hasattr(source, "__dlpack__"):
+        capsule = _ask(source, device, copy)
+    else:
+        capsule = source
+    try:
+        owner = _take(capsule)
+    except ctypes.ArgumentError:
+        raise TypeError(f"a {type(source).__name__} has no __dlpack__") from None
+    managed = owner.managed
+    tensor = managed.tensor
+    typestr, itemsize = _types.from_dlpack(tensor.code, tensor.bits, tensor.lanes)
+    shape = tuple(tensor.shape[index] for index in range(tensor.ndim))
+    if tensor.strides:
+        strides = tuple(tensor.strides[index] * itemsize for index in range(tensor.ndim))
+    else:
+        strides = strides_of(shape, itemsize, "C")
+    readonly = isinstance(managed, _ManagedVersioned) and bool(managed.flags & READ_ONLY)
+    return View._foreign(owner, (tensor.data or 0) + tensor.byte_offset, shape, strides, typestr, itemsize, readonly,
+                         (tensor.device_type, tensor.device_id))
+
+
+def _ask(source, device, copy):
+    more = {name: value for name, value in (("dl_device", device), ("copy", copy)) if value is not None}
+    try:
+        return source.__dlpack__(max_version=VERSION, **more)
+    except TypeError:
+        # A producer of before DLPack 1.0 knows none of these, and always hands out the array as it is.
+        if more:
+            raise
+        return source.__dlpack__()

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What can stand for an address: memory and views of gpumem, arrays of others, anything with a buffer, and plain numbers."""
+
+import ctypes
+import numbers
+from ctypes import POINTER, c_char_p, c_int, c_ssize_t, c_void_p, py_object
+
+from ._calls import u64
+from ._dlpack import from_dlpack
+
+
+class _PyBuffer(ctypes.Structure):
+    _fields_ = [("buf", c_void_p), ("obj", py_object), ("len", c_ssize_t), ("itemsize", c_ssize_t),
+                ("readonly", c_int), ("ndim", c_int), ("format", c_char_p), ("shape", POINTER(c_ssize_t)),
+                ("strides", POINTER(c_ssize_t)), ("suboffsets", POINTER(c_ssize_t)), ("internal", c_void_p)]
+
+
+_PYBUF_WRITABLE = 0x1
+_PYBUF_ANY_CONTIGUOUS = 0x80 | 0x10 | 0x08
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes, _get_buffer.restype = (py_object, POINTER(_PyBuffer), c_int), c_int
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes, _release_buffer.restype = (POINTER(_PyBuffer),), None
+
+
+class Buffer:
+    """The bytes of an object with the buffer protocol, held for as long as this lives: its owner cannot free or move
+    them meanwhile."""
+
+    __slots__ = ("_buffer", "address", "size", "readonly")
+
+    def __init__(self, owner, writable):
+        buffer = _PyBuffer()
+        try:
+            _get_buffer(owner, buffer, _PYBUF_ANY_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0))
+        except TypeError:
+            raise TypeError(f"a {type(owner).__name__} is neither memory nor an address nor an object with a buffer"
+                            ) from None
+        self._buffer = buffer
+        self.address, self.size, self.readonly = buffer.buf or 0, buffer.len, bool(buffer.readonly)
+
+    def __del__(self, release=_release_buffer):
+        try:
+            release(self._buffer)
+        except AttributeError:  # never got one
+            pass
+
+
+class _Strange:
+    """An array whose type the buffer protocol cannot say, such as numpy's dates."""
+
+    __slots__ = ("owner", "address", "size", "readonly")
+
+    def __init__(self, owner, writable):
+        flags = owner.flags
+        if not (flags.c_contiguous or flags.f_contiguous):
+            raise ValueError("the array is not contiguous")
+        if writable and not flags.writeable:
+            raise ValueError("the array is read-only")
+        self.owner, self.address, self.size = owner, owner.__array_interface__["data"][0], owner.nbytes
+        self.readonly = not flags.writeable
+
+
+def host_buffer(owner, writable):
+    """The bytes of an array or buffer; ValueError or BufferError if they are not in one piece, or read-only."""
+    dtype = getattr(owner, "dtype", None)
+    if getattr(dtype, "hasobject", False):
+        raise TypeError("an array of Python objects cannot be used by a device")
+    if getattr(dtype, "kind", "") in ("m", "M"):
+        return _Strange(owner, writable)
+    return Buffer(owner, writable)
+
+
+def _cuda_array(owner, interface, writable):
+    address, readonly = interface["data"]
+    if readonly and writable:
+        raise ValueError("the array is read-only")
+    size = int(interface["typestr"][2:])
+    strides = interface.get("strides")
+    expected = []
+    for length in reversed(interface["shape"]):
+        expected.insert(0, size)
+        size *= length
+    if strides is not None and tuple(strides) != tuple(expected):
+        raise ValueError("the array is not contiguous")
+    return address or 0, size, owner
+
+
+def operand(value, writable):
+    """(address, size or None if unknown, object to keep alive or None) of an operand of a copy or fill."""
+    if isinstance(value, int):
+        return u64(value, "the address"), None, None
+    found = getattr(value, "_operand", None)  # Memory and View
+    if found is not None:
+        return found(writable)
+    interface = getattr(value, "__cuda_array_interface__", None)
+    if interface is not None:
+        return _cuda_array(value, interface, writable)
+    if isinstance(value, numbers.Integral):
+        return u64(value, "the address"), None, None
+    if value is None:
+        return 0, None, None
+    try:
+        buffer = host_buffer(value, writable)
+    except TypeError:
+        if not hasattr(value, "__dlpack__"):
+            raise
+        return from_dlpack(value)._operand(writable)  # a tensor of PyTorch, for example
+    return buffer.address, buffer.size, buffer

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Types of elements, known by the type string of the array interface ("<f4"), with numpy or without."""
+
+import re
+import sys
+
+_NATIVE = "<" if sys.byteorder == "little" else ">"
+_NAMES = {"bool": "b1", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
+          "uint32": "u4", "uint64": "u8", "float16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8",
+          "complex128": "c16"}
+_TYPESTR = re.compile(r"([<>|=]?)([biufcV])(\d+)$")
+# For memoryview.cast; what is missing is seen as bytes.
+_FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+            "f4": "f", "f8": "d"}
+# DLPack's type codes.
+_DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
+_DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
+
+
+def element_type(dtype):
+    """(type string, bytes, description of fields or None) of what a user calls a type."""
+    if dtype is None:
+        return "|u1", 1, None
+    if isinstance(dtype, str):
+        match = _TYPESTR.match(_NAMES.get(dtype, dtype))
+        if match:
+            order, kind, size = match.groups()
+            size = int(size)
+            order = "|" if size == 1 or kind == "V" else order.replace("=", _NATIVE).replace("|", _NATIVE) or _NATIVE
+            return f"{order}{kind}{size}", size, None
+    try:
+        import numpy
+    except ImportError:
+        raise TypeError(f"{dtype!r} is no known element type without numpy; use a text such as 'float32' or '<f4'"
+                        ) from None
+    found = numpy.dtype(dtype)
+    if found.hasobject:
+        raise TypeError(f"elements of type {found} hold Python objects, which a device cannot use")
+    return found.str, found.itemsize, found.descr if found.fields else None
+
+
+def buffer_format(typestr):
+    """Format for memoryview.cast, or None if it has none for the type."""
+    if typestr[0] not in "|" + _NATIVE:
+        return None
+    return _FORMATS.get(typestr[1:])
+
+
+def to_dlpack(typestr):
+    """(code, bits) of DLPack."""
+    match = _TYPESTR.match(typestr)
+    if not match or match[2] not in _DL_CODES or match[1] not in "|" + _NATIVE:
+        raise BufferError(f"DLPack has no type for {typestr}")
+    return _DL_CODES[match[2]], int(match[3]) * 8
+
+
+def from_dlpack(code, bits, lanes):
+    """(type string, bytes); elements that numpy has no name for, such as bfloat16, are plain bytes."""
+    size = bits // 8 * lanes
+    if bits % 8 or lanes != 1:
+        raise BufferError(f"elements of {bits} bits in {lanes} lanes cannot be taken over")
+    kind = _DL_KINDS.get(code)
+    if kind is None:
+        return f"|V{size}", size
+    return f"{'|' if size == 1 else _NATIVE}{kind}{size}", size

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Allocators for CuPy: ``gpumem.adapters.cupy.install()``, or one of the two by itself:
+
+    cupy.cuda.set_allocator(gpumem.adapters.cupy.allocator)
+    cupy.cuda.set_pinned_memory_allocator(gpumem.adapters.cupy.pinned_allocator)
+
+Each allocation is one of the driver's. With CuPy's pools on top, freed memory is used again:
+
+    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(gpumem.adapters.cupy.allocator).malloc)
+"""
+
+import functools
+
+import cupy
+
+import gpumem
+from gpumem import Kind
+
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which CuPy does not always name
+
+
+@functools.lru_cache(maxsize=None)
+def _instance():
+    return gpumem.Instance("cuda", name="cupy")
+
+
+def _make(size, kind):
+    device = _instance().device(cupy.cuda.runtime.getDevice())
+    try:
+        return device.memory(size, kind)
+    except MemoryError as problem:
+        # For this one CuPy's pools free what they keep and try again.
+        raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from problem
+
+
+def allocator(size):
+    """Device memory for ``cupy.cuda.set_allocator``, freed when CuPy forgets it."""
+    number = cupy.cuda.runtime.getDevice()
+    memory = _make(size, Kind.DEVICE) if size else None
+    address = memory.device_pointer if memory else 0
+    return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address, size, memory, number), 0)
+
+
+class _PinnedMemory(cupy.cuda.PinnedMemory):
+    def __init__(self, memory, size):
+        self.memory, self.ptr, self.size = memory, memory.host_pointer, size
+
+    def __del__(self):
+        self.ptr = 0  # which CuPy would free; gpumem does when its object goes
+
+
+def pinned_allocator(size):
+    """Pinned memory for ``cupy.cuda.set_pinned_memory_allocator``, freed when CuPy forgets it."""
+    mem = _PinnedMemory(_make(size, Kind.PINNED), size) if size else cupy.cuda.PinnedMemory(0)
+    return cupy.cuda.PinnedMemoryPointer(mem, 0)
+
+
+def install():
+    """Makes CuPy take device and pinned memory from gpumem, without its pools."""
+    cupy.cuda.set_allocator(allocator)
+    cupy.cuda.set_pinned_memory_allocator(pinned_allocator)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""An External Memory Manager plug-in (interface version 1), so that numba-cuda takes its memory from gpumem.
+
+Set ``NUMBA_CUDA_MEMORY_MANAGER=gpumem.adapters.numba`` in the environment, or call
+``numba.cuda.set_memory_manager(gpumem.adapters.numba.MemoryManager)`` before the first use of CUDA.
+
+Device, pinned, mapped and registered memory come from gpumem, with the flags that numba was asked for; what cannot be granted
+fails. Managed memory, which gpumem does not have yet, and IPC handles are made by numba itself.
+"""
+
+import ctypes
+import weakref
+
+from numba import cuda
+from numba.cuda.cudadrv import driver
+
+import gpumem
+from gpumem import Kind, MemoryFlags
+
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+def _new_binding():
+    """Whether this numba keeps pointers as objects of NVIDIA's bindings, as later versions always do."""
+    return getattr(driver, "USE_NV_BINDING", True)
+
+
+def _device_pointer(address):
+    return driver.binding.CUdeviceptr(address) if _new_binding() else ctypes.c_uint64(address)
+
+
+def _host_pointer(address):
+    return address if _new_binding() else ctypes.c_void_p(address)
+
+
+def _close(memory):
+    memory.close()
+
+
+class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
+    """What ``numba.cuda.set_memory_manager`` takes. ``memallocmanaged`` is numba's own."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self._instance = None
+
+    @property
+    def interface_version(self):
+        return 1
+
+    def _device(self):
+        if self._instance is None or self._instance.closed:
+            self._instance = gpumem.Instance("cuda", name="numba")
+        device = self.context.device
+        # In a context that other code has made, numba keeps the driver's own handle, which is the number.
+        return self._instance.device(int(getattr(device, "id", device)))
+
+    def initialize(self):
+        if not self.deallocations.memory_capacity:
+            self.deallocations.memory_capacity = self.get_memory_info().total
+
+    def get_memory_info(self):
+        return cuda.MemoryInfo(*self._device().memory_info())
+
+    def _make(self, make):
+        """Calls a function that makes memory; once more after numba's pending frees, if there is not enough."""
+        try:
+            return make()
+        except MemoryError:
+            self.deallocations.clear()
+        try:
+            return make()
+        except MemoryError as problem:
+            raise driver.CudaAPIError(_OUT_OF_MEMORY, str(problem)) from problem
+
+    def _finalizer(self, memory, size):
+        allocations, deallocations, key = self.allocations, self.deallocations, memory.handle
+
+        def finalize():
+            allocations.pop(key, None)
+            deallocations.add_item(_close, memory, size)
+        return finalize
+
+    def _owned(self, memory, pointer):
+        self.allocations[memory.handle] = pointer
+        return pointer.own()
+
+    def memalloc(self, size):
+        memory = self._make(lambda: self._device().memory(size))
+        return self._owned(memory, driver.AutoFreePointer(
+            weakref.proxy(self.context), _device_pointer(memory.device_pointer), size,
+            finalizer=self._finalizer(memory, size)))
+
+    def memhostalloc(self, size, mapped=False, portable=False, wc=False):
+        require = (MemoryFlags.MAPPED if mapped else 0) | (MemoryFlags.PORTABLE if portable else 0) | (
+            MemoryFlags.WRITE_COMBINED if wc else 0)
+        memory = self._make(lambda: self._device().memory(size, Kind.PINNED, require=require))
+        arguments = weakref.proxy(self.context), _host_pointer(memory.host_pointer), size
+        if mapped:
+            return self._owned(memory, driver.MappedMemory(*arguments, finalizer=self._finalizer(memory, size)))
+        return driver.PinnedMemory(*arguments, finalizer=self._finalizer(memory, 0))
+
+    def mempin(self, owner, pointer, size, mapped=False):
+        address = getattr(pointer, "value", pointer)
+        require = MemoryFlags.MAPPED if mapped else 0
+        memory = self._make(lambda: self._device().register(address, size, require=require))
+        allocations, key = self.allocations, memory.handle
+
+        def finalize():
+            # At once and not with the pending frees, so that the same array can be pinned again.
+            allocations.pop(key, None)
+            memory.close()
+        arguments = weakref.proxy(self.context), _host_pointer(address), size
+        if mapped:
+            return self._owned(memory, driver.MappedMemory(*arguments, owner=owner, finalizer=finalize))
+        return driver.PinnedMemory(*arguments, owner=owner, finalizer=finalize)
+
+    def reset(self):
+        super().reset()
+        if self._instance is not None:
+            # numba may destroy the context now, which the instance must not outlive.
+            try:
+                self._instance.close()
+            except gpumem.Busy:
+                pass  # pinned arrays outlive a reset
+
+
+_numba_memory_manager = MemoryManager

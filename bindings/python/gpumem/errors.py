@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The exceptions of gpumem: one class for each status of the C interface, all derived from :class:`Error`.
+
+Programs decide by the class (or by :attr:`Error.code`); the texts are for people and may change.
+"""
+
+from typing import Optional
+
+
+class Error(Exception):
+    """A call of gpumem failed. The class says how; the attributes say what was wrong.
+
+    A status that this version does not know is raised as :class:`InternalError` with its number in ``code``.
+    """
+
+    #: Number of the status, such as -203; None if it never came to a call of the library.
+    code: Optional[int] = None
+
+    def __init__(self, message: str = "", *, code: Optional[int] = None, function: str = "", native_domain: int = 0,
+                 native_code: int = 0, native_name: str = "", entry_point: str = ""):
+        super().__init__(message)
+        #: One line: what is wrong and what to do.
+        self.message = message
+        if code is not None:
+            self.code = code
+        #: The function of the C interface that failed, such as "gpumem_memory_create".
+        self.function = function
+        #: Who gave ``native_code``: 0 nobody, 1 the operating system (errno), 2 the CUDA driver (CUresult).
+        self.native_domain = native_domain
+        #: Code of the driver or operating system; 0 if there was none.
+        self.native_code = native_code
+        #: Its name, such as "CUDA_ERROR_OUT_OF_MEMORY" or "ENOMEM".
+        self.native_name = native_name
+        #: The driver or system call that failed; empty if none was reached.
+        self.entry_point = entry_point
+
+    @property
+    def name(self) -> str:
+        """Name of the status, such as "GPUMEM_ERROR_BUSY"; empty if it never came to a call of the library."""
+        return STATUS_NAMES.get(self.code, "" if self.code is None else "GPUMEM_ERROR_?")
+
+    def __reduce__(self):
+        return _restore, (type(self), self.message, dict(self.__dict__))
+
+
+def _restore(cls, message, attributes):
+    error = cls(message)
+    error.__dict__.update(attributes)
+    return error
+
+
+class LibraryNotFound(Error):
+    """The shared library of gpumem cannot be loaded, or the file is something else."""
+
+
+class VersionMismatch(Error):
+    """The shared library is too old for this package, or of another major version."""
+
+
+class NotReady(Error):
+    """The work that was asked about is not complete."""
+
+    code = 1
+
+
+class NoEffect(Error):
+    """A valid hint that this device or driver cannot use."""
+
+    code = 2
+
+
+class InvalidArgument(Error, ValueError):
+    """A value that no configuration accepts."""
+
+    code = -101
+
+
+class WrongKind(Error, TypeError):
+    """The memory is of a kind that this function does not take."""
+
+    code = -102
+
+
+class NotFound(Error, LookupError):
+    """Nothing of that name, address or number exists in this instance."""
+
+    code = -103
+
+
+class AlreadyExists(Error):
+    """The range or relation exists already."""
+
+    code = -104
+
+
+class StaleHandle(Error):
+    """The object was closed."""
+
+    code = -105
+
+
+class InvalidState(Error):
+    """Right object, wrong moment."""
+
+    code = -201
+
+
+class NoAccess(Error):
+    """The processor that would act has no right to the memory."""
+
+    code = -202
+
+
+class Busy(Error):
+    """In use by work that was not observed complete, or by objects that live."""
+
+    code = -203
+
+
+class Closed(Error):
+    """The instance is closed, or the driver is shutting down."""
+
+    code = -204
+
+
+class Forked(Error):
+    """An object of the parent was used in a forked child."""
+
+    code = -205
+
+
+class PeerGone(Error):
+    """The other process of a shared object has ended."""
+
+    code = -206
+
+
+class DeviceLost(Error):
+    """The device cannot be used again until the process ends."""
+
+    code = -207
+
+
+class OutOfDeviceMemory(Error, MemoryError):
+    """The device has not enough memory."""
+
+    code = -301
+
+
+class OutOfHostMemory(Error, MemoryError):
+    """The system has not enough memory."""
+
+    code = -302
+
+
+class OutOfAddressSpace(Error, MemoryError):
+    """There is no range of addresses of that size."""
+
+    code = -303
+
+
+class LimitExceeded(Error):
+    """A limit or budget is used up; the message names it."""
+
+    code = -304
+
+
+class Unsupported(Error):
+    """A valid request that this device, driver, backend or object cannot serve."""
+
+    code = -401
+
+
+class PermissionDenied(Error):
+    """The system, driver or peer refuses this user or process."""
+
+    code = -402
+
+
+class NoDevice(Error):
+    """The driver is there but offers no device."""
+
+    code = -403
+
+
+class DriverNotFound(Error):
+    """No driver library can be loaded, or it is a stub."""
+
+    code = -404
+
+
+class DriverTooOld(Error):
+    """The driver is older than the cuda backend needs, or its parts do not match."""
+
+    code = -405
+
+
+class SymbolMissing(Error):
+    """This driver lacks the entry point of this one function."""
+
+    code = -406
+
+
+class InternalError(Error):
+    """Something unexpected; the native code is attached."""
+
+    code = -901
+
+
+#: The exception class of each status.
+STATUS_CLASSES = {cls.code: cls for cls in Error.__subclasses__() if cls.code is not None}
+
+
+def _status_name(cls):
+    words = "".join("_" + letter if letter.isupper() else letter.upper() for letter in cls.__name__)[1:]
+    words = "INTERNAL" if cls is InternalError else words
+    return f"GPUMEM_{words}" if cls.code > 0 else f"GPUMEM_ERROR_{words}"
+
+
+STATUS_NAMES = {0: "GPUMEM_SUCCESS", **{code: _status_name(cls) for code, cls in STATUS_CLASSES.items()}}
+
+__all__ = ["Error", *(cls.__name__ for cls in Error.__subclasses__())]

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What only the host backend has: stand-ins for kernels, and the means to put a program into situations that are hard to
+come by on a GPU. On the cuda backend every function here raises :class:`gpumem.Unsupported`."""
+
+from __future__ import annotations
+
+from ctypes import c_int32, c_ubyte, c_void_p
+
+from . import _library as c
+from ._calls import call, i32, kernel_function, u32, u64
+from ._enums import Access
+from ._operands import operand
+from ._stream import enqueue_function
+
+__all__ = ["Kernel", "launch", "native_stream_create", "native_stream_destroy", "set_capturing", "lose", "fail_step",
+           "foreign_alloc", "foreign_free", "foreign_peer_access", "set_current_device"]
+
+
+class Kernel:
+    """A running stand-in for a kernel; valid only while its function runs."""
+
+    __slots__ = ("_handle", "_views")
+
+    def __init__(self, handle):
+        self._handle, self._views = handle, []
+
+    def view(self, address, size=None, access=Access.READWRITE):
+        """Opens memory with the rights that the device has, as a memoryview for the time of the function.
+
+        ``address`` is an address for devices, or a Memory or View. Access that the device would not have loses the
+        device, as a kernel that faults does, and raises DeviceLost.
+        """
+        start = getattr(address, "device_pointer", None)
+        if start is None:
+            start = operand(address, False)[0]
+        if size is None:
+            size = address.nbytes
+        found = c_void_p()
+        call(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), i32(access, "access"), found)
+        view = memoryview((c_ubyte * size).from_address(found.value)).cast("B")
+        view = view if access == Access.READWRITE else view.toreadonly()
+        self._views.append(view)
+        return view
+
+    def _end(self):
+        for view in self._views:
+            view.release()  # BufferError, if something made from it outlives the kernel
+
+
+def launch(stream, function, *arguments):
+    """Runs ``function(kernel, *arguments)`` in stream order as a kernel would run on the device. What it raises goes to
+    ``sys.unraisablehook``."""
+    if not callable(function):
+        raise TypeError("the function must be callable")
+
+    def run(handle):
+        kernel = Kernel(handle)
+        try:
+            function(kernel, *arguments)
+        finally:
+            kernel._end()
+
+    enqueue_function(stream, c.gpumem_host_launch, kernel_function, run)
+
+
+def native_stream_create(device) -> int:
+    """Makes a stream as other code would make one, to be adopted by :meth:`gpumem.Stream.wrap`."""
+    found = c_void_p()
+    call(c.gpumem_host_native_stream_create, device.handle, found)
+    return found.value
+
+
+def native_stream_destroy(device, native_stream):
+    """Destroys what :func:`native_stream_create` made."""
+    call(c.gpumem_host_native_stream_destroy, device.handle, u64(native_stream, "native_stream"))
+
+
+def set_capturing(stream, capturing):
+    """Marks a stream as being captured into a graph by other code, or no longer so."""
+    call(c.gpumem_host_stream_set_capturing, stream.handle, u32(capturing, "capturing"))
+
+
+def lose(device):
+    """Loses a device, as a faulting kernel would."""
+    call(c.gpumem_host_device_lose, device.handle)
+
+
+def fail_step(instance, step, repeat=False):
+    """Lets the ``step``-th step of the backend fail, from now on; 0 switches it off."""
+    call(c.gpumem_host_fail_step, instance.handle, u64(step, "step"), u32(repeat, "repeat"))
+
+
+def foreign_alloc(device, kind, size) -> int:
+    """Makes memory as other code would make it through the driver."""
+    found = c_void_p()
+    call(c.gpumem_host_foreign_alloc, device.handle, i32(kind, "kind"), u64(size, "size"), found)
+    return found.value
+
+
+def foreign_free(device, pointer):
+    """Frees what :func:`foreign_alloc` made."""
+    call(c.gpumem_host_foreign_free, device.handle, u64(pointer, "pointer"))
+
+
+def foreign_peer_access(device, peer, enabled):
+    """Switches peer access on or off as other code of the process would."""
+    call(c.gpumem_host_foreign_peer_access, device.handle, peer.handle, u32(enabled, "enabled"))
+
+
+def set_current_device(ordinal) -> int:
+    """Sets the calling thread's current device, -1 for none, and returns the former one."""
+    previous = c_int32()
+    call(c.gpumem_host_set_current_device, i32(ordinal, "ordinal"), previous)
+    return previous.value

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Page-locked arrays in the manner of PyCUDA."""
+
+import gc
+
+import gpumem
+from gpumem import Kind, MemoryFlags, host_alloc_flags, host_register_flags
+
+from .support import Case, needs_numpy, numpy
+
+
+@needs_numpy
+class ArrayTest(Case):
+    def test_flag_numbers(self):
+        self.assertEqual((host_alloc_flags.PORTABLE, host_alloc_flags.DEVICEMAP, host_alloc_flags.WRITECOMBINED),
+                         (1, 2, 4))
+        self.assertEqual((host_register_flags.PORTABLE, host_register_flags.DEVICEMAP), (1, 2))
+        self.assertIs(gpumem.mem_host_register_flags, host_register_flags)
+
+    def test_empty(self):
+        found = gpumem.pagelocked_empty((3, 5), numpy.float32, device=self.device)
+        self.assertIs(type(found), numpy.ndarray)
+        self.assertEqual((found.shape, found.dtype, found.flags.c_contiguous, found.flags.writeable),
+                         ((3, 5), numpy.float32, True, True))
+        memory = found.base.memory
+        self.assertEqual((memory.kind, memory.size), (Kind.PINNED, 60))
+        pointer = found.__array_interface__["data"][0]
+        self.assertEqual(self.instance.pointer_info(pointer).kind, Kind.PINNED)
+        self.assertEqual(found.base.get_device_pointer(), memory.device_pointer)
+
+    def test_order(self):
+        found = gpumem.pagelocked_empty((3, 5), "f8", "F", device=self.device)
+        self.assertTrue(found.flags.f_contiguous and not found.flags.c_contiguous)
+        with self.assertRaises(ValueError):
+            gpumem.pagelocked_empty((3, 5), "f8", "A", device=self.device)
+
+    def test_every_flag_is_granted(self):
+        for flags in range(8):
+            found = gpumem.pagelocked_empty(16, "u1", mem_flags=flags, device=self.device)
+            granted = found.base.memory.granted_flags
+            self.assertEqual(granted & flags, flags)
+            self.assertEqual(bool(granted & MemoryFlags.WRITE_COMBINED), bool(flags & host_alloc_flags.WRITECOMBINED))
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.pagelocked_empty(16, "u1", mem_flags=1 << 40, device=self.device)
+
+    def test_zeros_and_likes(self):
+        zeros = gpumem.pagelocked_zeros((7, 3), "i4", device=self.device)
+        self.assertEqual(zeros.sum(), 0)
+        model = numpy.ones((4, 6), "f8", order="F")
+        for function in (gpumem.pagelocked_empty_like, gpumem.pagelocked_zeros_like):
+            found = function(model, device=self.device)
+            self.assertEqual((found.shape, found.dtype, found.flags.f_contiguous), (model.shape, model.dtype, True))
+        self.assertEqual(found.sum(), 0)
+
+    def test_without_elements(self):
+        found = gpumem.pagelocked_empty((0, 3), "f4", device=self.device)
+        self.assertEqual((found.shape, self.instance.stats().live_objects), ((0, 3), 0))
+
+    def test_too_large(self):
+        for shape in ((1 << 40, 1 << 40), 1 << 62):
+            with self.assertRaises(ValueError):
+                gpumem.pagelocked_empty(shape, "f8", device=self.device)
+        with self.assertRaises(ValueError):
+            gpumem.pagelocked_empty(-1, "f8", device=self.device)
+
+    def test_objects_are_refused(self):
+        with self.assertRaises(TypeError):
+            gpumem.pagelocked_empty(3, object, device=self.device)
+        with self.assertRaises(TypeError):
+            gpumem.register_host_memory(numpy.array([object()]), device=self.device)
+
+    def test_lives_as_long_as_a_view(self):
+        found = gpumem.pagelocked_zeros(100, "u1", device=self.device)
+        part = found[10:20].reshape(2, 5).T
+        memory = found.base.memory
+        del found
+        gc.collect()
+        with self.assertRaises(BufferError):
+            memory.close()
+        part[:] = 1
+        del part
+        memory.close()
+
+    def test_freed_when_forgotten(self):
+        found = gpumem.pagelocked_zeros(100, "u1", device=self.device)
+        self.assertEqual(self.instance.stats().pinned.live_count, 1)
+        del found
+        self.assertEqual(self.instance.stats().pinned.live_count, 0)
+
+    def test_default_device(self):
+        before = gpumem.default_instance().stats().pinned.live_count
+        found = gpumem.pagelocked_empty(10, "f4")
+        self.assertIs(found.base.memory.device, gpumem.default_device())
+        self.assertEqual(gpumem.default_instance().stats().pinned.live_count, before + 1)
+
+    def test_aligned(self):
+        for alignment in (1, 64, 4096, 1 << 16):
+            found = gpumem.aligned_empty((5, 7), "f4", "F", alignment)
+            self.assertEqual(found.__array_interface__["data"][0] % alignment, 0)
+            self.assertEqual((found.shape, found.flags.f_contiguous, found.flags.writeable), ((5, 7), True, True))
+        self.assertEqual(gpumem.aligned_zeros(10, "f8").sum(), 0)
+        self.assertEqual(gpumem.aligned_zeros_like(numpy.ones((2, 3))).shape, (2, 3))
+        self.assertEqual(gpumem.aligned_empty_like(numpy.ones((2, 3), order="F")).flags.f_contiguous, True)
+        with self.assertRaises(ValueError):
+            gpumem.aligned_empty(3, "f4", alignment=3)
+
+    def test_register(self):
+        array = gpumem.aligned_zeros((64, 64), "f4")
+        found = gpumem.register_host_memory(array, host_register_flags.DEVICEMAP | host_register_flags.PORTABLE,
+                                            device=self.device)
+        self.assertEqual(found.__array_interface__["data"], array.__array_interface__["data"])
+        memory = found.base.memory
+        self.assertEqual(memory.granted_flags & 3, 3)
+        self.assertEqual(memory.kind, Kind.REGISTERED)
+        found[:] = 5
+        self.assertEqual(array[63, 63], 5)
+        with self.assertRaises(BufferError):
+            memory.close()
+        pointer = array.__array_interface__["data"][0]
+        del found, memory
+        self.assertEqual(self.instance.pointer_info(pointer).kind, Kind.PAGEABLE)
+
+    def test_register_keeps_the_array(self):
+        found = gpumem.register_host_memory(numpy.full(2048, 7, "u2"), device=self.device)
+        gc.collect()
+        self.assertTrue((found == 7).all())
+
+    def test_register_shapes(self):
+        array = numpy.asfortranarray(numpy.arange(600, dtype="i8").reshape(20, 30))
+        found = gpumem.register_host_memory(array, device=self.device)
+        self.assertTrue((found == array).all() and found.flags.f_contiguous)
+        with self.assertRaises(ValueError):
+            gpumem.register_host_memory(numpy.zeros((20, 30))[:, ::2], device=self.device)
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.register_host_memory(numpy.zeros(20), 1 << 10, device=self.device)
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.register_host_memory(numpy.zeros(0), device=self.device)
+
+    def test_register_read_only(self):
+        frozen = numpy.arange(1000)
+        frozen.flags.writeable = False
+        with self.assertRaises((BufferError, ValueError)):
+            gpumem.register_host_memory(frozen, device=self.device)
+        found = gpumem.register_host_memory(frozen, host_register_flags.READ_ONLY, device=self.device)
+        self.assertFalse(found.flags.writeable)
+        self.assertTrue(found.base.memory.granted_flags & MemoryFlags.READ_ONLY)
+
+    def test_round_trip(self):
+        sent = gpumem.pagelocked_empty(1000, "f8", device=self.device)
+        sent[:] = numpy.arange(1000)
+        received = gpumem.pagelocked_zeros_like(sent, device=self.device)
+        with self.device.memory(sent.nbytes) as memory, self.device.stream() as stream:
+            memory.copy_from(sent, stream=stream)
+            memory.copy_to(received, stream=stream)
+            stream.synchronize()
+        self.assertTrue((received == sent).all())

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Instances, devices and memory: what they know, and how long they live."""
+
+import array
+import ctypes
+import gc
+import mmap
+import threading
+import unittest
+import warnings
+
+import gpumem
+from gpumem import Kind, MemoryFlags, _calls
+
+from .support import BACKEND, Case, needs_numpy, numpy, on_host
+
+
+class InstanceTest(unittest.TestCase):
+    def test_probe(self):
+        info = gpumem.probe(BACKEND)
+        self.assertEqual(info.backend.name.lower(), BACKEND)
+        self.assertEqual(info.device_count, 2)
+
+    def test_info_and_close(self):
+        instance = gpumem.Instance(BACKEND, name="mine", pin_budget=1 << 30)
+        info = instance.info()
+        self.assertEqual((info.backend.name.lower(), info.device_count, info.name, info.pin_budget),
+                         (BACKEND, 2, "mine", 1 << 30))
+        self.assertEqual(len(instance.devices), 2)
+        self.assertEqual(instance.close(), 0)
+        self.assertTrue(instance.closed)
+        self.assertEqual(instance.close(), 0)
+        with self.assertRaises(gpumem.Closed):
+            instance.info()
+        with self.assertRaises(gpumem.Closed):
+            instance.device(1)
+
+    def test_close_refuses_what_lives(self):
+        instance = gpumem.Instance(BACKEND)
+        memory = instance.device(0).memory(4096)
+        with self.assertRaises(gpumem.Busy):
+            instance.close()
+        self.assertFalse(instance.closed)
+        memory.close()
+        instance.close()
+
+    def test_close_by_force(self):
+        instance = gpumem.Instance(BACKEND)
+        device = instance.device(0)
+        memory, stream, event = device.memory(4096), device.stream(), device.event()
+        self.assertEqual(instance.close(force=True), 3)
+        with self.assertRaises(gpumem.Closed):
+            memory.info()
+        with self.assertRaises(gpumem.Closed):
+            stream.synchronize()
+        for thing in (memory, stream, event):  # gone already
+            thing.close()
+            self.assertTrue(thing.closed)
+
+    def test_force_refuses_while_a_view_lives(self):
+        instance = gpumem.Instance(BACKEND)
+        memory = instance.device(0).memory(4096, Kind.PINNED)
+        view = memory.buffer()
+        with self.assertRaises(BufferError):
+            instance.close(force=True)
+        self.assertFalse(instance.closed)
+        view[0] = 1
+        del view
+        self.assertEqual(instance.close(force=True), 1)
+        with self.assertRaises(gpumem.Error):
+            memory.buffer()
+
+    def test_with(self):
+        with gpumem.Instance(BACKEND) as instance:
+            instance.device(0).memory(4096).close()
+        self.assertTrue(instance.closed)
+        with self.assertRaises(gpumem.Busy):
+            with gpumem.Instance(BACKEND) as instance:
+                memory = instance.device(0).memory(4096)
+        memory.close()
+        instance.close()
+
+    def test_with_and_an_exception(self):
+        with self.assertRaises(ZeroDivisionError):
+            with gpumem.Instance(BACKEND) as instance:
+                memory = instance.device(0).memory(4096)
+                raise ZeroDivisionError
+        self.assertTrue(instance.closed)
+        memory.close()
+
+    def test_forgotten(self):
+        instance = gpumem.Instance(BACKEND)
+        instance.device(0).memory(4096)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            del instance
+            gc.collect()
+
+    def test_forgotten_with_a_leak(self):
+        instance = gpumem.Instance(BACKEND)
+        instance.device(0).malloc(Kind.PINNED, 4096)
+        with self.assertWarns(ResourceWarning):
+            del instance
+            gc.collect()
+
+    def test_forgotten_together_with_its_memory_in_a_callback(self):
+        kept = [gpumem.Instance(BACKEND).device(0).memory(4096)]
+        with gpumem.Instance(BACKEND) as other, other.device(0).stream() as stream:
+            def forget():
+                kept.clear()
+                gc.collect()
+            stream.launch_host_function(forget)
+            stream.synchronize()
+            other.device(0).event().close()  # which destroys the memory, and then the instance
+            other.device(0).event().close()
+        self.assertEqual(len(_calls.leftovers), 0)
+
+    def test_default(self):
+        instance = gpumem.default_instance()
+        self.assertIs(gpumem.default_instance(), instance)
+        self.assertIs(gpumem.default_device().instance, instance)
+        with instance:
+            pass
+        self.assertFalse(instance.closed)
+        with self.assertRaises(gpumem.InvalidState):
+            instance.close()
+        self.assertFalse(instance.closed)
+        self.assertEqual(instance.backend.name.lower(), BACKEND)
+
+    @on_host
+    def test_host_options(self):
+        options = gpumem.HostOptions(device_count=3, device_bytes=8 << 20, strict=False, peers="0>1", masked="write_value")
+        with gpumem.Instance("host", host=options) as instance:
+            self.assertEqual(instance.info().device_count, 3)
+            self.assertFalse(instance.info().strict)
+            devices = instance.devices
+            self.assertEqual(devices[0].info().total_bytes, 8 << 20)
+            self.assertTrue(devices[0].can_access_peer(devices[1]))
+            self.assertFalse(devices[1].can_access_peer(devices[0]))
+            with self.assertRaises(gpumem.Unsupported):
+                devices[1].enable_peer_access(devices[0])
+            with devices[0].memory(64) as memory, devices[0].stream() as stream, \
+                    self.assertRaises(gpumem.SymbolMissing):
+                stream.write_value(memory, 1)
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.Instance("host", host=gpumem.HostOptions(device_count=65))
+
+
+class DeviceTest(Case):
+    def test_info(self):
+        info = self.device.info()
+        self.assertEqual((info.ordinal, info.lost, len(info.uuid)), (0, False, 16))
+        free, total = self.device.memory_info()
+        self.assertTrue(0 < free <= total)
+
+    def test_one_object(self):
+        self.assertIs(self.instance.device(0), self.device)
+        self.assertIs(self.instance.devices[0], self.device)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.instance.device(2)
+        with self.assertRaises(TypeError):
+            gpumem.Device()
+
+    def test_capabilities(self):
+        known = gpumem.capabilities()
+        self.assertEqual(set(gpumem.Capability), set(known))
+        for capability in known:
+            peer = self.instance.device(1) if capability >= gpumem.Capability.PEER_ACCESS else None
+            info = self.device.capability(capability, peer)
+            self.assertEqual(info.capability, capability)
+            self.assertTrue(info.name)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.capability(12345)
+
+    def test_peers(self):
+        peer = self.instance.device(1)
+        self.assertTrue(self.device.can_access_peer(peer))
+        self.device.enable_peer_access(peer)
+        self.device.disable_peer_access(peer)
+        with self.assertRaises(gpumem.InvalidState):
+            self.device.disable_peer_access(peer)
+
+
+class MemoryTest(Case):
+    def test_device_memory(self):
+        with self.device.memory(1000, name="mine") as memory:
+            self.assertEqual((memory.kind, memory.size, memory.nbytes, memory.name, memory.host_pointer),
+                             (Kind.DEVICE, 1000, 1000, "mine", None))
+            self.assertTrue(memory.device_pointer)
+            info = self.instance.pointer_info(memory.device_pointer + 10)
+            self.assertEqual((info.kind, info.size, info.base), (Kind.DEVICE, 1000, memory.device_pointer))
+            self.assertEqual(self.instance.stats().device.live_bytes, 1000)
+            self.assertIn("device of 1000 bytes", repr(memory))
+        self.assertTrue(memory.closed)
+        self.assertIn("closed", repr(memory))
+
+    def test_pinned_flags(self):
+        with self.pinned() as memory:
+            self.assertTrue(memory.granted_flags & MemoryFlags.PORTABLE)
+            self.assertTrue(memory.granted_flags & MemoryFlags.MAPPED)
+            self.assertFalse(memory.granted_flags & MemoryFlags.WRITE_COMBINED)
+            self.assertEqual(memory.requested_flags, 0)
+        with self.pinned(require=MemoryFlags.WRITE_COMBINED) as memory:
+            self.assertTrue(memory.granted_flags & MemoryFlags.WRITE_COMBINED)
+            self.assertEqual(memory.requested_flags, MemoryFlags.WRITE_COMBINED)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.pinned(require=MemoryFlags.READ_ONLY)
+
+    def test_alignment(self):
+        with self.device.memory(100, alignment=1 << 16) as memory:
+            self.assertEqual(memory.device_pointer % (1 << 16), 0)
+            self.assertEqual(memory.info().alignment, 1 << 16)
+
+    def test_options_do_not_stick(self):
+        self.device.memory(100, alignment=4096, name="first", prefer=0).close()
+        with self.device.memory(100) as memory:
+            self.assertEqual((memory.info().alignment, memory.name), (0, ""))
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.memory(100, name="wrong", source=4096)
+        with self.device.memory(100) as memory:
+            self.assertEqual(memory.name, "")
+
+    def test_wrong_arguments(self):
+        for arguments in ((), (1, 2, 3)):
+            with self.assertRaises(TypeError):
+                self.device.memory(*arguments)
+        with self.assertRaises(TypeError):
+            gpumem.Memory(self.device)
+        with self.assertRaises(TypeError):
+            gpumem.Memory()
+
+    def test_close_twice(self):
+        memory = self.device.memory(4096)
+        memory.close()
+        memory.close()
+
+    def test_close_from_another_thread(self):
+        memory = self.device.memory(4096)
+        thread = threading.Thread(target=memory.close)
+        thread.start()
+        thread.join()
+        self.assertTrue(memory.closed)
+        with self.assertRaises(gpumem.StaleHandle):
+            memory.info()
+        memory.close()
+
+    def test_use_after_close(self):
+        memory = self.pinned()
+        pointer = memory.host_pointer
+        memory.close()
+        with self.assertRaises(gpumem.StaleHandle):
+            memory.info()
+        with self.assertRaises(gpumem.StaleHandle):
+            memory.buffer()
+        with self.assertRaises(gpumem.StaleHandle):
+            memory.__dlpack__()
+        with self.assertRaises(gpumem.Error):
+            self.instance.copy(memory, bytes(16))
+        self.assertNotEqual(self.instance.pointer_info(pointer).kind, Kind.PINNED)
+
+    def test_freed_by_its_pointer(self):
+        memory = self.device.memory(4096)
+        self.instance.free(memory.device_pointer)
+        with self.assertRaises(gpumem.StaleHandle):
+            memory.info()
+        memory.close()
+        self.assertTrue(memory.closed)
+
+    def test_forgotten(self):
+        self.device.memory(4096)
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_forgotten_in_a_cycle(self):
+        cycle = [self.device.memory(4096)]
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_forgotten_at_any_moment(self):
+        old = gc.get_threshold()
+        gc.set_threshold(1)
+        try:
+            for _ in range(200):
+                cycle = [self.pinned(64)]
+                cycle += [cycle, cycle[0].view("u2"), cycle[0].buffer()]
+        finally:
+            gc.set_threshold(*old)
+        del cycle
+        gc.collect()
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_memory_keeps_its_instance(self):
+        memory = gpumem.Instance(BACKEND).device(0).memory(4096)
+        gc.collect()
+        self.assertEqual(memory.device.instance.stats().live_objects, 1)
+
+    def test_plain_pointers(self):
+        pointer = self.device.malloc(Kind.PINNED, 4096)
+        self.assertEqual(self.device.device_pointer(pointer + 8), pointer + 8)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.instance.free(pointer + 1)
+        self.instance.free(pointer)
+        with self.assertRaises(gpumem.NotFound):
+            self.instance.free(pointer)
+        self.instance.free(0)
+
+    def test_statistics(self):
+        with self.device.memory(100), self.pinned(200), self.device.stream(), self.device.event():
+            stats = self.instance.stats()
+            self.assertEqual((stats.device.live_bytes, stats.pinned.live_bytes, stats.streams, stats.events),
+                             (100, 200, 1, 1))
+            self.assertEqual(stats.live_objects, 4)
+            self.assertIn("100", self.instance.report())
+        self.assertEqual(self.instance.stats().device.peak_bytes, 100)
+        self.instance.reset_peaks()
+        self.assertEqual(self.instance.stats().device.peak_bytes, 0)
+
+    def test_long_report(self):
+        many = [self.pinned(256, name=f"a rather long name of memory number {i}") for i in range(100)]
+        self.assertGreaterEqual(self.instance.report().count("a rather long name"), 100)
+        del many
+
+
+class RegistrationTest(Case):
+    def test_of_each_sort_of_buffer(self):
+        for source in (bytearray(8192), array.array("i", range(2048)), ctypes.create_string_buffer(8192),
+                       memoryview(bytearray(8192)), mmap.mmap(-1, 8192)):
+            with self.subTest(type(source).__name__), self.device.register(source) as memory:
+                self.assertEqual((memory.kind, memory.size), (Kind.REGISTERED, 8192))
+                self.assertEqual(self.instance.pointer_info(memory.host_pointer + 5).kind, Kind.REGISTERED)
+
+    def test_the_source_is_held(self):
+        source = bytearray(8192)
+        with self.device.register(source):
+            with self.assertRaises(BufferError):
+                source.extend(bytes(10))
+        source.extend(bytes(10))
+
+    def test_the_source_is_kept(self):
+        memory = self.device.register(bytearray(b"\x77" * 8192))
+        gc.collect()
+        self.assertEqual(memory.buffer()[8191], 0x77)
+        memory.close()
+
+    def test_close_while_a_view_lives(self):
+        memory = self.device.register(bytearray(8192))
+        view = memory.buffer()
+        with self.assertRaises(BufferError):
+            memory.close()
+        del view
+        memory.close()
+
+    def test_read_only(self):
+        with self.assertRaises((BufferError, ValueError)):
+            self.device.register(bytes(8192))
+        with self.device.register(bytes(8192), require=MemoryFlags.READ_ONLY) as memory:
+            self.assertTrue(memory.buffer().readonly)
+            with self.assertRaises(gpumem.NoAccess):
+                memory.fill(1)
+
+    def test_zero_length(self):
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.register(bytearray())
+
+    def test_size(self):
+        source = bytearray(8192)
+        with self.device.register(source, 100) as memory:
+            self.assertEqual(memory.size, 100)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.register(source, 8193)
+        with self.assertRaises(TypeError):
+            self.device.register(4096)
+        with self.assertRaises(TypeError):
+            self.device.register(object())
+        with self.assertRaises((BufferError, ValueError)):
+            self.device.register(memoryview(source)[::2])
+
+    def test_twice(self):
+        source = bytearray(8192)
+        with self.device.register(source):
+            with self.assertRaises(gpumem.AlreadyExists):
+                self.device.register(source)
+
+    def test_by_pointer(self):
+        buffer = ctypes.create_string_buffer(8192)
+        address = ctypes.addressof(buffer)
+        self.device.register_pointer(address, 8192, MemoryFlags.MAPPED)
+        self.assertTrue(self.device.device_pointer(address))
+        with self.assertRaises(gpumem.WrongKind):
+            self.instance.free(address)
+        self.instance.unregister(address)
+        with self.assertRaises(gpumem.NotFound):
+            self.instance.unregister(address)
+
+    @needs_numpy
+    def test_arrays_that_cannot_be(self):
+        with self.assertRaises(TypeError):
+            self.device.register(numpy.array([object()]))
+        with self.assertRaises((BufferError, ValueError)):
+            self.device.register(numpy.zeros((64, 64))[:, ::2])
+        frozen = numpy.zeros(100)
+        frozen.flags.writeable = False
+        with self.assertRaises((BufferError, ValueError)):
+            self.device.register(frozen)
+
+    @needs_numpy
+    def test_arrays_without_a_buffer(self):
+        dates = numpy.zeros(512, "datetime64[s]")
+        with self.device.register(dates) as memory:
+            self.assertEqual(memory.size, 4096)
+            self.assertEqual(memory.host_pointer, dates.__array_interface__["data"][0])
+
+
+class CopyTest(Case):
+    def test_every_pair(self):
+        data = bytes(range(256)) * 4
+        with self.device.memory(1024) as device, self.pinned(1024) as pinned, \
+                self.device.register(bytearray(1024)) as registered, self.instance.device(1).memory(1024) as other:
+            previous = data
+            for memory in (device, pinned, registered, other, pinned):
+                memory.copy_from(previous)
+                previous = memory
+            result = bytearray(1024)
+            other.copy_to(result)
+            self.assertEqual(bytes(result), data)
+            self.assertEqual(bytes(pinned.buffer()), data)
+
+    def test_sizes(self):
+        with self.device.memory(100) as memory:
+            memory.copy_from(bytes(40))
+            memory.copy_from(bytes(40), offset=60)
+            for wrong in (lambda: memory.copy_from(bytes(101)), lambda: memory.copy_from(bytes(41), offset=60),
+                          lambda: memory.copy_from(bytes(10), 11), lambda: memory.copy_to(bytearray(10), 11),
+                          lambda: memory.copy_from(bytes(10), offset=101)):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    wrong()
+            self.instance.copy(memory, 0, 0)
+            with self.assertRaises(TypeError):
+                self.instance.copy(memory.device_pointer, memory.device_pointer)
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy(memory, None, 10)
+
+    def test_read_only_destination(self):
+        with self.device.memory(100) as memory:
+            with self.assertRaises((BufferError, ValueError)):
+                memory.copy_to(bytes(100))
+            with self.assertRaises(TypeError):
+                memory.copy_from(object())
+            with self.assertRaises(TypeError):
+                memory.copy_from("text")
+
+    def test_fill(self):
+        with self.device.memory(64) as memory:
+            memory.fill(0x11)
+            self.instance.fill(memory.device_pointer + 4, 4, 0xdeadbeef, 4)
+            result = bytearray(16)
+            memory.copy_to(result, 16)
+            self.assertEqual(result.hex(), "11111111efbeadde1111111111111111")
+
+    def test_rectangles(self):
+        with self.device.memory(64) as memory:
+            memory.fill(0)
+            self.instance.fill_2d(memory, 8, 4, 8, 0x55)
+            self.instance.copy_2d(memory, 8, b"abcdef", 2, 2, 3)
+            result = bytearray(64)
+            memory.copy_to(result)
+            self.assertEqual(result[:20], b"abUU\0\0\0\0cdUU\0\0\0\0efUU")
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy_2d(memory, 8, b"abcdef", 2, 2, 4)
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy_2d(memory, 1, b"abcdef", 2, 2, 3)
+
+    def test_options(self):
+        with self.device.memory(64) as memory:
+            self.instance.copy(memory, bytes(64), direction=gpumem.Direction.HOST_TO_DEVICE,
+                               source_order=gpumem.SourceOrder.DURING_CALL)
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy(memory, bytes(64), direction=gpumem.Direction.DEVICE_TO_HOST)
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy(memory, bytes(64), source_order=99)

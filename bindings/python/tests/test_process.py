@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Threads, fork, and the end of the interpreter with everything alive."""
+
+import os
+import threading
+import unittest
+
+import gpumem
+
+from .support import BACKEND, Case, needs_numpy, on_host, python
+
+HEAD = f"""
+import gc, os, sys, threading, time
+import gpumem
+instance = gpumem.Instance({BACKEND!r})
+device = instance.device(0)
+"""
+
+
+class ThreadTest(Case):
+    def test_storm(self):
+        failures, lock = [], threading.Lock()
+        shared, stop = [], threading.Event()
+
+        def work(number):
+            try:
+                with self.device.stream() as stream:
+                    for turn in range(60):
+                        with self.pinned(256) as source, self.pinned(256) as target:
+                            source.buffer()[:] = bytes([number]) * 256
+                            middle = self.instance.device(turn % 2).memory(256)
+                            middle.copy_from(source, stream=stream)
+                            middle.copy_to(target, stream=stream)
+                            stream.synchronize()
+                            if bytes(target.buffer()) != bytes([number]) * 256:
+                                failures.append("content")
+                        # Another thread may be the one that frees it.
+                        with lock:
+                            shared.append(middle)
+                            oldest = shared.pop(0) if turn % 3 else None
+                        if oldest is not None:
+                            oldest.close()
+                        if len(shared) > 16:
+                            with lock:
+                                shared.clear()
+                        del middle, oldest
+                        try:
+                            self.device.memory(0)
+                        except gpumem.InvalidArgument as error:
+                            if error.function != "gpumem_memory_create":
+                                failures.append(error.function)
+            except BaseException as problem:
+                failures.append(problem)
+
+        def read():
+            while not stop.is_set():
+                self.instance.stats()
+                self.instance.report()
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        reader = threading.Thread(target=read)
+        for thread in (*threads, reader):
+            thread.start()
+        for thread in threads:
+            thread.join()
+        stop.set()
+        reader.join()
+        self.assertEqual(failures, [])
+        shared.clear()
+
+    def test_one_closes_what_others_use(self):
+        for _ in range(30):
+            memory, failures = self.pinned(64), []
+
+            def use(memory=memory, failures=failures):
+                try:
+                    for _ in range(50):
+                        self.instance.copy(memory, bytes(64))
+                except (gpumem.StaleHandle, gpumem.NotFound):
+                    pass
+                except BaseException as problem:
+                    failures.append(problem)
+
+            def close(memory=memory):
+                while not memory.closed:
+                    try:
+                        memory.close()
+                    except BufferError:
+                        pass
+            threads = [threading.Thread(target=function) for function in (use, use, close, close)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual([problem for problem in failures if not isinstance(problem, gpumem.Error)], [])
+
+    def test_the_interpreter_is_free_while_a_call_blocks(self):
+        stream, release = self.held_stream()
+        waiting = threading.Thread(target=stream.synchronize)
+        waiting.start()
+        # This thread could not run if the wait held the interpreter lock.
+        release()
+        waiting.join()
+        stream.close()
+
+
+@unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+class ForkTest(unittest.TestCase):
+    def child(self, code):
+        return python(HEAD + f"""
+memory, pinned, stream, event = device.memory(64), device.memory(64, 2), device.stream(), device.event()
+registered = device.register(bytearray(8192))
+memory.fill(1, stream=stream)
+child = os.fork()
+if not child:
+{code}
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+stream.synchronize()
+for thing in (event, stream, registered, pinned, memory):
+    thing.close()
+instance.close()
+print("parent good")
+""")
+
+    def test_objects_of_the_parent_are_refused(self):
+        _, out, _ = self.child("""
+    for call in (instance.info, device.info, memory.info, memory.close, stream.synchronize, stream.query, event.query,
+                 event.close, stream.close, instance.close, lambda: device.memory(64), lambda: instance.copy(memory, bytes(8)),
+                 lambda: memory.fill(1, stream=stream), lambda: device.malloc(4, 64)):
+        try:
+            call()
+        except gpumem.Forked as error:
+            assert error.name == "GPUMEM_ERROR_FORKED"
+        else:
+            raise AssertionError(call)
+""")
+        self.assertEqual(out, "parent good\n")
+
+    def test_finalizers_are_silent(self):
+        _, out, _ = self.child("""
+    del memory, pinned, stream, event, registered, device, instance
+    gc.collect()
+""")
+        self.assertEqual(out, "parent good\n")
+
+    def test_the_child_may_end_with_everything_alive(self):
+        self.child("    pass")
+
+    @on_host
+    def test_an_instance_of_the_child_s_own(self):
+        self.child("""
+    own = gpumem.Instance("host")
+    with own.device(0).memory(64) as theirs:
+        theirs.copy_from(bytes(64))
+    own.close()
+""")
+
+    @on_host
+    def test_the_default_instance_of_the_child(self):
+        python("""
+import os, sys, gpumem
+parent = gpumem.default_instance()
+child = os.fork()
+if not child:
+    own = gpumem.default_instance()
+    assert own is not parent and own is gpumem.default_instance()
+    own.device(0).memory(64).close()
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert gpumem.default_instance() is parent
+""")
+
+
+class ExitTest(unittest.TestCase):
+    """Nothing is printed, nothing crashes, and the exit status is 0."""
+
+    def test_with_everything_alive(self):
+        python(HEAD + """
+memory, stream, event = device.memory(64), device.stream(), device.event()
+pinned = device.memory(64, gpumem.Kind.PINNED)
+registered = device.register(bytearray(8192))
+view, buffer, capsule = pinned.view("f4"), pinned.buffer(), pinned.__dlpack__()
+taken = gpumem.from_dlpack(pinned)
+cycle = [memory, device.memory(64)]
+cycle.append(cycle)
+gpumem.set_log_function(lambda level, message: None, gpumem.LogLevel.DEBUG)
+memory.fill(1, stream=stream)
+""")
+
+    @needs_numpy
+    def test_with_arrays_alive(self):
+        python("""
+import gpumem, numpy
+arrays = [gpumem.pagelocked_zeros((10, 10), "f4") for _ in range(10)]
+views = [array[2:5].T for array in arrays]
+registered = gpumem.register_host_memory(gpumem.aligned_zeros(4096, "u1"))
+taken = numpy.from_dlpack(gpumem.default_device().memory(64, gpumem.Kind.PINNED))
+""")
+
+    def test_with_the_default_instance(self):
+        python("""
+import gpumem
+memory = gpumem.default_device().memory(64)
+""")
+
+    def test_a_host_function_that_is_pending_runs(self):
+        _, out, _ = python(HEAD + """
+flag, stream = device.memory(4, gpumem.Kind.PINNED), device.stream()
+flag.buffer()[:] = bytes(4)
+stream.wait_value(flag, 1)
+stream.launch_host_function(lambda: print("it ran", flush=True))
+import atexit  # what is registered last runs first
+def let_go(view=flag.buffer()):
+    view[0] = 1
+atexit.register(let_go)
+""")
+        self.assertEqual(out, "it ran\n")
+
+    def test_a_host_function_that_can_never_run(self):
+        python(HEAD + """
+from gpumem import _calls
+_calls._EXIT_SECONDS = 0.05
+flag, stream = device.memory(4, gpumem.Kind.PINNED), device.stream()
+flag.buffer()[:] = bytes(4)
+stream.wait_value(flag, 1)
+stream.launch_host_function(print, "never")
+""")
+
+    @on_host
+    def test_a_host_function_on_a_lost_device(self):
+        python(HEAD + """
+import gpumem.host
+from gpumem import _calls
+_calls._EXIT_SECONDS = 1000  # longer than this process may take
+flag, stream = device.memory(4, gpumem.Kind.PINNED), device.stream()
+flag.buffer()[:] = bytes(4)
+stream.wait_value(flag, 1)
+stream.launch_host_function(print, "never")
+gpumem.host.lose(device)
+""")
+
+    def test_in_a_thread_that_does_not_end(self):
+        python(HEAD + """
+flag, stream = device.memory(4, gpumem.Kind.PINNED), device.stream()
+flag.buffer()[:] = bytes(4)
+stream.wait_value(flag, 1)
+started = threading.Event()
+def wait():
+    started.set()
+    stream.synchronize()
+threading.Thread(target=wait, daemon=True).start()
+started.wait()
+""")
+
+    def test_sys_exit_and_exceptions(self):
+        status, _, err = python(HEAD + "memory = device.memory(64)\nsys.exit(3)", check=False)
+        self.assertEqual((status, err), (3, ""))
+        status, _, err = python(HEAD + "with device.memory(64) as memory:\n    raise KeyError('x')", check=False)
+        self.assertEqual(status, 1)
+        self.assertEqual(err.splitlines()[-1], "KeyError: 'x'")
+
+    def test_objects_used_by_atexit_functions(self):
+        python(HEAD + """
+import atexit
+memory = device.memory(64)
+@atexit.register
+def last():
+    memory.copy_from(bytes(64))
+    memory.close()
+    instance.close()
+""")
+
+
+class SpawnTest(unittest.TestCase):
+    def test_multiprocessing_spawn(self):
+        python("""
+import multiprocessing, gpumem
+if __name__ == "__main__":
+    gpumem.default_device().memory(64).close()
+    process = multiprocessing.get_context("spawn").Process(target=gpumem.version)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+""")

@@ -1,0 +1,442 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Streams and events, what they keep alive, host functions, and the stand-ins for kernels."""
+
+import gc
+import struct
+import sys
+import threading
+
+import gpumem
+from gpumem import Kind, _calls, _stream, host
+
+from .support import Case, on_cuda, on_host
+
+
+class StreamTest(Case):
+    def test_info_and_close(self):
+        stream = self.device.stream(priority=0, name="mine")
+        info = stream.info()
+        self.assertEqual((info.device_ordinal, info.wrapped, info.name), (0, False, "mine"))
+        self.assertEqual(stream.__cuda_stream__(), (0, stream.native_stream))
+        stream.close()
+        stream.close()
+        self.assertTrue(stream.closed)
+        with self.assertRaises(gpumem.StaleHandle):
+            stream.synchronize()
+        with self.pinned() as memory, self.assertRaises(gpumem.StaleHandle):
+            memory.fill(1, stream=stream)
+
+    def test_forgotten(self):
+        self.device.stream()
+        self.device.event()
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_time_limit(self):
+        stream, release = self.held_stream()
+        self.assertFalse(stream.query())
+        self.assertFalse(stream.synchronize(0))
+        self.assertFalse(stream.synchronize(0.001))
+        for wrong in (-1, float("nan")):
+            with self.assertRaises(gpumem.InvalidArgument):
+                stream.synchronize(wrong)
+        release()
+        self.assertTrue(stream.query())
+        self.assertTrue(stream.synchronize(5))
+        self.assertTrue(stream.synchronize(1e30))
+        stream.close()
+
+    def test_copies_in_order(self):
+        with self.pinned(8) as source, self.device.memory(8) as middle, self.pinned(8) as target, \
+                self.device.stream() as stream:
+            source.buffer()[:] = b"in order"
+            middle.fill(0, stream=stream)
+            middle.copy_from(source, stream=stream)
+            middle.copy_to(target, stream=stream)
+            stream.synchronize()
+            self.assertEqual(bytes(target.buffer()), b"in order")
+
+    def test_values(self):
+        with self.pinned(16) as memory, self.device.stream() as stream:
+            memory.buffer()[:] = bytes(16)
+            stream.write_value(memory, 0x11223344)
+            stream.write_value(memory.view(offset=8), 1 << 40, 8)
+            stream.wait_value(memory.host_pointer + 8, 1 << 40, 8, gpumem.WaitCondition.EQ)
+            stream.synchronize()
+            self.assertEqual(struct.unpack("=IIQ", bytes(memory.buffer())), (0x11223344, 0, 1 << 40))
+            for wrong in (lambda: stream.write_value(memory.host_pointer + 1, 1),
+                          lambda: stream.write_value(memory, 1, 2), lambda: stream.write_value(memory, -1),
+                          lambda: stream.wait_value(memory, 1, condition=9)):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    wrong()
+
+
+class KeepingTest(Case):
+    """The order of free is kept by the binding."""
+
+    def test_close_while_a_copy_is_in_flight(self):
+        stream, release = self.held_stream()
+        source, target = self.pinned(64), self.device.memory(64)
+        target.copy_from(source, stream=stream)
+        for memory in (source, target):
+            with self.assertRaises(gpumem.Busy) as caught:
+                memory.close()
+            self.assertEqual(caught.exception.name, "GPUMEM_ERROR_BUSY")
+        release()
+        source.close()
+        target.close()
+        stream.close()
+
+    def test_forgotten_while_a_copy_is_in_flight(self):
+        stream, release = self.held_stream()
+        self.device.memory(64).copy_from(bytearray(b"\x5a" * 64), stream=stream)
+        gc.collect()
+        self.assertEqual(self.instance.stats().device.live_count, 1)
+        release()
+        self.assertEqual(self.instance.stats().device.live_count, 0)
+        stream.close()
+
+    def test_the_other_operand_is_kept(self):
+        stream, release = self.held_stream()
+        source = bytearray(range(64))
+        with self.device.memory(64) as target:
+            target.copy_from(source, stream=stream)
+            with self.assertRaises(BufferError):
+                source.clear()
+            release()
+            result = bytearray(64)
+            target.copy_to(result)
+            self.assertEqual(result, source)
+        source.clear()
+        stream.close()
+
+    def test_everything_forgotten_while_in_flight(self):
+        flag = self.pinned(4)
+        flag.buffer()[:] = bytes(4)
+        stream = self.device.stream()
+        stream.wait_value(flag, 1)
+        self.device.memory(64).copy_from(self.pinned(64), stream=stream)
+        event = self.device.event()
+        event.record(stream)
+        del stream
+        gc.collect()
+        stats = self.instance.stats()
+        self.assertEqual((stats.device.live_count, stats.pinned.live_count, stats.streams), (1, 2, 1))
+        flag.buffer()[0] = 1
+        while self.instance.stats().streams:  # which ends when the work does
+            self.device.event().close()  # anything that creates looks for leftovers
+        self.assertEqual(self.instance.stats().device.live_count, 0)
+        event.close()
+        flag.close()
+
+    def test_released_by_query_and_event(self):
+        for observe in ("query", "event", "event query", "another stream"):
+            with self.subTest(observe):
+                stream, release = self.held_stream()
+                memory = self.device.memory(64)
+                memory.fill(1, stream=stream)
+                with self.device.event() as event, self.device.stream() as other:
+                    event.record(stream)
+                    self.assertFalse(event.query())
+                    self.assertFalse(event.synchronize(0))
+                    other.wait_event(event)
+                    with self.assertRaises(gpumem.Busy):
+                        memory.close()
+                    flag = next(iter(stream._queue.uses)).kept[0]
+                    flag.buffer()[0] = 1
+                    if observe == "query":
+                        while not stream.query():
+                            pass
+                    elif observe == "event":
+                        event.synchronize()
+                    elif observe == "event query":
+                        while not event.query():
+                            pass
+                    else:
+                        other.synchronize()
+                    memory.close()
+                release()
+                stream.close()
+
+    def test_work_after_the_event_is_not_observed(self):
+        stream, release = self.held_stream()
+        flag = self.pinned(4)
+        flag.buffer()[:] = bytes(4)
+        memory = self.device.memory(64)
+        with self.device.event() as event:
+            event.record(stream)
+            stream.wait_value(flag, 1)
+            memory.fill(1, stream=stream)
+            next(iter(stream._queue.uses)).kept[0].buffer()[0] = 1
+            event.synchronize()
+            self.assertEqual(memory._holds, [stream._queue])
+            with self.assertRaises(gpumem.Busy):
+                memory.close()
+            flag.buffer()[0] = 1
+            release()
+        memory.close()
+        flag.close()
+        stream.close()
+
+    def test_a_failed_call_keeps_nothing(self):
+        with self.device.memory(64) as memory, self.device.stream() as stream:
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy(memory, bytes(64), stream=stream, direction=3)
+            self.assertEqual(stream._queue.uses, [])
+            self.assertNotIn(stream._queue, _stream._active)
+
+    def test_a_stream_closes_after_its_work(self):
+        with self.device.memory(64) as memory:
+            stream = self.device.stream()
+            memory.fill(1, stream=stream)
+            stream.close()
+            self.assertEqual(memory._holds, [])
+
+    def test_close_by_force_forgets_what_was_in_flight(self):
+        stream = self.device.stream()
+        memory = self.device.memory(64)
+        memory.fill(1, stream=stream)
+        self.assertEqual(self.instance.close(force=True), 2)
+        memory.close()
+        stream.close()
+        self.assertFalse(any(queue.device.instance is self.instance for queue in _stream._active))
+
+    def test_many_uses_are_released_on_the_way(self):
+        with self.device.memory(64) as memory, self.device.stream() as stream:
+            for _ in range(5000):
+                memory.fill(1, stream=stream)
+            self.assertLess(len(stream._queue.uses), 5000)
+            stream.synchronize()
+            self.assertEqual((stream._queue.uses, memory._holds), ([], []))
+
+
+class EventTest(Case):
+    def test_info_and_close(self):
+        event = self.device.event(flags=gpumem.EventFlags.DISABLE_TIMING, name="mine")
+        self.assertEqual((event.info().flags, event.info().name, event.info().wrapped),
+                         (gpumem.EventFlags.DISABLE_TIMING, "mine", False))
+        self.assertTrue(event.query())
+        event.close()
+        event.close()
+        with self.assertRaises(gpumem.StaleHandle):
+            event.query()
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.event(flags=0x80)
+
+    def test_time(self):
+        stream, release = self.held_stream()
+        with self.device.event() as start, self.device.event() as end:
+            with self.assertRaises(gpumem.InvalidState):
+                start.elapsed_time(end)
+            start.record(stream)
+            end.record(stream)
+            with self.assertRaises(gpumem.NotReady):
+                start.elapsed_time(end)
+            release()
+            end.synchronize()
+            self.assertGreaterEqual(start.elapsed_time(end), 0)
+        stream.close()
+
+    def test_waiting_across_devices(self):
+        stream, release = self.held_stream()
+        with self.device.event() as event, self.instance.device(1).stream() as other:
+            event.record(stream)
+            other.wait_event(event)
+            self.assertFalse(other.query())
+            release()
+            self.assertTrue(other.synchronize())
+        stream.close()
+
+    @on_host
+    def test_no_native_events(self):
+        with self.assertRaises(gpumem.Unsupported):
+            gpumem.Event.wrap(self.device, 4096)
+
+    @on_cuda
+    def test_wrap(self):
+        with self.device.event() as event, self.device.stream() as stream:
+            with gpumem.Event.wrap(self.device, event.info().native_event) as adopted:
+                self.assertTrue(adopted.info().wrapped)
+                adopted.record(stream)
+                self.assertTrue(adopted.synchronize())
+            with gpumem.Stream.wrap(self.device, stream.native_stream) as adopted:
+                self.assertTrue(adopted.info().wrapped)
+                self.assertTrue(adopted.synchronize())
+
+
+class HostFunctionTest(Case):
+    def test_runs_in_order(self):
+        done = []
+        stream, release = self.held_stream()
+        stream.launch_host_function(done.append, 1)
+        stream.launch_host_function(lambda: done.append(threading.get_ident()))
+        stream.launch_host_function(done.append, 3)
+        gc.collect()  # the functions are kept
+        self.assertEqual(done, [])
+        release()
+        self.assertEqual((done[0], done[2]), (1, 3))
+        self.assertNotEqual(done[1], threading.get_ident())
+        self.assertEqual(_calls.pending.entries, {})
+        stream.close()
+
+    def test_exceptions_go_to_the_hook(self):
+        def broken():
+            raise ZeroDivisionError("of the test")
+        with self.device.stream() as stream:
+            stream.launch_host_function(broken)
+            stream.launch_host_function(sys.exit, 3)
+            stream.synchronize()
+        self.assertEqual([seen.exc_type for seen in self.unraisable], [ZeroDivisionError, SystemExit])
+        self.assertIs(self.unraisable[0].object, broken)
+        self.unraisable.clear()
+
+    def test_what_it_may_call(self):
+        seen = []
+
+        def inside(memory):
+            seen.append(memory.info().size)
+            try:
+                self.device.memory(64)
+            except gpumem.InvalidState:
+                seen.append("refused")
+        with self.device.memory(64) as memory, self.device.stream() as stream:
+            stream.launch_host_function(inside, memory)
+            stream.synchronize()
+        self.assertEqual(seen, [64, "refused"])
+
+    def test_objects_forgotten_inside_are_freed_later(self):
+        kept = [self.device.memory(64)]
+        with self.device.stream() as stream:
+            stream.launch_host_function(kept.clear)
+            stream.synchronize()
+        self.assertEqual(kept, [])
+        self.device.event().close()
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_wrong_arguments(self):
+        with self.device.stream() as stream:
+            with self.assertRaises(TypeError):
+                stream.launch_host_function(7)
+        with self.assertRaises(gpumem.StaleHandle):
+            stream.launch_host_function(print)
+        self.assertEqual(_calls.pending.entries, {})
+
+
+@on_cuda
+class SimulationOnCudaTest(Case):
+    def test_unsupported(self):
+        with self.device.stream() as stream:
+            for call in (lambda: host.launch(stream, print), lambda: host.native_stream_create(self.device),
+                         lambda: host.native_stream_destroy(self.device, 1), lambda: host.set_capturing(stream, 1),
+                         lambda: host.lose(self.device), lambda: host.fail_step(self.instance, 1),
+                         lambda: host.foreign_alloc(self.device, Kind.DEVICE, 64),
+                         lambda: host.foreign_free(self.device, 4096),
+                         lambda: host.foreign_peer_access(self.device, self.instance.device(1), 1)):
+                with self.assertRaises(gpumem.Unsupported):
+                    call()
+
+
+@on_host
+class SimulationTest(Case):
+    def test_kernel(self):
+        def square(kernel, memory):
+            view = kernel.view(memory).cast("I")
+            for index, value in enumerate(view):
+                view[index] = value * value
+            view.release()
+        with self.device.memory(16) as memory, self.device.stream() as stream:
+            memory.copy_from(struct.pack("=4I", 1, 2, 3, 4))
+            host.launch(stream, square, memory)
+            stream.synchronize()
+            result = bytearray(16)
+            memory.copy_to(result)
+            self.assertEqual(struct.unpack("=4I", result), (1, 4, 9, 16))
+
+    def test_a_view_ends_with_its_kernel(self):
+        kept = []
+        with self.device.memory(16) as memory, self.device.stream() as stream:
+            host.launch(stream, lambda kernel: kept.append(kernel.view(memory, access=gpumem.Access.READ)))
+            stream.synchronize()
+            self.assertTrue(kept)
+            with self.assertRaises(ValueError):
+                kept[0][0]
+
+    def test_a_fault_loses_the_device(self):
+        seen = []
+
+        def fault(kernel):
+            try:
+                kernel.view(4096, 8)
+            except gpumem.DeviceLost:
+                seen.append("lost")
+        memory, stream = self.device.memory(64), self.device.stream()
+        host.launch(stream, fault)
+        with self.assertRaises(gpumem.DeviceLost):
+            stream.synchronize()
+        self.assertEqual(seen, ["lost"])
+        self.assertTrue(self.device.info().lost)
+        memory.close()
+        stream.close()
+
+    def test_a_lost_device_lets_go(self):
+        stream, _ = self.held_stream()
+        memory = self.device.memory(64)
+        memory.fill(1, stream=stream)
+        stream.launch_host_function(self.fail)  # which is not run
+        host.lose(self.device)
+        with self.assertRaises(gpumem.DeviceLost):
+            stream.synchronize()
+        memory.close()
+        stream.close()
+        self.instance.close(force=True)
+        self.assertEqual(_calls.pending.entries, {})
+
+    def test_native_streams(self):
+        native = host.native_stream_create(self.device)
+        with gpumem.Stream.wrap(self.device, native) as stream:
+            self.assertEqual((stream.info().wrapped, stream.native_stream), (True, native))
+            with self.assertRaises(gpumem.Busy):
+                host.native_stream_destroy(self.device, native)
+        host.native_stream_destroy(self.device, native)
+        with self.assertRaises(gpumem.NotFound):
+            host.native_stream_destroy(self.device, native)
+
+    def test_capturing(self):
+        with self.device.stream() as stream, self.device.memory(64) as memory:
+            host.set_capturing(stream, True)
+            with self.assertRaises(gpumem.InvalidState):
+                memory.fill(1, stream=stream)
+            with self.assertRaises(gpumem.InvalidState):
+                stream.query()
+            host.set_capturing(stream, False)
+            stream.synchronize()
+
+    def test_failing_steps(self):
+        step, failures = 0, 0
+        while True:
+            step += 1
+            host.fail_step(self.instance, step)
+            try:
+                with self.device.memory(4096), self.pinned(), self.device.stream() as stream:
+                    stream.synchronize()
+                break
+            except gpumem.Error:
+                failures += 1
+            finally:
+                host.fail_step(self.instance, 0)
+            self.assertEqual(self.instance.stats().live_objects, 0)
+        self.assertGreater(failures, 2)
+
+    def test_foreign_memory(self):
+        pointer = host.foreign_alloc(self.device, Kind.DEVICE, 4096)
+        self.assertEqual(self.instance.pointer_info(pointer).kind, Kind.FOREIGN)
+        host.foreign_free(self.device, pointer)
+        peer = self.instance.device(1)
+        host.foreign_peer_access(self.device, peer, True)
+        host.foreign_peer_access(self.device, peer, False)
+
+    def test_current_device(self):
+        self.assertEqual(host.set_current_device(1), -1)
+        self.device.memory(64).close()
+        self.assertEqual(host.set_current_device(-1), 1)
+        with self.assertRaises(gpumem.InvalidArgument):
+            host.set_current_device(64)

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Sequences of calls with the status that each must get, shared by all languages: the file that GPUMEM_VECTORS names."""
+
+import ctypes
+import mmap
+import os
+import unittest
+from pathlib import Path
+
+import gpumem
+from gpumem import Kind, MemoryFlags, _calls
+from gpumem import _library as c
+
+from .support import BACKEND
+
+KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE}
+CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
+NANOSECONDS = 1e-9
+
+
+class Buffer:
+    """Ordinary memory, page aligned and zeroed."""
+
+    def __init__(self, size):
+        self.map = mmap.mmap(-1, size)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
+def number(text, names=()):
+    return names[text] if text in names else int(text, 0)
+
+
+def flags(text, names=MemoryFlags):
+    total = 0
+    for word in (text or "0").split(","):
+        total |= int(word, 0) if word[0].isdigit() else names[word.upper()]
+    return total
+
+
+class Runner:
+    def __init__(self):
+        self.names = {}
+        self.instances = []
+
+    def address(self, text):
+        if text == "null":
+            return 0
+        name, _, offset = text.partition("+")
+        value = self.names[name]
+        if isinstance(value, Buffer):
+            value = value.address
+        elif isinstance(value, gpumem.Memory):
+            value = value.device_pointer if value.kind == Kind.DEVICE else value.host_pointer
+        return value + int(offset or "0", 0)
+
+    def run(self, operation, words, options):
+        return getattr(self, "do_" + operation)(*words, **options)
+
+    def stream_of(self, name):
+        return None if name is None else self.names[name]
+
+    def do_open(self, backend=BACKEND, pin_budget="0"):
+        if backend[0].isdigit():
+            backend = int(backend)
+        instance = gpumem.Instance(backend, pin_budget=number(pin_budget))
+        self.instances.append(instance)
+        return instance
+
+    def do_close(self, instance, mode="check"):
+        mode = number(mode, {"check": 0, "force": 1})
+        if mode in (0, 1):
+            self.names[instance].close(force=bool(mode))
+        else:  # the object cannot say it
+            _calls.call(c.gpumem_instance_close, self.names[instance].handle, mode, None)
+
+    def do_device(self, instance, ordinal):
+        return self.names[instance].device(number(ordinal))
+
+    def do_create(self, device, kind, size, alignment="0", require="", prefer="", name=None, numa_node="0"):
+        return self.names[device].memory(number(size), number(kind, KINDS), alignment=number(alignment),
+                                         require=flags(require), prefer=flags(prefer), name=name,
+                                         numa_node=number(numa_node))
+
+    def do_buffer(self, size):
+        return Buffer(number(size))
+
+    def do_register(self, device, address, size, require="", prefer="", name=None):
+        return self.names[device].register(self.address(address), number(size), require=flags(require),
+                                           prefer=flags(prefer), name=name)
+
+    def do_malloc(self, device, kind, size):
+        return self.names[device].malloc(number(kind, KINDS), number(size))
+
+    def do_free(self, instance, address):
+        self.names[instance].free(self.address(address))
+
+    def do_register_pointer(self, device, address, size, require=""):
+        self.names[device].register_pointer(self.address(address), number(size), flags(require))
+
+    def do_unregister_pointer(self, instance, address):
+        self.names[instance].unregister(self.address(address))
+
+    def do_stream(self, device, priority="0"):
+        return self.names[device].stream(priority=number(priority))
+
+    def do_event(self, device, flags="0"):
+        total = 0
+        for word in flags.split(","):
+            total |= int(word, 0) if word[0].isdigit() else gpumem.EventFlags[word.upper()]
+        return self.names[device].event(flags=total)
+
+    def do_destroy(self, name):
+        self.names[name].close()
+
+    def do_record(self, event, stream):
+        self.names[event].record(self.names[stream])
+
+    def do_wait(self, stream, event):
+        self.names[stream].wait_event(self.names[event])
+
+    @staticmethod
+    def ready(answer):
+        if not answer:
+            raise gpumem.NotReady("the work is not complete")
+
+    def do_query(self, name):
+        self.ready(self.names[name].query())
+
+    def do_synchronize(self, name, timeout=None):
+        self.ready(self.names[name].synchronize(None if timeout is None else number(timeout) * NANOSECONDS))
+
+    def do_elapsed(self, start, end):
+        self.names[start].elapsed_time(self.names[end])
+
+    def do_copy(self, instance, destination, source, size, stream=None, direction="0", source_order="0"):
+        self.names[instance].copy(self.address(destination), self.address(source), number(size),
+                                  stream=self.stream_of(stream), direction=number(direction),
+                                  source_order=number(source_order))
+
+    def do_copy_2d(self, instance, destination, source, dpitch, spitch, width, height, stream=None):
+        self.names[instance].copy_2d(self.address(destination), number(dpitch), self.address(source), number(spitch),
+                                     number(width), number(height), stream=self.stream_of(stream))
+
+    def do_fill(self, instance, destination, size, value, width="1", stream=None):
+        self.names[instance].fill(self.address(destination), number(size), number(value), number(width),
+                                  stream=self.stream_of(stream))
+
+    def do_fill_2d(self, instance, destination, pitch, size_x, size_y, value, width="1", stream=None):
+        self.names[instance].fill_2d(self.address(destination), number(pitch), number(size_x), number(size_y),
+                                     number(value), number(width), stream=self.stream_of(stream))
+
+    def do_write_value(self, stream, address, value, size):
+        self.names[stream].write_value(self.address(address), number(value), number(size))
+
+    def do_wait_value(self, stream, address, value, size, condition):
+        self.names[stream].wait_value(self.address(address), number(value), number(size),
+                                      number(condition, CONDITIONS))
+
+    def do_set(self, address, text):
+        data = bytes.fromhex(text)
+        ctypes.memmove(self.address(address), data, len(data))
+
+    def do_expect(self, address, text):
+        self.same(ctypes.string_at(self.address(address), len(text) // 2).hex(), text.lower())
+
+    @staticmethod
+    def same(found, expected):
+        if found != expected:
+            raise AssertionError(f"{found!r} is not {expected!r}")
+
+    def do_info(self, memory, /, granted="", **expected):
+        info = self.names[memory].info()
+        self.same(info.granted_flags & flags(granted), flags(granted))
+        for what, text in expected.items():
+            self.same(getattr(info, what), text if what == "name" else number(text, KINDS))
+
+    def do_pointer(self, instance, address, offset=None, **expected):
+        address = self.address(address)
+        info = self.names[instance].pointer_info(address)
+        if offset is not None:
+            self.same(address - info.base, number(offset))
+        for what, text in expected.items():
+            self.same(getattr(info, what), number(text, KINDS))
+
+    def do_count(self, instance, **expected):
+        stats = self.names[instance].stats()
+        for what, text in expected.items():
+            found = getattr(stats, what)
+            self.same(getattr(found, "live_count", found), number(text))
+
+    def do_capability(self, device, capability):
+        self.names[device].capability(number(capability))
+
+    def do_peer(self, device, peer, what):
+        device, peer = self.names[device], self.names[peer]
+        {"query": device.can_access_peer, "enable": device.enable_peer_access,
+         "disable": device.disable_peer_access}[what](peer)
+
+    def do_status_name(self, code, name):
+        self.same(gpumem.status_name(number(code)), name)
+
+
+def step(runner, line):
+    """Runs one line; raises if it does not end as it must."""
+    left, arrow, wanted = (part.strip() for part in line.partition("->"))
+    result, equals, call = (part.strip() for part in left.partition(" = "))
+    if not equals:
+        result, call = None, left
+    operation, *words = call.split()
+    options = dict(word.split("=", 1) for word in words if "=" in word)
+    try:
+        value = runner.run(operation, [word for word in words if "=" not in word], options)
+        found = "SUCCESS"
+    except gpumem.Error as error:
+        value, found = None, error.name.replace("GPUMEM_", "").replace("ERROR_", "")
+    if found != (wanted or "SUCCESS"):
+        raise AssertionError(f"{line}: {found}")
+    if result is not None and found == "SUCCESS":
+        runner.names[result] = value
+
+
+def cases():
+    path = os.environ.get("GPUMEM_VECTORS")
+    found = {}
+    for line in Path(path).read_text(encoding="utf-8").splitlines() if path else ():
+        line = line.strip()
+        if line.startswith("case "):
+            lines = found.setdefault(line.split()[1], [])
+        elif line and not line.startswith("#"):
+            lines.append(line)
+    return found
+
+
+class VectorTest(unittest.TestCase):
+    def run_case(self, lines):
+        runner = Runner()
+        try:
+            for line in lines:
+                with self.subTest(line):
+                    step(runner, line)
+        finally:
+            for instance in runner.instances:
+                instance.close(force=True)
+
+    def test_there_are_cases(self):
+        if "GPUMEM_VECTORS" not in os.environ:
+            self.skipTest("GPUMEM_VECTORS names no file")
+        self.assertGreater(len(cases()), 10)
+
+
+def _add(name, lines):
+    def test(self):
+        self.run_case(lines)
+    setattr(VectorTest, f"test_{name}", test)
+
+
+for _name, _lines in cases().items():
+    _add(_name, _lines)

@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Views of memory: the buffer protocol, DLPack in both directions, and the array interfaces."""
+
+import ctypes
+import gc
+import sys
+import threading
+
+import gpumem
+from gpumem import MemoryFlags, _dlpack
+
+from .support import Case, needs_numpy, numpy, on_cuda, on_host, python
+
+_capsule_name = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(("PyCapsule_GetName", ctypes.pythonapi))
+_capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
+class BufferTest(Case):
+    def test_bytes(self):
+        with self.pinned(100) as memory:
+            view = memory.buffer()
+            self.assertEqual((view.format, view.nbytes, view.readonly, view.contiguous), ("B", 100, False, True))
+            view[:3] = b"abc"
+            self.assertEqual(bytes(memory.buffer()[:3]), b"abc")
+            del view
+
+    def test_typed_and_shaped(self):
+        with self.pinned(96) as memory:
+            view = memory.view("float32", (4, 6)).buffer()
+            self.assertEqual((view.format, view.shape, view.strides), ("f", (4, 6), (24, 4)))
+            view[3, 5] = 1.5
+            self.assertEqual(memory.view("<f4", offset=92).buffer()[0], 1.5)
+            del view
+
+    def test_part(self):
+        with self.pinned(100) as memory:
+            view = memory.view("u2", 3, offset=10)
+            self.assertEqual((view.shape, view.nbytes, view.address), ((3,), 6, memory.host_pointer + 10))
+            self.assertEqual(len(view), 3)
+            del view
+            empty = memory.view("u1", 0, offset=100)
+            self.assertEqual(len(empty.buffer()), 0)
+            del empty
+            for arguments in ({"offset": 101}, {"shape": 101}, {"dtype": "f4", "offset": 1}, {"shape": -1},
+                              {"shape": (1 << 40, 1 << 40)}, {"offset": -1}, {"shape": 99, "offset": 2}):
+                with self.subTest(arguments), self.assertRaises(ValueError):
+                    memory.view(**arguments)
+            with self.assertRaises(ValueError):
+                memory.view(order="X")
+            with self.assertRaises(TypeError):
+                memory.view(object)
+
+    def test_close_waits_for_every_view(self):
+        memory = self.pinned()
+        for view in (memory.buffer(), memory.view(), memory.view("f4"), memory.buffer()[10:20], memory.__dlpack__()):
+            with self.subTest(type(view).__name__):
+                with self.assertRaises(BufferError):
+                    memory.close()
+                self.assertFalse(memory.closed)
+        del view
+        memory.close()
+
+    def test_the_view_keeps_the_memory(self):
+        view = self.pinned().buffer()
+        gc.collect()
+        view[4095] = 7
+        self.assertEqual(self.instance.stats().live_objects, 1)
+        del view
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_device_memory_is_not_for_the_cpu(self):
+        with self.device.memory(64) as memory:
+            with self.assertRaises(BufferError):
+                memory.buffer()
+            view = memory.view()
+            self.assertFalse(hasattr(view, "__array_interface__"))
+            del view
+
+    def test_views_are_made_by_memory(self):
+        with self.assertRaises(TypeError):
+            gpumem.View()
+
+    def test_device_pointer(self):
+        with self.pinned(require=MemoryFlags.WRITE_COMBINED) as memory:
+            view = memory.view(offset=100)
+            self.assertEqual(view.device_pointer, memory.device_pointer + 100)
+            self.assertEqual(view.get_device_pointer(), view.device_pointer)
+            del view
+        with self.device.register(bytearray(8192)) as memory:
+            self.assertIsNone(memory.view().device_pointer)
+
+    def test_memoryview_of_memory(self):
+        if sys.version_info < (3, 12):
+            self.skipTest("classes in Python have a buffer from 3.12 on")
+        with self.pinned() as memory:
+            view = memoryview(memory)
+            self.assertEqual(view.nbytes, 4096)
+            with self.assertRaises(BufferError):
+                memory.close()
+            view.release()
+
+    def test_threads_make_and_drop_views(self):
+        memory = self.pinned()
+        failures = []
+
+        def work():
+            try:
+                for _ in range(300):
+                    memory.buffer()[0] = 1
+                    try:
+                        memory.close()
+                        failures.append("closed")
+                    except BufferError:
+                        pass
+            except Exception as problem:
+                failures.append(problem)
+        keep = memory.view()
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        del keep
+        memory.close()
+
+
+class DLPackTest(Case):
+    def capsule(self, *arguments, **options):
+        with_memory = self.pinned(64)
+        return with_memory.view("f4", (4, 4)).__dlpack__(*arguments, **options)
+
+    def exported(self):
+        return len(_dlpack._exported)
+
+    def test_names_by_version(self):
+        for options, name in (({}, b"dltensor"), ({"max_version": (0, 8)}, b"dltensor"),
+                              ({"max_version": (1, 0)}, b"dltensor_versioned"),
+                              ({"max_version": (2, 3)}, b"dltensor_versioned")):
+            with self.subTest(options):
+                self.assertEqual(_capsule_name(self.capsule(**options)), name)
+
+    def test_an_untaken_capsule_gives_back(self):
+        before = self.exported()
+        capsule = self.capsule()
+        self.assertEqual(self.exported(), before + 1)
+        del capsule
+        self.assertEqual(self.exported(), before)
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_struct(self):
+        memory = self.pinned(96)
+        capsule = memory.view("i8", (3, 4), order="F").__dlpack__(max_version=(1, 1))
+        managed = _dlpack._ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        tensor = managed.tensor
+        self.assertEqual((managed.major, managed.flags), (1, 0))
+        self.assertEqual((tensor.data, tensor.ndim, tensor.code, tensor.bits, tensor.lanes, tensor.byte_offset),
+                         (memory.host_pointer, 2, 0, 64, 1, 0))
+        self.assertEqual((list(tensor.shape[:2]), list(tensor.strides[:2])), ([3, 4], [1, 3]))
+        del capsule
+        memory.close()
+
+    def test_layout_of_the_structs(self):
+        # As dlpack.h has them on 64-bit machines.
+        self.assertEqual(ctypes.sizeof(_dlpack._Tensor), 48)
+        self.assertEqual(ctypes.sizeof(_dlpack._Managed), 64)
+        self.assertEqual(ctypes.sizeof(_dlpack._ManagedVersioned), 80)
+        self.assertEqual([_dlpack._Tensor.device_type.offset, _dlpack._Tensor.ndim.offset, _dlpack._Tensor.code.offset,
+                          _dlpack._Tensor.shape.offset, _dlpack._Tensor.byte_offset.offset], [8, 16, 20, 24, 40])
+        self.assertEqual([_dlpack._ManagedVersioned.deleter.offset, _dlpack._ManagedVersioned.flags.offset,
+                          _dlpack._ManagedVersioned.tensor.offset], [16, 24, 32])
+
+    def test_round_trip(self):
+        memory = self.pinned(64)
+        view = gpumem.from_dlpack(memory.view("f4", (4, 4), order="F"))
+        self.assertEqual((view.shape, view.strides, view.typestr, view.address, view.memory),
+                         ((4, 4), (4, 16), "<f4", memory.host_pointer, None))
+        with self.assertRaises(BufferError):
+            memory.close()
+        again = gpumem.from_dlpack(view)
+        del view
+        with self.assertRaises(BufferError):
+            memory.close()
+        del again
+        memory.close()
+        self.assertEqual(self.exported(), 0)
+
+    def test_a_capsule_is_taken_once(self):
+        for options in ({}, {"max_version": (1, 0)}):
+            capsule = self.capsule(**options)
+            view = gpumem.from_dlpack(capsule)
+            self.assertTrue(_capsule_name(capsule).startswith(b"used_dltensor"))
+            with self.assertRaises(ValueError):
+                gpumem.from_dlpack(capsule)
+            del capsule  # gives nothing back
+            self.assertEqual(self.exported(), 1)
+            view.buffer()[0, 0] = 1
+            del view
+            self.assertEqual(self.exported(), 0)
+
+    def made_by_others(self, versioned, major=1, **fields):
+        """A capsule of a producer written here, and the list of the calls of its deleter."""
+        cls = _dlpack._ManagedVersioned if versioned else _dlpack._Managed
+        deleted, managed = [], cls()
+        shape, data = (ctypes.c_int64 * 1)(8), (ctypes.c_float * 8)(*range(8))
+        managed.tensor.data, managed.tensor.ndim = ctypes.addressof(data), 1
+        managed.tensor.device_type, managed.tensor.code, managed.tensor.bits, managed.tensor.lanes = 1, 2, 32, 1
+        managed.tensor.shape = ctypes.cast(shape, ctypes.POINTER(ctypes.c_int64))
+        deleter = _dlpack._Deleter(deleted.append)
+        managed.deleter = ctypes.cast(deleter, ctypes.c_void_p)
+        if versioned:
+            managed.major = major
+        for name, value in fields.items():
+            setattr(managed.tensor, name, value)
+        capsule = _dlpack._new_capsule(ctypes.addressof(managed), b"dltensor_versioned" if versioned else b"dltensor",
+                                       None)
+        self.kept = managed, shape, data, deleter
+        return capsule, deleted
+
+    def test_the_deleter_is_called_once(self):
+        for versioned in (False, True):
+            capsule, deleted = self.made_by_others(versioned)
+            view = gpumem.from_dlpack(capsule)
+            buffer = view.buffer()
+            self.assertEqual(buffer.tolist(), list(range(8)))
+            del capsule, view
+            self.assertEqual(deleted, [])
+            del buffer
+            self.assertEqual(deleted, [ctypes.addressof(self.kept[0])])
+
+    def test_no_deleter(self):
+        capsule, deleted = self.made_by_others(True)
+        self.kept[0].deleter = None
+        view = gpumem.from_dlpack(capsule)
+        del view
+        self.assertEqual(deleted, [])
+
+    def test_a_version_that_nobody_knows(self):
+        capsule, deleted = self.made_by_others(True, major=2)
+        with self.assertRaises(BufferError):
+            gpumem.from_dlpack(capsule)
+        self.assertEqual((_capsule_name(capsule), deleted), (b"dltensor_versioned", []))
+
+    def test_elements_that_nobody_knows(self):
+        capsule, deleted = self.made_by_others(True, lanes=4)
+        with self.assertRaises(BufferError):
+            gpumem.from_dlpack(capsule)
+        self.assertEqual(len(deleted), 1)
+        capsule, deleted = self.made_by_others(True, code=4, bits=16)  # bfloat16
+        self.assertEqual(gpumem.from_dlpack(capsule).typestr, "|V2")
+
+    def test_strange_sources(self):
+        for source in (7, None, "text"):
+            with self.assertRaises((TypeError, ValueError)):
+                gpumem.from_dlpack(source)
+
+    def test_old_producers(self):
+        capsule, deleted = self.made_by_others(False)
+
+        class Old:
+            def __dlpack__(self, stream=None):
+                return capsule
+        view = gpumem.from_dlpack(Old())
+        self.assertEqual(view.shape, (8,))
+        with self.assertRaises(TypeError):
+            gpumem.from_dlpack(Old(), copy=True)
+        del view
+        self.assertEqual(len(deleted), 1)
+
+    def test_foreign_memory_as_an_operand(self):
+        capsule, _ = self.made_by_others(True)
+        with self.device.memory(32) as memory:
+            memory.copy_from(gpumem.from_dlpack(capsule))
+            result = bytearray(32)
+            memory.copy_to(result)
+            self.assertEqual(memoryview(result).cast("f").tolist(), list(range(8)))
+
+    def test_read_only(self):
+        with self.device.register(bytes(8192), require=MemoryFlags.READ_ONLY) as memory:
+            with self.assertRaises(BufferError):
+                memory.__dlpack__()
+            view = gpumem.from_dlpack(memory)
+            self.assertTrue(view.readonly)
+            self.assertTrue(view.buffer().readonly)
+            with self.assertRaises(ValueError):
+                self.instance.copy(view, bytes(8), 8)
+            del view
+
+    @on_host
+    def test_devices_of_the_host_backend(self):
+        with self.pinned() as memory:
+            self.assertEqual(memory.__dlpack_device__(), (1, 0))
+        with self.device.register(bytearray(8192)) as memory:
+            self.assertEqual(memory.__dlpack_device__(), (1, 0))
+        with self.device.memory(64) as memory:
+            with self.assertRaises(BufferError):
+                memory.__dlpack_device__()
+            with self.assertRaises(BufferError):
+                memory.__dlpack__()
+
+    @on_cuda
+    def test_devices_of_the_cuda_backend(self):
+        with self.pinned() as memory:
+            self.assertEqual(memory.__dlpack_device__(), (3, 0))
+        with self.device.register(bytearray(8192)) as memory:
+            self.assertEqual(memory.__dlpack_device__(), (3, 0))
+        with self.instance.device(1).memory(64) as memory:
+            self.assertEqual(memory.__dlpack_device__(), (2, 1))
+            view = gpumem.from_dlpack(memory)
+            self.assertEqual((view.address, view.dlpack_device), (memory.device_pointer, (2, 1)))
+            with self.assertRaises(BufferError):
+                view.buffer()
+            del view
+
+    def test_copy(self):
+        memory = self.pinned(64)
+        memory.buffer()[:] = bytes(range(64))
+        view = gpumem.from_dlpack(memory, device=(1, 0), copy=True)
+        memory.close()
+        self.assertEqual(bytes(view.buffer()), bytes(range(64)))
+        capsule = view.__dlpack__(max_version=(1, 0), copy=True)
+        managed = _dlpack._ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
+        self.assertEqual(managed.flags, _dlpack.IS_COPIED)
+
+    def test_device_memory_to_the_cpu(self):
+        with self.device.memory(64) as memory:
+            memory.copy_from(bytes(range(64)))
+            view = gpumem.from_dlpack(memory, device=(1, 0))
+            self.assertEqual((bytes(view.buffer()), view.dlpack_device), (bytes(range(64)), (1, 0)))
+            with self.assertRaises(BufferError):
+                memory.__dlpack__(dl_device=(1, 0), copy=False)
+
+    def test_devices_that_it_is_not_on(self):
+        with self.pinned() as memory:
+            for device in ((2, 0), (10, 0), (2, 7)):
+                with self.assertRaises(BufferError):
+                    memory.__dlpack__(dl_device=device)
+
+    def test_streams(self):
+        with self.pinned() as memory:
+            memory.__dlpack__(stream=-1)
+            with self.assertRaises(ValueError):
+                memory.__dlpack__(stream=1)
+
+    @on_cuda
+    def test_streams_of_devices(self):
+        stream, release = self.held_stream()
+        with self.device.memory(64) as memory, self.device.stream() as consumer:
+            for number in (0, -2):
+                with self.assertRaises(ValueError):
+                    memory.__dlpack__(stream=number)
+            memory.__dlpack__(stream=None)
+            memory.fill(1, stream=stream)
+            memory.__dlpack__(stream=-1)
+            self.assertTrue(consumer.query())
+            memory.__dlpack__(stream=consumer.native_stream)
+            self.assertFalse(consumer.query())  # it waits for the fill
+            release()
+            consumer.synchronize()
+        stream.close()
+
+    def test_zero_elements(self):
+        with self.pinned() as memory:
+            view = gpumem.from_dlpack(memory.view("f4", (0, 3)))
+            self.assertEqual(view.shape, (0, 3))
+            del view
+
+    def test_types_that_dlpack_lacks(self):
+        with self.pinned() as memory:
+            with self.assertRaises(BufferError):
+                memory.view("V8").__dlpack__()
+            with self.assertRaises(BufferError):
+                memory.view(">f4").__dlpack__()
+
+    def test_a_consumer_that_outlives_the_interpreter(self):
+        # The deleter is taken away before the interpreter ends.
+        _, out, _ = python("""
+import atexit, ctypes, gpumem
+from gpumem import _dlpack
+memory = gpumem.default_device().memory(64, gpumem.Kind.PINNED)
+capsule = memory.__dlpack__()
+_dlpack._set_name(capsule, b"used_dltensor")
+(managed, *_), = _dlpack._exported.values()
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(managed))
+print(bool(managed.deleter))
+_dlpack._at_exit()
+print(bool(managed.deleter))
+""")
+        self.assertEqual(out, "True\nFalse\n")
+
+    @needs_numpy
+    def test_numpy(self):
+        memory = self.pinned(64)
+        found = numpy.from_dlpack(memory.view("i4", (4, 4)))  # read-only in numpy 1
+        self.assertEqual(found.__array_interface__["data"][0], memory.host_pointer)
+        memory.view("i4").buffer()[0] = 3
+        self.assertEqual(found[0, 0], 3)
+        with self.assertRaises(BufferError):
+            memory.close()
+        del found
+        memory.close()
+        view = gpumem.from_dlpack(numpy.arange(10, dtype="f8")[::2])
+        self.assertEqual((view.shape, view.strides, view.contiguous), ((5,), (16,), False))
+        self.assertEqual(numpy.asarray(view).tolist(), [0, 2, 4, 6, 8])
+        with self.assertRaises(BufferError):
+            view.buffer()
+
+
+class InterfaceTest(Case):
+    @on_host
+    def test_no_cuda_arrays_on_host(self):
+        with self.pinned() as memory, self.device.memory(64) as device:
+            self.assertFalse(hasattr(memory.view(), "__cuda_array_interface__"))
+            self.assertFalse(hasattr(device.view(), "__cuda_array_interface__"))
+
+    @on_cuda
+    def test_cuda_arrays(self):
+        with self.device.memory(96) as memory:
+            view = memory.view("f4", (4, 6))
+            self.assertEqual(view.__cuda_array_interface__, {
+                "version": 3, "shape": (4, 6), "typestr": "<f4", "data": (memory.device_pointer, False), "strides": None,
+                "stream": None})
+            self.assertEqual(memory.view("f4", (4, 6), order="F").__cuda_array_interface__["strides"], (4, 16))
+            with self.assertRaises(BufferError):
+                memory.close()
+            del view
+        with self.pinned() as memory:
+            self.assertEqual(memory.view().__cuda_array_interface__["data"], (memory.device_pointer, False))
+        with self.device.register(bytearray(8192)) as memory:
+            self.assertFalse(hasattr(memory.view(), "__cuda_array_interface__"))
+        with self.device.register(bytearray(8192), require=MemoryFlags.MAPPED) as memory:
+            self.assertTrue(hasattr(memory.view(), "__cuda_array_interface__"))
+
+    @on_cuda
+    def test_the_stream_of_a_cuda_array(self):
+        first, release = self.held_stream()
+        with self.device.memory(64) as memory, self.device.stream() as second:
+            memory.fill(1, stream=first)
+            self.assertEqual(memory.view().__cuda_array_interface__["stream"], first.native_stream)
+            release()
+            self.assertIsNone(memory.view().__cuda_array_interface__["stream"])
+            memory.fill(1, stream=second)
+            memory.fill(2, stream=first)
+            self.assertIn(memory.view().__cuda_array_interface__["stream"], (first.native_stream, second.native_stream))
+            first.synchronize()
+            second.synchronize()
+        first.close()
+
+    @on_cuda
+    def test_a_cuda_array_as_an_operand(self):
+        class Foreign:
+            def __init__(self, view, **changes):
+                self.view, self.changes = view, changes
+
+            @property
+            def __cuda_array_interface__(self):
+                return {**self.view.__cuda_array_interface__, **self.changes}
+        with self.device.memory(64) as memory:
+            self.instance.copy(Foreign(memory.view("f4", (4, 4))), bytes(range(64)))
+            result = bytearray(64)
+            self.instance.copy(result, Foreign(memory.view("f4", (4, 4)), strides=(16, 4)))
+            self.assertEqual(bytes(result), bytes(range(64)))
+            with self.assertRaises(ValueError):
+                self.instance.copy(result, Foreign(memory.view("f4", (4, 4), order="F")))
+            with self.assertRaises(ValueError):
+                self.instance.copy(Foreign(memory.view(), data=(memory.device_pointer, True)), bytes(64))
+
+    @on_cuda
+    def test_the_work_of_a_producer_is_awaited(self):
+        class Foreign:
+            def __init__(self, view, stream):
+                self.view, self.stream = view, stream
+
+            @property
+            def __cuda_array_interface__(self):
+                return {**self.view.__cuda_array_interface__, "stream": self.stream}
+        stream, release = self.held_stream()
+        with self.device.memory(64) as memory:
+            stream.launch_host_function(lambda: None)
+            timer = threading.Timer(0.05, next(iter(stream._queue.uses)).kept[0].buffer().__setitem__, (0, 1))
+            timer.start()
+            result = bytearray(64)
+            self.instance.copy(result, Foreign(memory.view(), stream.native_stream))
+            self.assertTrue(stream.query())
+            timer.join()
+            self.instance.copy(result, Foreign(memory.view(), 1))
+        del timer
+        release()
+        stream.close()
+
+    def test_operands_that_only_have_dlpack(self):
+        class Tensor:
+            def __init__(self, view):
+                self.view = view
+
+            def __dlpack__(self, **options):
+                return self.view.__dlpack__(**options)
+        with self.pinned(64) as memory, self.pinned(64) as target:
+            memory.buffer()[:] = bytes(range(64))
+            target.copy_from(Tensor(memory.view("f4")))
+            self.assertEqual(bytes(target.buffer()), bytes(range(64)))
+            self.instance.copy(Tensor(memory.view("f4")), bytes(64))
+            self.assertEqual(bytes(memory.buffer()), bytes(64))
+
+    @needs_numpy
+    def test_numpy_arrays(self):
+        with self.pinned(96) as memory:
+            found = memory.numpy("f4", (4, 6), order="F")
+            self.assertIs(type(found), numpy.ndarray)
+            self.assertIsInstance(found.base, gpumem.View)
+            self.assertIs(found.base.memory, memory)
+            self.assertTrue(found.flags.f_contiguous)
+            part = found[1:3]
+            del found
+            with self.assertRaises(BufferError):
+                memory.close()
+            del part
+
+    @needs_numpy
+    def test_structured_types(self):
+        with self.pinned(120) as memory:
+            found = memory.numpy([("a", "<i4"), ("b", "<f8")], 10)
+            found["b"] = 2.5
+            self.assertEqual(found.dtype.names, ("a", "b"))
+            self.assertEqual(found[9]["b"], 2.5)
+            del found
+        with self.pinned(64) as memory, self.assertRaises(TypeError):
+            memory.view(object)
