@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* Reads the detail of a failure. See docs/errors.md. */
-#include <gpumem/gpumem.h>
-#include <stdio.h>
+/* Three mistakes and what the library says to them. The same program stands in the examples of each binding.
+ */
+#include "common.h"
+
+static int refused(gpumem_status status) {
+  printf("%s: %s\n", gpumem_status_name(status), error.message);
+  return status < 0;
+}
 
 int main(void) {
-  gpumem_error error = GPUMEM_ERROR_INIT;
   gpumem_instance instance;
   gpumem_device device;
-  if (gpumem_instance_default(&instance, &error) < 0 || gpumem_device_get(instance, 0, &device, &error) < 0) {
-    fprintf(stderr, "%s\n", error.message);
-    return 1;
-  }
+  TRY(gpumem_instance_default(&instance, &error));
+  TRY(gpumem_device_get(instance, 0, &device, &error));
 
-  void* memory = NULL;
-  gpumem_status status = gpumem_malloc(device, GPUMEM_KIND_DEVICE, UINT64_C(1) << 50, &memory, &error);
-  switch (status) {
-    case GPUMEM_SUCCESS:
-      return gpumem_free(instance, memory, &error) < 0;
-    case GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY:
-      printf("%s: %s\n", gpumem_status_name(error.status), error.message);
-      if (error.native_domain != GPUMEM_NATIVE_NONE) {
-        printf("%s said %s (%d)\n", error.entry_point, error.native_name, (int)error.native_code);
-      }
-      return memory != NULL; /* A failed call leaves its outputs as they were. */
-    default:
-      fprintf(stderr, "%s: %s\n", error.function, error.message);
-      return 1;
-  }
+  void* none = NULL;
+  int right = refused(gpumem_malloc(device, GPUMEM_KIND_DEVICE, 0, &none, &error));
+  right &= refused(gpumem_malloc(device, GPUMEM_KIND_DEVICE, UINT64_C(1) << 62, &none, &error));
+
+  void* memory;
+  char source[16] = {0};
+  TRY(gpumem_malloc(device, GPUMEM_KIND_DEVICE, 4096, &memory, &error));
+  /* Only 8 bytes are left there. */
+  right &= refused(gpumem_copy(instance, NULL, (char*)memory + 4088, source, sizeof source, NULL, &error));
+  TRY(gpumem_free(instance, memory, &error));
+
+  gpumem_status_info info = GPUMEM_STATUS_INFO_INIT;
+  TRY(gpumem_status_get_info(GPUMEM_ERROR_BUSY, &info, &error));
+  printf("%s: %s; %s\n", info.name, info.cause, info.remedy);
+  print_live_objects(instance);
+  return !right;
 }

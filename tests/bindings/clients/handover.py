@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Hands memory of every kind to PyTorch, CuPy and numba and back: the same address on both sides, the same bytes, and no close
+while the other side holds it. Needs a GPU. Run by run.py."""
+
+import gc
+import unittest
+
+import gpumem
+from gpumem import Kind, MemoryFlags
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+try:
+    import cupy
+except ImportError:
+    cupy = None
+try:
+    from numba import cuda as numba_cuda
+except ImportError:
+    numba_cuda = None
+
+SHAPE, TYPE, SIZE = (16, 64), "float32", 4096
+VALUES = None if numpy is None else numpy.arange(1024, dtype=TYPE).reshape(SHAPE)
+
+
+def device_memory(device):
+    return device.memory(SIZE)
+
+
+def pinned(device):
+    return device.memory(SIZE, Kind.PINNED)
+
+
+def write_combined(device):
+    return device.memory(SIZE, Kind.PINNED, require=MemoryFlags.WRITE_COMBINED)
+
+
+def registered(device):
+    return device.register(bytearray(SIZE))
+
+
+def mapped(device):
+    return device.register(bytearray(SIZE), require=MemoryFlags.MAPPED)
+
+
+HOST_KINDS = [pinned, write_combined, registered, mapped]
+IN_PLACE_KINDS = [device_memory, pinned, write_combined, mapped]
+
+
+@unittest.skipIf(numpy is None, "numpy is not installed")
+class HandOver(unittest.TestCase):
+    def setUp(self):
+        self.instance = gpumem.Instance("cuda")
+        self.device = self.instance.device(0)
+
+    def tearDown(self):
+        gc.collect()
+        self.assertEqual(self.instance.report(), "nothing lives")
+        self.instance.close()
+
+    def each(self, kinds, check):
+        """Runs a check on a view of each kind of memory that holds the values."""
+        for make in kinds:
+            with self.subTest(make.__name__):
+                memory = make(self.device)
+                memory.copy_from(VALUES)
+                check(memory, memory.view(TYPE, SHAPE))
+                gc.collect()
+                memory.close()
+
+    def content(self, memory):
+        result = numpy.empty(SHAPE, TYPE)
+        memory.copy_to(result)
+        return result
+
+    def held(self, memory):
+        with self.assertRaises(BufferError):
+            memory.close()
+
+    def same(self, found, expected):
+        numpy.testing.assert_array_equal(found, expected)
+
+    def back(self, array, pointer, values):
+        """An array of another library, as a view and as an operand of copies."""
+        view = gpumem.from_dlpack(array)
+        self.assertEqual((view.address, view.shape), (pointer, SHAPE))
+        for source in (view, array):
+            result = numpy.empty(SHAPE, TYPE)
+            self.instance.copy(result, source)
+            self.same(result, values)
+        with self.device.memory(SIZE) as memory, self.device.stream() as stream:
+            memory.copy_from(view, stream=stream)
+            stream.synchronize()
+            self.same(self.content(memory), values)
+
+
+class NumpyTest(HandOver):
+    def test_arrays(self):
+        def check(memory, view):
+            found = numpy.asarray(view)
+            self.assertEqual(found.__array_interface__["data"][0], memory.host_pointer)
+            self.same(found, VALUES)
+            found += 1
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+        self.each(HOST_KINDS, check)
+
+    def test_dlpack(self):
+        def check(memory, view):
+            found = numpy.from_dlpack(view)
+            self.assertEqual(found.__array_interface__["data"][0], memory.host_pointer)
+            self.same(found, VALUES)
+            del view
+            self.held(memory)
+        self.each(HOST_KINDS, check)
+
+
+@unittest.skipIf(torch is None, "torch is not installed")
+class TorchTest(HandOver):
+    def test_device_memory_by_dlpack(self):
+        def check(memory, view):
+            tensor = torch.from_dlpack(view)
+            self.assertTrue(tensor.is_cuda)
+            self.assertEqual(tensor.data_ptr(), memory.device_pointer)
+            self.same(tensor.cpu().numpy(), VALUES)
+            tensor += 1
+            torch.cuda.synchronize()
+            del view
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+        self.each([device_memory], check)
+
+    def test_host_memory_by_the_adapter(self):
+        from gpumem.adapters import torch as adapter
+
+        def check(memory, view):
+            tensor = adapter.as_tensor(view)
+            self.assertEqual((tensor.device.type, tensor.data_ptr()), ("cpu", memory.host_pointer))
+            self.assertTrue(tensor.is_pinned())
+            self.same(tensor.numpy(), VALUES)
+            # Pinned for torch too: the copy does not block.
+            there = tensor.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+            self.same(there.cpu().numpy(), VALUES)
+            del view
+            self.held(memory)
+        self.each(HOST_KINDS, check)
+
+    def test_by_cuda_array_interface(self):
+        def check(memory, view):
+            tensor = torch.as_tensor(view, device="cuda")
+            self.assertEqual(tensor.data_ptr(), memory.device_pointer)
+            self.same(tensor.cpu().numpy(), VALUES)
+            del view
+            self.held(memory)
+        self.each(IN_PLACE_KINDS, check)
+
+    def test_adapter(self):
+        from gpumem.adapters import torch as adapter
+        with self.device.memory(SIZE) as memory:
+            memory.copy_from(VALUES)
+            tensor = adapter.as_tensor(memory, TYPE, SHAPE)
+            self.assertEqual(tensor.data_ptr(), memory.device_pointer)
+            self.assertEqual(adapter.from_tensor(tensor).address, memory.device_pointer)
+            del tensor
+
+    def test_back(self):
+        tensor = torch.arange(1024, dtype=torch.float32, device="cuda").reshape(SHAPE)
+        torch.cuda.synchronize()
+        self.back(tensor, tensor.data_ptr(), VALUES)
+        tensor = torch.arange(1024, dtype=torch.float32).reshape(SHAPE).pin_memory()
+        self.back(tensor, tensor.data_ptr(), VALUES)
+
+    def test_its_streams(self):
+        stream = torch.cuda.Stream()
+        with self.device.memory(SIZE) as memory, gpumem.Stream.wrap(self.device, stream.cuda_stream) as ours, \
+                self.device.memory(SIZE, Kind.PINNED) as source:
+            source.copy_from(VALUES)
+            memory.copy_from(source, stream=ours)
+            with torch.cuda.stream(stream):
+                total = torch.from_dlpack(memory.view(TYPE, SHAPE)).sum()
+            stream.synchronize()
+            self.assertEqual(float(total), float(VALUES.sum()))
+            ours.synchronize()
+            del total
+
+    def test_it_waits_for_copies_in_flight(self):
+        with self.device.memory(1 << 26) as memory, self.device.memory(1 << 26, Kind.PINNED) as source, \
+                self.device.stream() as ours:
+            source.numpy("u1").fill(1)
+            for _ in range(4):
+                memory.fill(0, stream=ours)
+                memory.copy_from(source, stream=ours)
+                self.assertEqual(int(torch.from_dlpack(memory.view("u1")).sum(dtype=torch.int64)), 1 << 26)
+            ours.synchronize()
+
+
+@unittest.skipIf(cupy is None, "cupy is not installed")
+class CupyTest(HandOver):
+    def test_by_cuda_array_interface(self):
+        def check(memory, view):
+            array = cupy.asarray(view)
+            self.assertEqual(array.data.ptr, memory.device_pointer)
+            self.same(cupy.asnumpy(array), VALUES)
+            array += 1
+            cupy.cuda.Device().synchronize()
+            del view
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+        self.each(IN_PLACE_KINDS, check)
+
+    def test_by_dlpack(self):
+        def check(memory, view):
+            array = cupy.from_dlpack(view)
+            self.assertEqual(array.data.ptr, memory.device_pointer)
+            self.same(cupy.asnumpy(array), VALUES)
+            del view
+            self.held(memory)
+        self.each([device_memory], check)
+
+    def test_back(self):
+        array = cupy.arange(1024, dtype=TYPE).reshape(SHAPE)
+        cupy.cuda.Device().synchronize()
+        self.back(array, array.data.ptr, VALUES)
+
+    def test_its_streams(self):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with self.device.memory(SIZE) as memory, gpumem.Stream.wrap(self.device, stream.ptr) as ours:
+            memory.copy_from(VALUES, stream=ours)
+            with stream:
+                result = cupy.asnumpy(cupy.asarray(memory.view(TYPE, SHAPE)))
+            self.same(result, VALUES)
+            ours.synchronize()
+
+
+@unittest.skipIf(numba_cuda is None, "numba is not installed")
+class NumbaTest(HandOver):
+    def test_by_cuda_array_interface(self):
+        def check(memory, view):
+            array = numba_cuda.as_cuda_array(view)
+            self.assertEqual(array.__cuda_array_interface__["data"][0], memory.device_pointer)
+            self.same(array.copy_to_host(), VALUES)
+            array.copy_to_device(VALUES + 1)
+            numba_cuda.synchronize()
+            del view
+            self.held(memory)
+            self.same(self.content(memory), VALUES + 1)
+        self.each(IN_PLACE_KINDS, check)
+
+    def test_kernel(self):
+        @numba_cuda.jit
+        def increment(array):
+            index = numba_cuda.grid(1)
+            if index < array.size:
+                array[index] += 1
+
+        def check(memory, _):
+            array = numba_cuda.as_cuda_array(memory.view(TYPE))
+            increment[8, 128](array)
+            numba_cuda.synchronize()
+            self.same(self.content(memory), VALUES + 1)
+        self.each(IN_PLACE_KINDS, check)
+
+    def test_back(self):
+        array = numba_cuda.to_device(VALUES)
+        numba_cuda.synchronize()
+        result = numpy.empty(SHAPE, TYPE)
+        self.instance.copy(result, array)
+        self.same(result, VALUES)
+
+    def test_its_pinned_arrays_as_operands(self):
+        array = numba_cuda.pinned_array(SHAPE, TYPE)
+        array[:] = VALUES
+        with self.device.memory(SIZE) as memory, self.device.stream() as stream:
+            memory.copy_from(array, stream=stream)
+            stream.synchronize()
+            self.same(self.content(memory), VALUES)
+
+
+if __name__ == "__main__":
+    unittest.main()

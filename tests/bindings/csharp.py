@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Builds and tests the C# binding, with Mono and with the .NET SDK as far as they are installed.
+Usage: csharp.py SOURCE_ROOT BUILD_ROOT"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import stage
+from tap import Tap
+
+# Libraries that the binding must refuse: a word of the message, version, whether the table is refused, and how many of
+# the last functions are missing.
+BAD_LIBRARIES = {
+    "0.0.9": ("9", 0, 0),
+    "1.0.0": ("1u << 22", 1, 0),
+    "gpumem_host_foreign_peer_access": ("1u << 12", 0, 2),
+}
+BAD_LIBRARY = """\
+#include <stddef.h>
+#include <stdint.h>
+uint32_t gpumem_version(void) {{ return {version}; }}
+const char *gpumem_status_name(int32_t status) {{ return status ? "error" : "success"; }}
+int32_t gpumem_table_get(uint32_t version, void *table, void *error) {{
+  void **entries = table;
+  size_t count = *(size_t *)table / sizeof(void *);
+  for (size_t i = 1; i < count; ++i) entries[i] = i < count - {missing} ? (void *)gpumem_version : NULL;
+  return version && !error && {refused} ? -401 : 0;
+}}
+"""
+
+
+def run(*command, env=None, timeout=900):
+    """Exit status and output of a command."""
+    result = subprocess.run([str(word) for word in command], text=True, env=env, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, timeout=timeout, check=False)
+    return result.returncode, result.stdout
+
+
+def must(*command, env=None):
+    status, output = run(*command, env=env)
+    return "" if status == 0 else f"{' '.join(map(str, command))}\n{output}exit status {status}"
+
+
+def pass_on(tap, prefix, status, output):
+    """Every case of a TAP program as a case of this one; a program that broke off is a case that failed."""
+    notes, cases = [], 0
+    for line in output.splitlines():
+        match = re.match(r"(not )?ok \d+ - (.*?)(?: # SKIP (.*))?$", line)
+        if not match:
+            notes.append(line.removeprefix("# "))
+            continue
+        negative, name, reason = match.groups()
+        cases += 1
+        if reason is not None:
+            tap.skip(f"{prefix}: {name}", reason)
+        else:
+            tap.check(f"{prefix}: {name}", ("\n".join(notes) or "failed") if negative else "")
+        notes = []
+    planned = re.search(r"^1\.\.(\d+)$", output, re.MULTILINE)
+    whole = planned is not None and int(planned[1]) == cases and cases > 0
+    tap.check(f"{prefix}: the program came to its end",
+              "" if whole and status in (0, 1) else "\n".join([*notes[-40:], f"exit status {status}"]))
+
+
+def bad_libraries(folder):
+    """The value of GPUMEM_TEST_BAD_LIBRARIES; empty without a C compiler."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        return ""
+    pairs = []
+    for number, (word, (version, refused, missing)) in enumerate(BAD_LIBRARIES.items()):
+        source, library = folder / f"bad{number}.c", folder / f"bad{number}.so"
+        source.write_text(BAD_LIBRARY.format(version=version, refused=refused, missing=missing), encoding="utf-8")
+        subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+        pairs.append(f"{word}={library}")
+    (folder / "none.c").write_text("int nothing;\n", encoding="utf-8")
+    subprocess.run([compiler, "-shared", "-fPIC", str(folder / "none.c"), "-o", str(folder / "none.so")], check=True)
+    (folder / "text.so").write_text("no library", encoding="utf-8")
+    return ";".join([*pairs, f"is not a library of gpumem={folder / 'none.so'}", f"cannot be loaded={folder / 'text.so'}"])
+
+
+def with_runtime(tap, staged, name, program, samples, bad):
+    """All tests by one runtime. `program` and `samples` are commands."""
+    for backend in staged.backends:
+        env = staged.environment(backend) | {"GPUMEM_TEST_BAD_LIBRARIES": bad}
+        pass_on(tap, f"{name}, {backend}", *run(*program, env=env))
+        tap.check(f"{name}, {backend}: the fake driver has nothing to say", staged.violations())
+    for sample, command in samples.items():
+        expected = (Path(__file__).with_name("samples") / f"{sample}.txt").read_text(encoding="utf-8")
+        status, output = run(*command, env=staged.environment("host"))
+        tap.check(f"{name}: sample {sample}",
+                  "" if status == 0 and output == expected else f"{output}exit status {status}")
+
+
+def with_mono(tap, staged, binding, folder, bad):
+    # Mono's compiler speaks C# 7.0 without local functions; where it needs another way, the source has GPUMEM_MCS.
+    mcs = ["mcs", "-unsafe", "-optimize", "-warnaserror", "-warn:4", "-d:GPUMEM_MCS"]
+    library, tests = folder / "GpuMem.dll", folder / "GpuMem.Tests.exe"
+    problem = must(*mcs, "-target:library", f"-doc:{folder / 'GpuMem.xml'}", f"-out:{library}",
+                   *sorted((binding / "src").rglob("*.cs")))
+    tap.check("Mono: the binding is built, and every public member is documented", problem)
+    if problem:
+        return
+    problem = must(*mcs, f"-r:{library}", f"-out:{tests}", *sorted((binding / "tests").glob("*.cs")))
+    problem = problem or must(*mcs, f"-r:{library}", f"-out:{folder / 'Bench.exe'}", binding / "bench" / "Bench.cs")
+    samples = {}
+    for sample, source in (("basic", "Basic"), ("pinned_mapped", "PinnedMapped"), ("errors", "Errors")):
+        problem = problem or must(*mcs, f"-r:{library}", f"-out:{folder / source}.exe", binding / "examples" / f"{source}.cs")
+        samples[sample] = ["mono", folder / f"{source}.exe"]
+    tap.check("Mono: tests, samples and benchmark are built", problem)
+    if not problem:
+        with_runtime(tap, staged, "Mono", ["mono", "--debug", tests], samples, bad)
+
+
+def with_dotnet(tap, staged, binding, folder, bad):
+    name = ".NET: the binding, its tests and samples"
+    if not shutil.which("dotnet"):
+        tap.skip(name, "the .NET SDK is not installed")
+        return
+    _, packs = run("dotnet", "--list-sdks")
+    if not re.search(r"^8\.", packs, re.MULTILINE):
+        tap.skip(name, "the installed .NET SDK has no reference assemblies of .NET 8: " + packs.replace("\n", " "))
+        return
+    # The SDK writes beside the project, so it works on a copy. It must not ask any server.
+    copy = folder / "dotnet"
+    shutil.copytree(binding, copy)
+    env = {**os.environ, "DOTNET_CLI_HOME": str(folder), "DOTNET_CLI_TELEMETRY_OPTOUT": "1", "DOTNET_NOLOGO": "1"}
+    offline = ["--source", str(folder)]
+    commands, problem = {}, ""
+    for project in ("tests/GpuMem.Tests", "examples/Basic", "examples/PinnedMapped", "examples/Errors"):
+        path = copy / f"{project}.csproj"
+        out = folder / "dotnet-out" / path.stem
+        problem = problem or must("dotnet", "build", "-c", "Release", "-p:GpuMemFrameworks=net8.0", "-o", out, *offline, path,
+                                  env=env)
+        commands[path.stem] = ["dotnet", out / f"{path.stem}.dll"]
+    tap.check(".NET: everything is built", problem)
+    if not problem:
+        with_runtime(tap, staged, ".NET", commands["GpuMem.Tests"],
+                     {"basic": commands["Basic"], "pinned_mapped": commands["PinnedMapped"], "errors": commands["Errors"]}, bad)
+
+
+def documentation(tap, source, binding):
+    """The code of the guide and the README is part of a program that the tests run."""
+    programs = "\n".join(path.read_text(encoding="utf-8") for folder in ("examples", "tests")
+                         for path in sorted((binding / folder).glob("*.cs")))
+    programs = re.sub(r"^\s+", "", programs, flags=re.MULTILINE)
+    for page in (source / "docs" / "csharp.md", binding / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        blocks = re.findall(r"^```csharp\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+        missing = [f"not in any program:\n{block}" for block in blocks
+                   if re.sub(r"^\s+", "", block, flags=re.MULTILINE) not in programs]
+        tap.check(f"the code in {page.name} is part of the samples or tests", missing if blocks else ["there is none"])
+        links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+        tap.check(f"the links in {page.name} lead somewhere", [link for link in links if not (page.parent / link).exists()])
+
+
+def main():
+    source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    binding = source / "bindings" / "csharp"
+    tap = Tap()
+    documentation(tap, source, binding)
+    with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        bad = bad_libraries(folder)
+        if shutil.which("mcs") and shutil.which("mono"):
+            with_mono(tap, staged, binding, folder, bad)
+        else:
+            tap.skip("Mono: the binding, its tests and samples", "mono and mcs are not installed")
+        with_dotnet(tap, staged, binding, folder, bad)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Builds and runs all tests of the Go binding, each counted by its name. Usage: go.py SOURCE_ROOT BUILD_ROOT
+
+Nothing is downloaded. What Go compiles is kept in BUILD_ROOT for the next run.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import stage
+from tap import Tap
+
+SAMPLES = ["basic", "pinned_mapped", "errors"]
+OTHER_VERSION = "9.0.0"
+
+
+class Go:
+    """The go command in the environment of a stage."""
+
+    def __init__(self, staged, source, build):
+        self.staged, self.source, self.folder, self.cache = staged, source, source / "bindings" / "go", build / "bindings-go"
+        # Go keeps what it compiled together with the paths and without a look at the headers. So the paths stay the same
+        # from run to run, and a define tells the headers apart.
+        self.cache.mkdir(exist_ok=True)
+        link, pkgconfig = self.cache / "stage", self.cache / "pkgconfig"
+        link.unlink(missing_ok=True)
+        link.symlink_to(staged.prefix)
+        pkgconfig.mkdir(exist_ok=True)
+        text = staged.pkgconfig.read_text(encoding="utf-8").replace(str(staged.prefix), str(link))
+        (pkgconfig / "gpumem.pc").write_text(text, encoding="utf-8")
+        self.pkgconfig = str(pkgconfig)
+        headers = b"".join(path.read_bytes() for path in sorted(staged.prefix.rglob("*.h")))
+        self.flags = f"-g -O2 -DGPUMEM_GO_HEADERS={hashlib.sha256(headers).hexdigest()[:16]}"
+
+    def environment(self, backend="host", **more):
+        own = {"GOPROXY": "off", "GOFLAGS": "-buildvcs=false", "GOWORK": "off", "GOTOOLCHAIN": "local", "GOENV": "off",
+               "CGO_ENABLED": "1", "CGO_CFLAGS": self.flags, "PKG_CONFIG_PATH": self.pkgconfig,
+               "GOCACHE": str(self.cache / "cache"), "GOPATH": str(self.cache / "path")}
+        return {**self.staged.environment(backend), **own, **more}
+
+    def run(self, *command, backend="host", timeout=900, **more):
+        try:
+            return subprocess.run([str(word) for word in command], cwd=self.folder, text=True, check=False, timeout=timeout,
+                                  env=self.environment(backend, **more), stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+        except subprocess.TimeoutExpired as problem:
+            text = problem.stdout.decode() if isinstance(problem.stdout, bytes) else problem.stdout or ""
+            return subprocess.CompletedProcess(command, 124, f"{text}\nstopped after {timeout} seconds")
+
+    def version(self):
+        match = re.search(r"go1\.(\d+)", self.run("go", "version").stdout)
+        return int(match.group(1)) if match else 0
+
+
+def cases(output):
+    """Results and outputs of single tests, from `go test -json`; what else was printed comes under the name ""."""
+    results, texts = {}, {}
+    for line in output.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            event = {"Action": "output", "Output": line + "\n"}
+        name = event.get("Test", "")
+        if event["Action"] == "output":
+            texts[name] = texts.get(name, "") + event["Output"]
+        elif event["Action"] in ("pass", "fail", "skip") and name:
+            results[name] = event["Action"]
+    parents = {name.rpartition("/")[0] for name in results}
+    return {name: result for name, result in results.items() if name not in parents}, texts
+
+
+def run_tests(tap, go, title, *arguments, backend="host", **more):
+    """All tests of the module in one way of running them."""
+    # The whole run is one process, so a hang has to end before the time of this program is over.
+    result = go.run("go", "test", "-json", "-count=1", "-timeout=300s", *arguments, ".", backend=backend, **more)
+    results, texts = cases(result.stdout)
+    for name, outcome in sorted(results.items()):
+        if outcome == "skip":
+            reason = re.search(r"_test\.go:\d+: (.*)", texts.get(name, ""))
+            tap.skip(f"{title}: {name}", reason.group(1) if reason else "no reason given")
+        else:
+            tap.check(f"{title}: {name}", texts.get(name, "failed") if outcome == "fail" else "")
+    failures = "fail" in results.values()
+    tap.check(f"{title}: the program ends well", texts.get("", result.stdout)[-3000:] + f"exit status {result.returncode}"
+              if (result.returncode and not failures) or not results else "")
+    violations = go.staged.violations()
+    if backend == "cuda":
+        tap.check(f"{title}: the driver saw no violation", violations)
+
+
+def style(tap, go):
+    gofmt = shutil.which("gofmt")
+    if gofmt:
+        tap.check("gofmt leaves every file as it is", go.run(gofmt, "-l", ".").stdout)
+    else:
+        tap.skip("gofmt leaves every file as it is", "gofmt is not installed")
+    for tags in ("", "gpumem_dlopen"):
+        result = go.run("go", "vet", f"-tags={tags}", "./...")
+        tap.check(f"go vet has nothing to say{', with ' + tags if tags else ''}", result.stdout if result.returncode else "")
+
+
+def samples(tap, go, source, folder):
+    for tags in ("", "gpumem_dlopen"):
+        for name in SAMPLES:
+            title = f"sample {name}{', loaded at run time' if tags else ''}"
+            program = folder / f"{name}{tags}"
+            built = go.run("go", "build", f"-tags={tags}", "-o", program, f"./examples/{name}")
+            if built.returncode:
+                tap.check(title, built.stdout)
+                continue
+            result = go.run(program)
+            expected = (source / "tests" / "bindings" / "samples" / f"{name}.txt").read_text(encoding="utf-8")
+            same = result.returncode == 0 and result.stdout == expected
+            tap.check(title, "" if same else f"{result.stdout}exit status {result.returncode}")
+            if tags and shutil.which("readelf"):
+                needed = go.run("readelf", "--dynamic", program).stdout
+                tap.check(f"{title}: needs no libgpumem to start", [line for line in needed.splitlines() if "gpumem" in line and "NEEDED" in line])
+
+
+def other_version(go, folder):
+    """A library of another version, with our functions: only the version may be asked."""
+    names = [line.split()[1] for line in Path(go.environment()["GPUMEM_LAYOUT"]).read_text(encoding="utf-8").splitlines()
+             if line.startswith("function ")]
+    asked = ("gpumem_version", "gpumem_version_text", "gpumem_table_get")
+    source = folder / "other.c"
+    source.write_text("\n".join([f"void {name}(void) {{ __builtin_trap(); }}" for name in names if name not in asked] + [
+        "#include <stdint.h>", "#include <string.h>",
+        "uint32_t gpumem_version(void) { return 9u << 22; }",
+        f'const char *gpumem_version_text(void) {{ return "{OTHER_VERSION}"; }}',
+        "int gpumem_table_get(uint32_t version, void *table, char *error) {",
+        f'  (void)version, (void)table; strcpy(error + 176, "version {OTHER_VERSION} of the library"); return -401;', "}"]),
+        encoding="utf-8")
+    library = folder / "libgpumem.so.0"
+    versions = go.source / "capi" / "gpumem.map"
+    built = go.run("gcc", "-w", "-shared", "-fPIC", "-Wl,-soname,libgpumem.so.0", f"-Wl,--version-script={versions}",
+                   "-o", library, source)
+    return library, built
+
+
+def load(tap, go, folder):
+    """The library is missing, or another one, in both ways to use it."""
+    library, built = other_version(go, folder)
+    tap.check("a library of another version can be built for the test", built.stdout if built.returncode else "")
+    for tags in ("", "gpumem_dlopen"):
+        title = "another version, loaded at run time" if tags else "another version, linked"
+        program = folder / f"tests{tags}"
+        built = go.run("go", "test", "-c", f"-tags={tags}", "-o", program, ".")
+        result = go.run(program, "-test.v", "-test.run=^TestALibraryOfAnotherVersion$",
+                        GPUMEM_GO_OTHER_VERSION=f"{library}=version {OTHER_VERSION}") if not built.returncode else built
+        tap.check(title, "" if "--- PASS" in result.stdout and not result.returncode else result.stdout)
+
+    # A linked program says nothing of its own without the library: the system's loader does.
+    result = go.run(folder / "basic", LD_LIBRARY_PATH="")
+    tap.check("a linked program without the library ends with the loader's message", "" if result.returncode
+              and "libgpumem.so.0" in result.stdout else f"{result.stdout}exit status {result.returncode}")
+
+
+def header_mismatch(tap, go, folder):
+    """Headers of another version are refused when the package is compiled."""
+    shutil.copytree(go.staged.prefix, folder / "installed", symlinks=True)
+    (pc,) = (folder / "installed").rglob("gpumem.pc")
+    (header,) = (folder / "installed").rglob("version.h")
+    pc.write_text(pc.read_text(encoding="utf-8").replace(str(go.staged.prefix), str(folder / "installed")), encoding="utf-8")
+    header.write_text(header.read_text(encoding="utf-8").replace("#define GPUMEM_VERSION_MAJOR 0", "#define GPUMEM_VERSION_MAJOR 1"),
+                      encoding="utf-8")
+    result = go.run("go", "build", "-o", folder / "refused", "./examples/basic", PKG_CONFIG_PATH=str(pc.parent),
+                    CGO_CFLAGS="-DGPUMEM_GO_HEADERS=other")
+    refused = result.returncode and "needs the headers of gpumem" in result.stdout
+    tap.check("headers of another version do not compile", "" if refused else f"{result.stdout}exit status {result.returncode}")
+
+
+def documentation(tap, go, source):
+    """The code in the guide and the README stands in programs that the tests run."""
+    programs = [path.read_text(encoding="utf-8") for path in [*go.folder.glob("examples/*/*.go"), *go.folder.glob("*_test.go")]]
+    for page in (source / "docs" / "go.md", go.folder / "README.md"):
+        blocks = re.findall(r"^```go\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        problems = [f"not found in a program:\n{block}" for block in blocks if not any(block in program for program in programs)]
+        tap.check(f"the code in {page.name} is part of the examples", problems if blocks else ["there is none"])
+
+
+def races(tap, go):
+    """With the race detector, which also checks conversions of pointers, and with every check of cgo."""
+    title = "race detector, checkptr, cgocheck"
+    probe = go.run("go", "build", "-race", "-o", os.devnull, "./examples/basic")
+    if probe.returncode:
+        reason = "-race" in probe.stdout and probe.stdout.strip().splitlines()[-1]
+        if reason:
+            tap.skip(title, reason)
+        else:
+            tap.check(title, probe.stdout)
+        return
+    checks = {"GODEBUG": "cgocheck=2"} if go.version() < 21 else {"GOEXPERIMENT": "cgocheck2"}
+    run_tests(tap, go, title, "-race", **checks)
+
+
+def bench(tap, go, folder):
+    program = folder / "bench"
+    built = go.run("go", "build", "-o", program, "./bench")
+    result = go.run(program, GPUMEM_BACKEND="host") if not built.returncode else built
+    lines = result.stdout.strip().splitlines()
+    tap.check("the benchmark runs", result.stdout if result.returncode or len(lines) < 2 else "")
+    for line in lines if not result.returncode else []:
+        tap.measured(line)
+
+
+def main():
+    source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    tap = Tap()
+    if not shutil.which("go"):
+        tap.skip("the Go binding", "go is not installed")
+        tap.finish()
+    with stage.staged(build) as staged, tempfile.TemporaryDirectory() as temporary:
+        go, folder = Go(staged, source, build), Path(temporary)
+        style(tap, go)
+        for backend in staged.backends:
+            run_tests(tap, go, backend, backend=backend)
+        if "cuda" not in staged.backends:
+            tap.skip("cuda", "the fake driver is not built, because the headers of CUDA are not installed")
+        run_tests(tap, go, "loaded at run time", "-tags=gpumem_dlopen")
+        samples(tap, go, source, folder)
+        load(tap, go, folder)
+        header_mismatch(tap, go, folder)
+        documentation(tap, go, source)
+        races(tap, go)
+        bench(tap, go, folder)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

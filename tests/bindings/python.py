@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Tests the Python binding. Usage: python.py SOURCE_ROOT BUILD_ROOT
+
+Runs its own tests from a copy of the package, on each backend, with numpy and without, with warnings as errors; compares
+what the samples print; runs the code of the guide; and builds the package.
+"""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import stage
+from tap import Tap
+
+OLDEST = (3, 9)  # as pyproject.toml says
+TIME_LIMIT = 900
+
+
+def has(interpreter, module):
+    return subprocess.run([interpreter, "-c", f"import {module}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          check=False).returncode == 0
+
+
+def interpreter_with(*modules):
+    """An interpreter that has some modules: the one that runs this, or Debian's; or None."""
+    for interpreter in (sys.executable, "/usr/bin/python3"):
+        if Path(interpreter).exists() and all(has(interpreter, module) for module in modules):
+            return interpreter
+    return None
+
+
+def run(*command, **options):
+    """(exit status, all that was printed)"""
+    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            timeout=TIME_LIMIT, check=False, **options)
+    return result.returncode, result.stdout
+
+
+def environment(staged, backend, package):
+    return {**staged.environment(backend), "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def own_tests(tap, staged, package, backend, numpy, interpreter):
+    """One line for each test of the package."""
+    title = f"{backend}, {'with' if numpy else 'without'} numpy"
+    lines = package / "results"
+    options = [] if numpy else ["--without-numpy"]
+    status, output = run(interpreter, "-W", "error", "-m", "tests.report", *options, lines, cwd=package,
+                         env=environment(staged, backend, package))
+    found = [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()] if lines.exists() else []
+    for case in found:
+        name = f"{title}: {case['name']}"
+        if case["outcome"] == "skipped":
+            tap.skip(name, case["note"])
+        else:
+            tap.check(name, case["note"] if case["outcome"] == "failed" else [])
+    good = status == 0 and found and not output
+    tap.check(f"{title}: the tests end well and print nothing", "" if good else f"exit status {status}\n{output}")
+    lines.unlink(missing_ok=True)
+    tap.check(f"{title}: the driver was used as it must be", staged.violations())
+
+
+def samples(tap, staged, package, source):
+    for path in sorted((package / "examples").glob("*.py")):
+        expected = source / "tests" / "bindings" / "samples" / f"{path.stem}.txt"
+        status, output = run(sys.executable, "-W", "error", path, env=environment(staged, "host", package))
+        same = status == 0 and output == expected.read_text(encoding="utf-8")
+        tap.check(f"the sample {path.stem}", "" if same else f"exit status {status}\n{output}")
+
+
+def code_of(path):
+    return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def documentation(tap, staged, package, source, numpy):
+    sample = "".join((package / "examples" / "basic.py").read_text(encoding="utf-8").splitlines(True)[1:])
+    tap.check("the README shows the sample basic", "" if sample in code_of(package / "README.md") else "it differs")
+    guide = source / "docs" / "python.md"
+    name = "the code of the guide runs"
+    if numpy is None:
+        tap.skip(name, "numpy is not installed")
+    else:
+        program = package / "guide.py"
+        program.write_text("\n".join(code_of(guide)), encoding="utf-8")
+        status, output = run(numpy, "-W", "error", program, env=environment(staged, "host", package))
+        tap.check(name, "" if status == 0 and code_of(guide) else f"exit status {status}\n{output}")
+
+
+def sources(tap, package):
+    problems = []
+    for path in sorted(package.rglob("*.py")):
+        try:
+            ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=OLDEST)
+        except SyntaxError as problem:
+            problems.append(f"{path}: {problem}")
+    tap.check(f"the sources are Python {'.'.join(map(str, OLDEST))}", problems)
+    name = "pyflakes has nothing to say"
+    interpreter = interpreter_with("pyflakes")
+    if interpreter:
+        # __init__.py hands names on.
+        files = [path for path in sorted(package.rglob("*.py")) if path.name != "__init__.py"]
+        status, output = run(interpreter, "-m", "pyflakes", *files)
+        tap.check(name, "" if status == 0 else output)
+    else:
+        tap.skip(name, "pyflakes is not installed")
+
+
+def building(tap, staged, package, folder):
+    """A wheel, made without the network, holds the package and works from where it was unpacked."""
+    name = "the package can be built"
+    interpreter = interpreter_with("setuptools.build_meta", "wheel")
+    if interpreter is None:
+        tap.skip(name, "setuptools or wheel is not installed")
+        return
+    copy = folder / "wheel"
+    shutil.copytree(package, copy)
+    status, output = run(interpreter, "-c",
+                         "import setuptools.build_meta as build; print(build.build_wheel('dist'))", cwd=copy)
+    wheels = list((copy / "dist").glob("gpumem-*.whl"))
+    if status or not wheels:
+        tap.check(name, output or "no wheel")
+        return
+    unpacked = folder / "unpacked"
+    shutil.unpack_archive(wheels[0], unpacked, "zip")
+    program = "import gpumem, gpumem.adapters, gpumem.host; print(gpumem.__file__, gpumem.version_text(), gpumem.__version__)"
+    status, output = run(sys.executable, "-c", program, cwd=folder, env=environment(staged, "host", unpacked))
+    words = output.split()
+    good = status == 0 and words[0].startswith(str(unpacked)) and words[1] == words[2]
+    good = good and (unpacked / "gpumem" / "py.typed").exists()
+    tap.check(name, "" if good else f"exit status {status}\n{output}")
+
+
+def main():
+    source, build = Path(sys.argv[1]), Path(sys.argv[2])
+    tap, numpy = Tap(), interpreter_with("numpy")
+    with stage.staged(build) as staged, tempfile.TemporaryDirectory() as folder:
+        package = Path(folder) / "package"
+        shutil.copytree(source / "bindings" / "python", package, ignore=shutil.ignore_patterns("__pycache__"))
+        for backend in staged.backends:
+            own_tests(tap, staged, package, backend, False, sys.executable)
+            if numpy is None:
+                tap.skip(f"{backend}, with numpy", "numpy is not installed")
+            else:
+                own_tests(tap, staged, package, backend, True, numpy)
+        samples(tap, staged, package, source)
+        documentation(tap, staged, package, source, numpy)
+        sources(tap, package)
+        building(tap, staged, package, Path(folder))
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

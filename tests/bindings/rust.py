@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Builds and tests the Rust binding against an installed library, with whichever cargo is found, without a network.
+Usage: rust.py SOURCE_ROOT BUILD_ROOT"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import stage
+from tap import Tap
+
+NOTES = 80  # Lines of a failing program's output that are shown.
+SAMPLES = ["basic", "pinned_mapped", "errors"]
+LOAD = ["--no-default-features", "--features", "load"]
+
+
+class Rust:
+    def __init__(self, tap, source, build, staged):
+        self.tap = tap
+        self.source = source
+        self.staged = staged
+        self.workspace = source / "bindings" / "rust"
+        # Kept from one run to the next; nothing is written to the source.
+        self.target = build / "bindings" / "rust"
+        self.target.mkdir(parents=True, exist_ok=True)
+
+    def run(self, *command, backend="host", target=None, **variables):
+        environment = self.staged.environment(backend)
+        environment |= {"CARGO_TARGET_DIR": str(target or self.target), "CARGO_NET_OFFLINE": "true",
+                        "CARGO_TERM_COLOR": "never", **variables}
+        # A configuration of the user's could lead elsewhere, and its folder need not be writable.
+        environment["CARGO_HOME"] = str(self.target / "cargo-home")
+        return subprocess.run([str(word) for word in command], text=True, cwd=self.workspace, env=environment,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+
+    def cargo(self, *arguments, **options):
+        return self.run("cargo", arguments[0], "--offline", "--locked", *arguments[1:], **options)
+
+    def succeeds(self, name, *arguments, **options):
+        result = self.cargo(*arguments, **options)
+        self.tap.check(name, last_lines(result.stdout) if result.returncode else [])
+        return not result.returncode
+
+    def tests(self, label, *arguments, **options):
+        """Each test that `cargo test` runs, as a case of its own."""
+        result = self.cargo("test", "--no-fail-fast", *arguments, **options)
+        program, failed, found = "", 0, 0
+        for line in result.stdout.splitlines():
+            running = re.match(r"\s+(?:Running|Doc-tests) (?:unittests )?(\S+)", line)
+            case = re.match(r"test (.+?) \.\.\. (ok|FAILED|ignored)", line)
+            if running:
+                program = Path(running[1]).stem
+            elif case:
+                found += 1
+                failed += case[2] == "FAILED"
+                name = f"{label}: {program}: {case[1]}"
+                if case[2] == "ignored":
+                    self.tap.skip(name, line.partition("ignored")[2].lstrip(", ") or "ignored in the source")
+                else:
+                    self.tap.check(name, last_lines(result.stdout) if case[2] == "FAILED" else [])
+        # A program that does not build, or crashes, has no line of its own.
+        if not found or (result.returncode and not failed):
+            self.tap.check(f"{label}: cargo test", last_lines(result.stdout) or f"exit status {result.returncode}")
+
+    def violations(self, label):
+        self.tap.check(f"{label}: the fake driver has nothing to say against its callers", self.staged.violations())
+
+    def samples(self):
+        for name in SAMPLES:
+            expected = self.source / "tests" / "bindings" / "samples" / f"{name}.txt"
+            if self.succeeds(f"example {name} builds", "build", "--package", "gpumem", "--example", name):
+                result = self.run(self.target / "debug" / "examples" / name)
+                same = result.returncode == 0 and result.stdout == expected.read_text(encoding="utf-8")
+                self.tap.check(f"example {name} prints what it prints in every language",
+                               "" if same else f"{result.stdout}exit status {result.returncode}")
+        self.succeeds("the code of the guide runs", "run", "--package", "gpumem", "--example", "guide")
+
+    def pages(self):
+        """The code that the pages show is part of the examples."""
+        examples = [path.read_text(encoding="utf-8") for path in (self.workspace / "gpumem" / "examples").glob("*.rs")]
+        for page in [self.workspace / "README.md", self.source / "docs" / "rust.md"]:
+            text = page.read_text(encoding="utf-8")
+            blocks = re.findall(r"^```rust\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+            missing = [block for block in blocks if not any(f"\n{block}" in example for example in examples)]
+            self.tap.check(f"{page.name} shows code of the examples", missing if blocks else "it shows none")
+            links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+            self.tap.check(f"the links in {page.name} lead somewhere",
+                           [link for link in links if not (page.parent / link).exists()])
+
+    def formatted(self):
+        if self.run("cargo", "fmt", "--version").returncode:
+            self.tap.skip("rustfmt leaves every file as it is", "rustfmt is not installed")
+        else:
+            result = self.run("cargo", "fmt", "--all", "--", "--check")
+            self.tap.check("rustfmt leaves every file as it is", last_lines(result.stdout) if result.returncode else [])
+
+    def linted(self):
+        for name, arguments in (("link", ["--workspace"]), ("load", ["--package", "gpumem", *LOAD])):
+            if self.run("cargo", "clippy", "--version").returncode:
+                self.tap.skip(f"clippy has nothing to say, {name}", "clippy is not installed")
+            else:
+                self.succeeds(f"clippy has nothing to say, {name}", "clippy", *arguments, "--all-targets",
+                              "--", "--deny", "warnings")
+
+    def documented(self):
+        self.succeeds("rustdoc has nothing to say", "doc", "--workspace", "--no-deps", RUSTDOCFLAGS="--deny warnings")
+
+    def miri(self):
+        name = "Miri has nothing to say against what needs no library"
+        if self.run("cargo", "miri", "--version").returncode:
+            self.tap.skip(name, "Miri is not installed")
+        else:
+            self.succeeds(name, "miri", "test", "--package", "gpumem", "--lib", *LOAD)
+
+    def build_without_library(self):
+        name = "a build that does not find the library says what to do"
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.cargo("check", "--package", "gpumem-sys", target=folder, PKG_CONFIG_PATH=folder,
+                                PKG_CONFIG_LIBDIR=folder)
+            said = result.returncode and "PKG_CONFIG_PATH" in result.stdout and "GPUMEM_LIB_DIR" in result.stdout
+            self.tap.check(name, "" if said else last_lines(result.stdout))
+            result = self.cargo("check", "--package", "gpumem", *LOAD, target=folder, PKG_CONFIG="/nowhere")
+            self.tap.check("a build that loads the library needs nothing of it",
+                           last_lines(result.stdout) if result.returncode else [])
+
+    def bench(self):
+        self.succeeds("the benchmark builds", "build", "--package", "gpumem", "--bench", "overhead")
+
+
+def last_lines(text):
+    return textwrap.indent("\n".join(text.splitlines()[-NOTES:]), "  ")
+
+
+def main():
+    source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    tap = Tap()
+    if not shutil.which("cargo"):
+        tap.skip("the Rust binding", "cargo is not installed")
+        tap.finish()
+    with stage.staged(build) as staged:
+        rust = Rust(tap, source, build, staged)
+        rust.formatted()
+        rust.pages()
+        for backend in staged.backends:
+            rust.tests(f"{backend}, linked", "--workspace", "--tests", backend=backend)
+            if backend == "cuda":
+                rust.violations("linked")
+        rust.tests("documentation", "--workspace", "--doc")
+        rust.samples()
+        rust.bench()
+        rust.linted()
+        rust.documented()
+        for backend in staged.backends:
+            rust.tests(f"{backend}, loaded", "--package", "gpumem", *LOAD, "--tests", backend=backend)
+            if backend == "cuda":
+                rust.violations("loaded")
+        rust.tests("declarations with both features", "--package", "gpumem-sys", "--all-features", "--tests")
+        rust.build_without_library()
+        rust.miri()
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()

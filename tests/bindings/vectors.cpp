@@ -1,0 +1,538 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Runs vectors.txt through the C interface and prints a line of TAP for each case. The runners of the
+// bindings do the same in their own language; README.md has the language of the file. Usage: vectors FILE
+// host|cuda
+
+#include <gpumem/gpumem.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace {
+
+struct Malloced {
+  std::byte* pointer;
+};
+struct FreePages {
+  void operator()(void* pages) const { std::free(pages); }
+};
+using Buffer = std::unique_ptr<void, FreePages>;
+using Object = std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream,
+                            gpumem_event, Buffer, Malloced>;
+
+[[noreturn]] void fail(const std::string& text) { throw std::runtime_error(text); }
+
+std::string required(const char* text) { return text ? text : ""; }
+
+uint64_t number(const std::string& text) {
+  size_t used = 0;
+  const uint64_t value =
+      text.starts_with('-') ? static_cast<uint64_t>(std::stoll(text, &used, 0)) : std::stoull(text, &used, 0);
+  if (used != text.size()) fail("no number: " + text);
+  return value;
+}
+
+using Names = std::map<std::string, uint64_t>;
+
+const Names kKinds{{"pageable", GPUMEM_KIND_PAGEABLE},
+                   {"pinned", GPUMEM_KIND_PINNED},
+                   {"registered", GPUMEM_KIND_REGISTERED},
+                   {"device", GPUMEM_KIND_DEVICE}};
+const Names kMemoryFlags{{"portable", GPUMEM_MEMORY_PORTABLE},
+                         {"mapped", GPUMEM_MEMORY_MAPPED},
+                         {"write_combined", GPUMEM_MEMORY_WRITE_COMBINED},
+                         {"read_only", GPUMEM_MEMORY_READ_ONLY},
+                         {"iomemory", GPUMEM_MEMORY_IOMEMORY},
+                         {"page_locked", GPUMEM_MEMORY_PAGE_LOCKED},
+                         {"numa_node", GPUMEM_MEMORY_NUMA_NODE}};
+const Names kEventFlags{{"disable_timing", GPUMEM_EVENT_DISABLE_TIMING},
+                        {"blocking_sync", GPUMEM_EVENT_BLOCKING_SYNC}};
+const Names kConditions{{"geq", GPUMEM_WAIT_VALUE_GEQ},
+                        {"eq", GPUMEM_WAIT_VALUE_EQ},
+                        {"and", GPUMEM_WAIT_VALUE_AND},
+                        {"nor", GPUMEM_WAIT_VALUE_NOR}};
+const Names kCloseModes{{"check", GPUMEM_CLOSE_CHECK}, {"force", GPUMEM_CLOSE_FORCE}};
+const Names kBackends{
+    {"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}};
+
+uint64_t named(const Names& names, const std::string& text) {
+  const auto found = names.find(text);
+  return found != names.end() ? found->second : number(text);
+}
+
+uint64_t flags(const Names& names, const std::string& text) {
+  uint64_t sum = 0;
+  std::istringstream list(text);
+  for (std::string name; std::getline(list, name, ',');)
+    sum |= named(names, name);
+  return sum;
+}
+
+// One line of the file, taken apart.
+struct Step {
+  std::string result, operation, status = "SUCCESS";
+  std::vector<std::string> arguments;
+  std::map<std::string, std::string> options;
+
+  explicit Step(const std::string& line) {
+    std::istringstream stream(line);
+    std::vector<std::string> words;
+    for (std::string word; stream >> word;)
+      words.push_back(word);
+    if (words.size() > 2 && words[1] == "=") {
+      result = words[0];
+      words.erase(words.begin(), words.begin() + 2);
+    }
+    if (words.size() > 2 && words[words.size() - 2] == "->") {
+      status = words.back();
+      words.resize(words.size() - 2);
+    }
+    operation = words.at(0);
+    for (size_t i = 1; i < words.size(); ++i) {
+      const size_t equals = words[i].find('=');
+      if (equals == std::string::npos)
+        arguments.push_back(words[i]);
+      else
+        options[words[i].substr(0, equals)] = words[i].substr(equals + 1);
+    }
+  }
+
+  const std::string& argument(size_t index) const { return arguments.at(index); }
+  const std::string* option(const std::string& name) const {
+    const auto found = options.find(name);
+    return found == options.end() ? nullptr : &found->second;
+  }
+  uint64_t value(const std::string& name, uint64_t otherwise = 0) const {
+    const std::string* text = option(name);
+    return text ? number(*text) : otherwise;
+  }
+  uint64_t value(const std::string& name, const Names& names, uint64_t otherwise = 0) const {
+    const std::string* text = option(name);
+    return text ? named(names, *text) : otherwise;
+  }
+  uint64_t sum(const std::string& name, const Names& names) const {
+    const std::string* text = option(name);
+    return text ? flags(names, *text) : 0;
+  }
+};
+
+class Case {
+ public:
+  explicit Case(gpumem_backend backend) : backend_(backend) {}
+  Case(const Case&) = delete;
+  Case& operator=(const Case&) = delete;
+  // Closing takes everything else along.
+  ~Case() {
+    for (const gpumem_instance instance : open_)
+      gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr);
+  }
+
+  // Throws what went differently.
+  void run(const Step& step) {
+    const auto found = operations().find(step.operation);
+    if (found == operations().end()) fail("no such operation: " + step.operation);
+    error_ = GPUMEM_ERROR_INIT;
+    const gpumem_status status = (this->*found->second)(step);
+    const std::string name = gpumem_status_name(status);
+    const bool expected = name == "GPUMEM_" + step.status || name == "GPUMEM_ERROR_" + step.status;
+    if (!expected) fail("expected " + step.status + ", got " + name + ": " + error_.message);
+    if (error_.status != status) fail(name + " was returned, but the detail has another status");
+    if (status < 0 && !error_.message[0]) fail(name + " has no message");
+  }
+
+ private:
+  using Operation = gpumem_status (Case::*)(const Step&);
+
+  static const std::map<std::string, Operation>& operations() {
+    static const std::map<std::string, Operation> list{
+        {"open", &Case::open},
+        {"close", &Case::close},
+        {"device", &Case::device},
+        {"create", &Case::create},
+        {"register", &Case::register_memory},
+        {"buffer", &Case::buffer},
+        {"malloc", &Case::malloc},
+        {"free", &Case::free},
+        {"register_pointer", &Case::register_pointer},
+        {"unregister_pointer", &Case::unregister_pointer},
+        {"stream", &Case::stream},
+        {"event", &Case::event},
+        {"destroy", &Case::destroy},
+        {"record", &Case::record},
+        {"wait", &Case::wait},
+        {"query", &Case::query},
+        {"synchronize", &Case::synchronize},
+        {"elapsed", &Case::elapsed},
+        {"copy", &Case::copy},
+        {"copy_2d", &Case::copy_2d},
+        {"fill", &Case::fill},
+        {"fill_2d", &Case::fill_2d},
+        {"write_value", &Case::write_value},
+        {"wait_value", &Case::wait_value},
+        {"set", &Case::set},
+        {"expect", &Case::expect},
+        {"info", &Case::info},
+        {"pointer", &Case::pointer},
+        {"count", &Case::count},
+        {"capability", &Case::capability},
+        {"peer", &Case::peer},
+        {"status_name", &Case::status_name},
+    };
+    return list;
+  }
+
+  template <class T>
+  T get(const std::string& name) {
+    const auto found = objects_.find(name);
+    if (found == objects_.end() || !std::holds_alternative<T>(found->second)) fail("no such object: " + name);
+    return std::get<T>(found->second);
+  }
+  gpumem_stream stream_of(const Step& step) {
+    const std::string* name = step.option("stream");
+    return name ? get<gpumem_stream>(*name) : nullptr;
+  }
+
+  template <class T>
+  gpumem_status keep(const Step& step, gpumem_status status, T&& object) {
+    if (status == GPUMEM_SUCCESS) objects_.insert_or_assign(step.result, std::forward<T>(object));
+    return status;
+  }
+
+  std::byte* address(const std::string& text) {
+    if (text == "null") return nullptr;
+    const size_t plus = text.find('+');
+    const uint64_t offset = plus == std::string::npos ? 0 : number(text.substr(plus + 1));
+    const auto found = objects_.find(text.substr(0, plus));
+    if (found == objects_.end()) fail("no such memory: " + text);
+    if (const Buffer* pages = std::get_if<Buffer>(&found->second))
+      return static_cast<std::byte*>(pages->get()) + offset;
+    if (const Malloced* block = std::get_if<Malloced>(&found->second)) return block->pointer + offset;
+    const gpumem_memory_info known = info_of(get<gpumem_memory>(found->first));
+    void* const first = known.kind == GPUMEM_KIND_DEVICE ? known.device_pointer : known.host_pointer;
+    return static_cast<std::byte*>(first) + offset;
+  }
+
+  gpumem_memory_info info_of(gpumem_memory memory) {
+    gpumem_memory_info known = GPUMEM_MEMORY_INFO_INIT;
+    if (gpumem_memory_get_info(memory, &known, &error_) < 0) fail(error_.message);
+    return known;
+  }
+
+  static void same(const std::string& what, const std::string& expected, const std::string& got) {
+    if (expected != got) fail(what + ": expected " + expected + ", got " + got);
+  }
+  static void same(const std::string& what, uint64_t expected, uint64_t got) {
+    same(what, std::to_string(expected), std::to_string(got));
+  }
+
+  gpumem_status open(const Step& step) {
+    gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+    desc.backend =
+        static_cast<gpumem_backend>(step.value("backend", kBackends, static_cast<uint64_t>(backend_)));
+    desc.pin_budget = step.value("pin_budget");
+    gpumem_instance made = nullptr;
+    const gpumem_status status = gpumem_instance_open(&desc, &made, &error_);
+    if (made) open_.push_back(made);
+    return keep(step, status, made);
+  }
+  gpumem_status close(const Step& step) {
+    const gpumem_instance instance = get<gpumem_instance>(step.argument(0));
+    const auto mode = static_cast<gpumem_close_mode>(step.value("mode", kCloseModes));
+    const gpumem_status status = gpumem_instance_close(instance, mode, nullptr, &error_);
+    if (status == GPUMEM_SUCCESS) std::erase(open_, instance);
+    return status;
+  }
+  gpumem_status device(const Step& step) {
+    gpumem_device found = nullptr;
+    const gpumem_status status =
+        gpumem_device_get(get<gpumem_instance>(step.argument(0)),
+                          static_cast<uint32_t>(number(step.argument(1))), &found, &error_);
+    return keep(step, status, found);
+  }
+
+  gpumem_status create_from(const Step& step, gpumem_memory_desc& desc) {
+    desc.size = step.value("size");
+    desc.alignment = step.value("alignment");
+    desc.require = step.sum("require", kMemoryFlags);
+    desc.prefer = step.sum("prefer", kMemoryFlags);
+    desc.numa_node = static_cast<int32_t>(step.value("numa_node"));
+    if (const std::string* name = step.option("name")) desc.name = name->c_str();
+    gpumem_memory made = nullptr;
+    const gpumem_status status =
+        gpumem_memory_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status create(const Step& step) {
+    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+    desc.kind = static_cast<gpumem_kind>(step.value("kind", kKinds));
+    return create_from(step, desc);
+  }
+  gpumem_status register_memory(const Step& step) {
+    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+    desc.kind = GPUMEM_KIND_REGISTERED;
+    desc.host_pointer = address(step.argument(1));
+    return create_from(step, desc);
+  }
+  gpumem_status buffer(const Step& step) {
+    constexpr size_t kPage = 4096;
+    const size_t bytes = (number(step.argument(0)) + kPage - 1) / kPage * kPage;
+    Buffer pages(std::aligned_alloc(kPage, bytes));
+    if (!pages) fail("no memory for the buffer");
+    std::memset(pages.get(), 0, bytes);
+    return keep(step, GPUMEM_SUCCESS, std::move(pages));
+  }
+  gpumem_status malloc(const Step& step) {
+    void* made = nullptr;
+    const gpumem_status status = gpumem_malloc(get<gpumem_device>(step.argument(0)),
+                                               static_cast<gpumem_kind>(step.value("kind", kKinds)),
+                                               step.value("size"), &made, &error_);
+    return keep(step, status, Malloced{static_cast<std::byte*>(made)});
+  }
+  gpumem_status free(const Step& step) {
+    return gpumem_free(get<gpumem_instance>(step.argument(0)), address(step.argument(1)), &error_);
+  }
+  gpumem_status register_pointer(const Step& step) {
+    return gpumem_register(get<gpumem_device>(step.argument(0)), address(step.argument(1)),
+                           step.value("size"), step.sum("require", kMemoryFlags), &error_);
+  }
+  gpumem_status unregister_pointer(const Step& step) {
+    return gpumem_unregister(get<gpumem_instance>(step.argument(0)), address(step.argument(1)), &error_);
+  }
+
+  gpumem_status stream(const Step& step) {
+    gpumem_stream_desc desc = GPUMEM_STREAM_DESC_INIT;
+    desc.priority = static_cast<int32_t>(step.value("priority"));
+    gpumem_stream made = nullptr;
+    const gpumem_status status =
+        gpumem_stream_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status event(const Step& step) {
+    gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+    desc.flags = static_cast<gpumem_event_flags>(step.sum("flags", kEventFlags));
+    gpumem_event made = nullptr;
+    const gpumem_status status =
+        gpumem_event_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status destroy(const Step& step) {
+    const Object& object = objects_[step.argument(0)];
+    if (const auto* memory = std::get_if<gpumem_memory>(&object))
+      return gpumem_memory_destroy(*memory, &error_);
+    if (const auto* stream = std::get_if<gpumem_stream>(&object))
+      return gpumem_stream_destroy(*stream, &error_);
+    return gpumem_event_destroy(get<gpumem_event>(step.argument(0)), &error_);
+  }
+  gpumem_status record(const Step& step) {
+    return gpumem_event_record(get<gpumem_event>(step.argument(0)), get<gpumem_stream>(step.argument(1)),
+                               &error_);
+  }
+  gpumem_status wait(const Step& step) {
+    return gpumem_stream_wait_event(get<gpumem_stream>(step.argument(0)), get<gpumem_event>(step.argument(1)),
+                                    &error_);
+  }
+  gpumem_status query(const Step& step) {
+    if (const auto* stream = std::get_if<gpumem_stream>(&objects_[step.argument(0)]))
+      return gpumem_stream_query(*stream, &error_);
+    return gpumem_event_query(get<gpumem_event>(step.argument(0)), &error_);
+  }
+  gpumem_status synchronize(const Step& step) {
+    const uint64_t timeout = step.value("timeout", GPUMEM_TIMEOUT_INFINITE);
+    if (const auto* stream = std::get_if<gpumem_stream>(&objects_[step.argument(0)]))
+      return gpumem_stream_synchronize(*stream, timeout, &error_);
+    return gpumem_event_synchronize(get<gpumem_event>(step.argument(0)), timeout, &error_);
+  }
+  gpumem_status elapsed(const Step& step) {
+    float milliseconds = -1;
+    const gpumem_status status = gpumem_event_get_elapsed_time(
+        get<gpumem_event>(step.argument(0)), get<gpumem_event>(step.argument(1)), &milliseconds, &error_);
+    if (status == GPUMEM_SUCCESS && milliseconds < 0) fail("the time is negative");
+    return status;
+  }
+
+  gpumem_status copy(const Step& step) {
+    gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
+    options.direction = static_cast<gpumem_direction>(step.value("direction"));
+    options.source_order = static_cast<gpumem_source_order>(step.value("source_order"));
+    return gpumem_copy(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
+                       address(step.argument(2)), step.value("size"), &options, &error_);
+  }
+  gpumem_status copy_2d(const Step& step) {
+    return gpumem_copy_2d(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
+                          step.value("dpitch"), address(step.argument(2)), step.value("spitch"),
+                          step.value("width"), step.value("height"), nullptr, &error_);
+  }
+  gpumem_status fill(const Step& step) {
+    return gpumem_fill(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
+                       step.value("size"), static_cast<uint32_t>(step.value("value")),
+                       static_cast<uint32_t>(step.value("width")), &error_);
+  }
+  gpumem_status fill_2d(const Step& step) {
+    return gpumem_fill_2d(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
+                          step.value("pitch"), step.value("size_x"), step.value("size_y"),
+                          static_cast<uint32_t>(step.value("value")),
+                          static_cast<uint32_t>(step.value("width")), &error_);
+  }
+  gpumem_status write_value(const Step& step) {
+    return gpumem_stream_write_value(get<gpumem_stream>(step.argument(0)), address(step.argument(1)),
+                                     step.value("value"), static_cast<uint32_t>(step.value("size")), &error_);
+  }
+  gpumem_status wait_value(const Step& step) {
+    return gpumem_stream_wait_value(get<gpumem_stream>(step.argument(0)), address(step.argument(1)),
+                                    step.value("value"), static_cast<uint32_t>(step.value("size")),
+                                    static_cast<gpumem_wait_value>(step.value("condition", kConditions)),
+                                    &error_);
+  }
+
+  static std::vector<unsigned char> bytes(const std::string& hex) {
+    std::vector<unsigned char> list;
+    for (size_t i = 0; i + 1 < hex.size(); i += 2)
+      list.push_back(static_cast<unsigned char>(std::stoul(hex.substr(i, 2), nullptr, 16)));
+    return list;
+  }
+  gpumem_status set(const Step& step) {
+    const auto list = bytes(step.argument(1));
+    std::byte* const place = address(step.argument(0));
+    uint32_t word = 0;
+    if (list.size() == sizeof word) {
+      // A stream may be waiting for this one.
+      std::memcpy(&word, list.data(), sizeof word);
+      std::atomic_ref(*reinterpret_cast<uint32_t*>(place)).store(word);
+    } else {
+      std::memcpy(place, list.data(), list.size());
+    }
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status expect(const Step& step) {
+    const auto list = bytes(step.argument(1));
+    if (std::memcmp(address(step.argument(0)), list.data(), list.size()) != 0) fail("the content differs");
+    return GPUMEM_SUCCESS;
+  }
+
+  gpumem_status info(const Step& step) {
+    const gpumem_memory_info known = info_of(get<gpumem_memory>(step.argument(0)));
+    if (step.option("kind")) same("kind", step.value("kind", kKinds), static_cast<uint64_t>(known.kind));
+    if (step.option("size")) same("size", step.value("size"), known.size);
+    if (step.option("alignment")) same("alignment", step.value("alignment"), known.alignment);
+    if (step.option("name")) same("name", *step.option("name"), known.name);
+    const uint64_t granted = step.sum("granted", kMemoryFlags);
+    same("granted", granted, known.granted_flags & granted);
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status pointer(const Step& step) {
+    gpumem_pointer_info known = GPUMEM_POINTER_INFO_INIT;
+    std::byte* const asked = address(step.argument(1));
+    const gpumem_status status =
+        gpumem_pointer_get_info(get<gpumem_instance>(step.argument(0)), asked, &known, &error_);
+    if (status < 0) return status;
+    if (step.option("kind")) same("kind", step.value("kind", kKinds), static_cast<uint64_t>(known.kind));
+    if (step.option("size")) same("size", step.value("size"), known.size);
+    if (step.option("offset"))
+      same("offset", step.value("offset"),
+           static_cast<uint64_t>(asked - static_cast<std::byte*>(known.base)));
+    return status;
+  }
+  gpumem_status count(const Step& step) {
+    gpumem_stats stats = GPUMEM_STATS_INIT;
+    const gpumem_status status = gpumem_stats_get(get<gpumem_instance>(step.argument(0)), &stats, &error_);
+    const std::map<std::string, uint64_t> counts{{"device", stats.device.live_count},
+                                                 {"pinned", stats.pinned.live_count},
+                                                 {"registered", stats.registered.live_count},
+                                                 {"streams", stats.streams},
+                                                 {"events", stats.events}};
+    for (const auto& [name, text] : step.options)
+      same(name, number(text), counts.at(name));
+    return status;
+  }
+  gpumem_status capability(const Step& step) {
+    gpumem_capability_info known = GPUMEM_CAPABILITY_INFO_INIT;
+    return gpumem_device_get_capability(get<gpumem_device>(step.argument(0)),
+                                        static_cast<gpumem_capability>(number(step.argument(1))), nullptr,
+                                        &known, &error_);
+  }
+  gpumem_status peer(const Step& step) {
+    const auto one = get<gpumem_device>(step.argument(0)), other = get<gpumem_device>(step.argument(1));
+    uint32_t possible = 0;
+    if (step.argument(2) == "query") return gpumem_device_can_access_peer(one, other, &possible, &error_);
+    if (step.argument(2) == "enable") return gpumem_device_enable_peer_access(one, other, &error_);
+    return gpumem_device_disable_peer_access(one, other, &error_);
+  }
+  gpumem_status status_name(const Step& step) {
+    same("name", step.argument(1),
+         required(gpumem_status_name(static_cast<gpumem_status>(number(step.argument(0))))));
+    return GPUMEM_SUCCESS;
+  }
+
+  gpumem_backend backend_;
+  gpumem_error error_{};
+  // Buffers are freed after the instances that registered them are closed.
+  std::map<std::string, Object> objects_;
+  std::vector<gpumem_instance> open_;
+};
+
+// The lines of one case and where they stand.
+struct Text {
+  std::string name;
+  std::vector<std::pair<int, std::string>> lines;
+};
+
+std::vector<Text> read(const char* path) {
+  std::ifstream file(path);
+  if (!file) fail(std::string("cannot read ") + path);
+  std::vector<Text> cases;
+  int line_number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++line_number;
+    if (line.empty() || line[0] == '#') continue;
+    if (line.starts_with("case "))
+      cases.push_back({line.substr(5), {}});
+    else
+      cases.at(cases.size() - 1).lines.emplace_back(line_number, line);
+  }
+  return cases;
+}
+
+std::string run(const Text& text, gpumem_backend backend) {
+  Case state(backend);
+  for (const auto& [line_number, line] : text.lines) {
+    try {
+      state.run(Step(line));
+    } catch (const std::exception& problem) {
+      return "line " + std::to_string(line_number) + ": " + line + ": " + problem.what();
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 3) {
+    std::fprintf(stderr, "usage: vectors FILE host|cuda\n");
+    return 2;
+  }
+  const auto backend = static_cast<gpumem_backend>(named(kBackends, arguments[2]));
+  const auto cases = read(arguments[1]);
+  int failures = 0;
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string problem = run(cases[i], backend);
+    if (!problem.empty()) {
+      ++failures;
+      std::printf("# %s\n", problem.c_str());
+    }
+    std::printf("%s %zu - %s\n", problem.empty() ? "ok" : "not ok", i + 1, cases[i].name.c_str());
+  }
+  std::printf("1..%zu\n", cases.size());
+  return failures != 0 || cases.empty();
+}
