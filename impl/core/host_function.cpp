@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/host_function.h"
 
-#include <list>
+#include <algorithm>
+#include <condition_variable>
+#include <map>
 #include <mutex>
 
+#include "base/arithmetic.h"
 #include "core/backends.h"
 #include "platform/fork.h"
 
@@ -26,51 +29,71 @@ Result<void> outside_host_function() {
 
 namespace host_functions {
 
-struct Pending {
+namespace {
+
+struct Entry {
   const Instance* owner = nullptr;
   gpumem_host_function function = nullptr;
   void* user_data = nullptr;
-  std::list<Pending>::iterator self;
+  bool runs = false;
 };
-
-namespace {
 
 struct All {
   std::mutex mutex;
-  std::list<Pending> pending;
+  std::map<Id, Entry> entries;
+  Id last = 0;
+  std::condition_variable ended;
 };
 
 constinit platform::PerProcess<All> all;
 
 }  // namespace
 
-Pending* add(const Instance* owner, gpumem_host_function function, void* user_data) {
+Id add(const Instance* owner, gpumem_host_function function, void* user_data) {
   All& functions = all.get();
-  std::lock_guard lock(functions.mutex);
-  Pending& pending = functions.pending.emplace_front(Pending{owner, function, user_data, {}});
-  pending.self = functions.pending.begin();
-  return &pending;
+  const std::lock_guard lock(functions.mutex);
+  const Id id = ++functions.last;
+  functions.entries.emplace(id, Entry{owner, function, user_data});
+  return id;
 }
 
-void remove(Pending* pending) noexcept {
+void remove(Id id) noexcept {
   All& functions = all.get();
-  std::lock_guard lock(functions.mutex);
-  functions.pending.erase(pending->self);
+  const std::lock_guard lock(functions.mutex);
+  functions.entries.erase(id);
 }
 
 void forget(const Instance* owner) noexcept {
   All& functions = all.get();
-  std::lock_guard lock(functions.mutex);
-  functions.pending.remove_if([&](const Pending& pending) { return pending.owner == owner; });
+  std::unique_lock lock(functions.mutex);
+  std::erase_if(functions.entries,
+                [&](const auto& item) { return item.second.owner == owner && !item.second.runs; });
+  functions.ended.wait(lock, [&] {
+    return std::none_of(functions.entries.begin(), functions.entries.end(),
+                        [&](const auto& item) { return item.second.owner == owner; });
+  });
 }
 
 void run(void* argument) {
-  auto* pending = static_cast<Pending*>(argument);
-  const gpumem_host_function function = pending->function;
-  void* const user_data = pending->user_data;
-  remove(pending);
-  const HostFunctionMark mark;
-  function(user_data);
+  const Id id = address_of(argument);
+  All& functions = all.get();
+  Entry entry;
+  {
+    const std::lock_guard lock(functions.mutex);
+    const auto found = functions.entries.find(id);
+    if (found == functions.entries.end()) return;
+    found->second.runs = true;
+    entry = found->second;
+  }
+  const uint32_t process = platform::process_epoch();
+  {
+    const HostFunctionMark mark;
+    entry.function(entry.user_data);
+  }
+  if (platform::process_epoch() != process) return;  // it forked, and the child must not touch the lock
+  const std::lock_guard lock(functions.mutex);
+  functions.entries.erase(id);
+  functions.ended.notify_all();
 }
 
 }  // namespace host_functions

@@ -26,14 +26,15 @@ class HostFunctionMark {
 // that enqueued it was closed.
 namespace host_functions {
 
-struct Pending;
+// Names an entry for ever, so that a backend may come late with it: what was forgotten is not called.
+using Id = uint64_t;
 
-Pending* add(const Instance* owner, gpumem_host_function function, void* user_data);
-void remove(Pending* pending) noexcept;
-// Frees those of an instance whose devices are lost: they never run.
+Id add(const Instance* owner, gpumem_host_function function, void* user_data);
+void remove(Id id) noexcept;
+// Those of an instance whose devices are lost: what has not begun never will, what runs is waited for.
 void forget(const Instance* owner) noexcept;
-// What the backend calls, with the Pending as its argument.
-void GPUMEM_CALL run(void* pending);
+// What the backend calls, with pointer_to(id) as its argument.
+void GPUMEM_CALL run(void* id);
 
 }  // namespace host_functions
 }  // namespace gpumem::core

@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 
+#include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/instance.h"
@@ -113,9 +114,9 @@ Result<void> wait_event(Stream& stream, Event& event) {
 
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data) {
   GPUMEM_TRY(stream.usable());
-  host_functions::Pending* pending = host_functions::add(&stream.instance(), function, user_data);
-  Cleanup undo([&] { host_functions::remove(pending); });
-  GPUMEM_TRY(stream.backend().launch_host_function(host_functions::run, pending));
+  const host_functions::Id id = host_functions::add(&stream.instance(), function, user_data);
+  Cleanup undo([&] { host_functions::remove(id); });
+  GPUMEM_TRY(stream.backend().launch_host_function(host_functions::run, pointer_to(id)));
   undo.dismiss();
   return {};
 }

@@ -12,8 +12,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <memory>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -87,31 +88,33 @@ Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, 
   return pointer_to(begin);
 }
 
+using File = std::unique_ptr<FILE, int (*)(FILE*)>;
+
+File open_text(const char* path) { return {std::fopen(path, "re"), &std::fclose}; }
+
 uint64_t number_in(const std::string& path, const char* key) {
-  FILE* const file = std::fopen(path.c_str(), "re");
+  const File file = open_text(path.c_str());
   if (file == nullptr) return UINT64_MAX;
   uint64_t number = UINT64_MAX;
   char line[256];
-  while (number == UINT64_MAX && std::fgets(line, sizeof line, file) != nullptr) {
+  while (number == UINT64_MAX && std::fgets(line, sizeof line, file.get()) != nullptr) {
     const size_t length = std::strlen(key);
     unsigned long long value = 0;
     if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%llu", &value) == 1)
       number = value;
   }
-  std::fclose(file);
   return number;
 }
 
 // Path of the process in the unified hierarchy of control groups; "/" in a container, empty if there is none.
 std::string control_group() {
-  FILE* const file = std::fopen("/proc/self/cgroup", "re");
+  const File file = open_text("/proc/self/cgroup");
   if (file == nullptr) return "";
   std::string path;
   char line[4096];
-  while (path.empty() && std::fgets(line, sizeof line, file) != nullptr) {
+  while (path.empty() && std::fgets(line, sizeof line, file.get()) != nullptr) {
     if (std::strncmp(line, "0::", 3) == 0) path.assign(line + 3, std::strcspn(line + 3, "\n"));
   }
-  std::fclose(file);
   return path;
 }
 
@@ -220,8 +223,8 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
   try {
     while (helpers.size() + 1 < helpful)
       helpers.push_back(start_thread(work));
-  } catch (const std::system_error&) {
-    // Fewer threads do the same work.
+  } catch (const std::exception&) {
+    // No thread, or no memory for one. Fewer do the same work, and those that run must be joined.
   }
   work();
   for (std::thread& helper : helpers)

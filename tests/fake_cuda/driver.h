@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -57,6 +58,7 @@ struct Config {
   bool all_peers = true;
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
+  unsigned pointer_delay_us = 0;
   CUresult init = CUDA_SUCCESS;
   uint64_t sticky_at = 0;
   CUresult sticky_code = CUDA_SUCCESS;
@@ -156,6 +158,20 @@ Located locate(uintptr_t address);
 void add_memory(const std::shared_ptr<Memory>& memory);
 void remove_memory(const std::shared_ptr<Memory>& memory);
 void check_idle(const Memory& memory, const char* what);
+
+// Memory that a call gives back. The driver does not survive it if it is asked at the same time what is there.
+class Ending {
+ public:
+  explicit Ending(uintptr_t address);  // of the memory that begins there
+  Ending(uintptr_t address, size_t size);
+  ~Ending();
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+ private:
+  std::list<std::pair<uintptr_t, size_t>>::iterator place_;
+};
+
 void free_memory_of(const Context& context);
 bool is_readable(uintptr_t address);
 size_t reservation_around(uintptr_t address, uintptr_t* base);  // size, 0 for none
@@ -296,6 +312,8 @@ struct Driver {
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by host address and by device address
   std::map<uintptr_t, size_t> reservations;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Block>> blocks;
+  std::multiset<uintptr_t> asked;                  // by calls that are under way
+  std::list<std::pair<uintptr_t, size_t>> ending;  // ranges that calls are giving back
   std::set<uintptr_t> freed;  // bases, to tell a double free from a stray one
   Clock observed;
   std::vector<std::shared_ptr<Stream>> retired;  // destroyed, worker not joined yet
@@ -313,6 +331,7 @@ Handle next_handle() {
 
 // Waits until `ready` holds, letting other calls and the workers go on.
 void wait_until(const std::function<bool()>& ready);
+void pause(unsigned microseconds);  // the same
 
 // The calling thread's stack of current contexts.
 std::vector<CUcontext>& context_stack();

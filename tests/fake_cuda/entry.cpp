@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The entry table, the one guard through which every entry point goes, the exported symbols, and
 // cuGetProcAddress.
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -194,6 +196,13 @@ Driver& driver() {
 void wait_until(const std::function<bool()>& ready) {
   std::unique_lock<std::mutex>* lock = t_lock;
   driver().progress.wait(*lock, ready);
+}
+
+void pause(unsigned microseconds) {
+  if (microseconds == 0) return;
+  t_lock->unlock();
+  usleep(microseconds);
+  t_lock->lock();
 }
 
 uint64_t calls_of(const std::string& function) {

@@ -1285,6 +1285,26 @@ TEST_F(FakeCuda, EachOperationTakesTheDelayAtLeast) {
   destroy(stream);
 }
 
+TEST_F(FakeCuda, AQuestionDuringAFreeIsAViolation) {
+  open();
+  configure("FAKE_CUDA_POINTER_DELAY_US", "20000");
+  for (const size_t offset : {size_t{0}, size_t{4095}}) {
+    const CUdeviceptr memory = allocate(4096);
+    std::thread asker([&] {
+      CUmemorytype type{};
+      CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+      void* value = &type;
+      for (int i = 0; i < 4; ++i)
+        CALL(cuPointerGetAttributes, 7000, 1, &attribute, &value, memory + offset);
+    });
+    usleep(30000);
+    free(memory);
+    asker.join();
+    EXPECT_GE(occurrences("asked-while-freed"), 1u);
+    FAKE(fake_cuda_clear_violations)();
+  }
+}
+
 TEST_F(FakeCuda, LinksBetweenDevicesHaveADirection) {
   configure("FAKE_CUDA_DEVICES", "3");
   configure("FAKE_CUDA_PEERS", "0>1,2>0");

@@ -157,6 +157,23 @@ CUresult refuse_free(uintptr_t address, const char* function) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
+// An address that a call tells about. It takes as long as the setting says, and others can come in between.
+class Asking {
+ public:
+  explicit Asking(uintptr_t address) : place_(driver().asked.insert(address)) {
+    for (const auto& [base, size] : driver().ending) {
+      if (address - base < size) violation("asked-while-freed", "an address in memory that is being freed");
+    }
+    pause(driver().config.pointer_delay_us);
+  }
+  ~Asking() { driver().asked.erase(place_); }
+  Asking(const Asking&) = delete;
+  Asking& operator=(const Asking&) = delete;
+
+ private:
+  const std::multiset<uintptr_t>::iterator place_;
+};
+
 // What gives memory back waits for all work of the memory's context first, and of nothing less.
 void wait_as_the_driver_does(uintptr_t address) {
   Located found = locate(address);
@@ -167,6 +184,7 @@ void wait_as_the_driver_does(uintptr_t address) {
 
 CUresult free_memory(uintptr_t address, const char* function, bool host) {
   if (address == 0) return CUDA_SUCCESS;
+  const Ending ending(address);
   wait_as_the_driver_does(address);
   Located found = locate(address);
   auto accepts = [&](Kind kind) {
@@ -407,6 +425,18 @@ void remove_memory(const std::shared_ptr<Memory>& memory) {
   if (memory->block) --memory->block->mappings;
 }
 
+Ending::Ending(uintptr_t address) : Ending(address, locate(address).memory ? locate(address).memory->size : 0) {}
+
+Ending::Ending(uintptr_t address, size_t size) {
+  const auto asked = driver().asked.lower_bound(address);
+  if (asked != driver().asked.end() && *asked - address < size)
+    violation("asked-while-freed", "memory at an address that another thread asks about");
+  place_ = driver().ending.insert(driver().ending.end(), {address, size});
+  pause(driver().config.pointer_delay_us);
+}
+
+Ending::~Ending() { driver().ending.erase(place_); }
+
 void check_idle(const Memory& memory, const char* what) {
   if (memory.device != nullptr && memory.device->sticky != CUDA_SUCCESS) return;
   const Clock& observed = driver().observed;
@@ -559,6 +589,7 @@ CUresult cuMemHostRegister_v2(void* pointer, size_t size, unsigned flags) {
 CUresult cuMemHostUnregister(void* pointer) {
   require(pointer != nullptr);
   auto address = reinterpret_cast<uintptr_t>(pointer);
+  const Ending ending(address);
   wait_as_the_driver_does(address);
   Located found = locate(address);
   bool registered =
@@ -573,6 +604,7 @@ CUresult cuMemHostUnregister(void* pointer) {
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   size_t size = attribute_size(attribute);
   require(data != nullptr && size != 0);
+  const Asking asking(address);
   Located found = locate(address);
   Answer answer = found.memory ? ask(attribute, found) : ask_nothing(attribute, address);
   require(answer.known);
@@ -585,6 +617,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
   require(count != 0 && attributes != nullptr && data != nullptr);
   for (unsigned index = 0; index < count; ++index)
     require(attribute_size(attributes[index]) != 0 && data[index] != nullptr);
+  const Asking asking(address);
   Located found = locate(address);
   for (unsigned index = 0; index < count; ++index) {
     Answer answer = found.memory ? ask(attributes[index], found) : ask_nothing(attributes[index], address);

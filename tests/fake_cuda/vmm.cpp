@@ -220,6 +220,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t size) {
   uintptr_t base = 0;
   size_t reserved = reservation_around(address, &base);
   require(reserved != 0 && size != 0 && address + size <= base + reserved);
+  const Ending ending(address, size);
   std::vector<std::shared_ptr<Memory>> mappings;
   size_t mapped = 0;
   for (auto next = driver().memory.lower_bound(address); next != driver().memory.end(); ++next) {

@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "base/arithmetic.h"
 #include "cuda_fake.h"
 #include "platform/pages.h"
 
@@ -1068,6 +1069,42 @@ TEST_F(CudaFake, ManyThreadsAtOnce) {
   }
   for (std::thread& thread : threads)
     thread.join();
+}
+
+// The driver crashes if it has to do both at the same time; the fake takes its time, and writes down if it had to.
+TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
+  open();
+  const Pages pages(4096);
+  backend::MemoryRequest requests[] = {request(GPUMEM_KIND_DEVICE, 4096), request(GPUMEM_KIND_DEVICE, 4096),
+                                       request(GPUMEM_KIND_PINNED, 4096),
+                                       request(GPUMEM_KIND_PINNED, 4096, GPUMEM_MEMORY_WRITE_COMBINED),
+                                       request(GPUMEM_KIND_REGISTERED, 4096, GPUMEM_MEMORY_MAPPED)};
+  requests[1].alignment = 8 * kMiB;  // an address range of its own
+  requests[4].host_pointer = pages.get();
+  for (const backend::MemoryRequest& wanted : requests) {
+    auto first = device().create_memory(wanted);
+    ASSERT_TRUE(first.ok()) << first.error().message;
+    std::atomic<uint64_t> address{address_of((*first)->facts().device_pointer)};
+    EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_FOREIGN);
+    configure("FAKE_CUDA_POINTER_DELAY_US", "300");
+    std::atomic<bool> finished{false};
+    std::thread maker([&] {
+      EXPECT_DONE((*first)->release());
+      for (int round = 0; round < 20; ++round) {
+        auto memory = device().create_memory(wanted);
+        EXPECT_DONE(memory);
+        if (!memory.ok()) break;
+        address = address_of((*memory)->facts().device_pointer);
+        EXPECT_DONE((*memory)->release());
+      }
+      finished = true;
+    });
+    while (!finished)
+      EXPECT_DONE(backend_->pointer_facts(pointer_to(address + 1000)));
+    maker.join();
+    configure("FAKE_CUDA_POINTER_DELAY_US", "0");
+    EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_UNKNOWN);
+  }
 }
 
 }  // namespace

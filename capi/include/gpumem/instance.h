@@ -182,7 +182,8 @@ typedef int32_t gpumem_close_mode;
  *         host function
  * \handles
  * \blocking{until calls of other threads on this instance have returned; #GPUMEM_CLOSE_FORCE also until the
- *         work of the instance's streams is complete, unless the device is lost}
+ *         work of the instance's streams is complete; if a device is lost, until host functions that
+ *         run have returned: no other will begin}
  * \threads{any thread, but not from a host function or the log function}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode mode,

@@ -174,10 +174,10 @@ Result<const Driver*> load() {
 }
 
 bool device_files_denied(const char* folder) {
-  DIR* listing = opendir(folder);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(folder), &closedir);
   if (listing == nullptr) return false;
   bool denied = false;
-  while (const dirent* entry = readdir(listing)) {
+  while (const dirent* entry = readdir(listing.get())) {
     const std::string name = entry->d_name;
     const bool device = name.size() > 6 && std::isdigit(static_cast<unsigned char>(name[6])) != 0;
     if (!name.starts_with("nvidia") || !(device || name == "nvidiactl" || name == "nvidia-uvm")) continue;
@@ -186,7 +186,6 @@ bool device_files_denied(const char* folder) {
       denied = denied || errno == EACCES || errno == EPERM;
     }
   }
-  closedir(listing);
   return denied;
 }
 

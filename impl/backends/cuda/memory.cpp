@@ -65,9 +65,9 @@ class LinearMemory final : public Memory {
     GPUMEM_TRY(device_.check(device_.cu().MemAlloc(&base_, size + slack), Place::kDevice,
                              "%llu bytes cannot be allocated on device %u",
                              static_cast<unsigned long long>(size), device_.facts().ordinal));
-    Cleanup undo([&] { device_.cu().MemFree(base_); });
-    facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
     facts_.granted_size = size + slack;
+    Cleanup undo([&] { free(); });
+    facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
     if (slack != 0) note_used_part(base_, facts_.device_pointer, size);
     undo.dismiss();
     return {};
@@ -77,13 +77,18 @@ class LinearMemory final : public Memory {
     if (base_ == 0) return {};
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    forget_used_part(base_);  // before anybody else can get the address
-    const Outcome outcome = device_.cu().MemFree(base_);
+    const Outcome outcome = free();
     if (!refused(outcome)) base_ = 0;
     return device_.check_release(outcome, "the device memory cannot be freed");
   }
 
  private:
+  Outcome free() {
+    const Freeing freeing(base_, facts_.granted_size);
+    forget_used_part(base_);  // before anybody else can get the address
+    return device_.cu().MemFree(base_);
+  }
+
   CUdeviceptr base_ = 0;
 };
 
@@ -172,6 +177,7 @@ class AlignedMemory final : public Memory {
       if (result.ok() && !step.ok()) result = step;
       return !refused(outcome);
     };
+    const Freeing freeing(address_, reserved_);
     if (mapped_ && tried(cu.MemUnmap(address_, reserved_))) mapped_ = false;
     if (has_block_ && !mapped_ && tried(cu.MemRelease(block_))) has_block_ = false;
     if (reserved_ != 0 && !mapped_ && tried(cu.MemAddressFree(address_, reserved_))) reserved_ = 0;
@@ -219,7 +225,8 @@ class DriverPinnedMemory final : public Memory {
     GPUMEM_TRY(device_.check(device_.cu().MemHostAlloc(&base_, whole, flags), Place::kHost,
                              "%llu bytes of pinned memory cannot be allocated",
                              static_cast<unsigned long long>(size)));
-    Cleanup undo([&] { device_.cu().MemFreeHost(base_); });
+    facts_.granted_size = whole;
+    Cleanup undo([&] { free(); });
     facts_.host_pointer = pointer_to(round_up(address_of(base_), unit));
     if (device_.traits().can_map_host) {
       auto pointer = device_pointer_of(device_, facts_.host_pointer);
@@ -228,7 +235,6 @@ class DriverPinnedMemory final : public Memory {
     }
     note_used_part(address_of(base_), facts_.host_pointer, size);
     platform::keep_from_children(facts_.host_pointer, pages_size_);
-    facts_.granted_size = whole;
     facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device_) |
                      (wanted & GPUMEM_MEMORY_WRITE_COMBINED);
     undo.dismiss();
@@ -241,13 +247,18 @@ class DriverPinnedMemory final : public Memory {
     GPUMEM_TRY(scope.entered_for_release());
     // The driver may use the pages for somebody else next.
     platform::give_to_children(facts_.host_pointer, pages_size_);
-    forget_used_part(address_of(base_));
-    const Outcome outcome = device_.cu().MemFreeHost(base_);
+    const Outcome outcome = free();
     if (!refused(outcome)) base_ = nullptr;
     return device_.check_release(outcome, "the pinned memory cannot be freed");
   }
 
  private:
+  Outcome free() {
+    const Freeing freeing(address_of(base_), facts_.granted_size);
+    forget_used_part(address_of(base_));
+    return device_.cu().MemFreeHost(base_);
+  }
+
   void* base_ = nullptr;
   uint64_t pages_size_ = 0;
 };
@@ -514,6 +525,7 @@ Result<void> LockedRange::lock() {
 // A piece is given back once, also if the driver reports something else at that: see refused(). So all of
 // them are tried, and the first failure is told.
 Result<void> LockedRange::unlock() {
+  const Freeing freeing(base_, size_);
   Result<void> result;
   while (locked_ > 0) {
     const Outcome outcome = device_.cu().MemHostUnregister(pointer_to(piece_begin(locked_ - 1)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "backends/cuda/pointer.h"
 
+#include <condition_variable>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -15,37 +16,110 @@ struct UsedPart {
   uint64_t size;
 };
 
-// Of all instances; never destroyed.
-struct UsedParts {
-  std::mutex mutex;
-  std::map<uint64_t, UsedPart> by_allocation;
+}  // namespace
+
+// An address that the driver is asked about, for as long as this lives.
+class Question {
+ public:
+  explicit Question(uint64_t address);
+  ~Question();
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+  // False: the memory there is being freed.
+  bool allowed() const { return allowed_; }
+
+ private:
+  friend class Freeing;
+  bool lies_in(const Freeing& range) const { return address_ - range.base_ < range.size_; }
+
+  const uint64_t address_;
+  bool allowed_ = true;
+  Question* next_ = nullptr;
 };
 
-UsedParts& used_parts() {
-  static auto* const only = new UsedParts;
+namespace {
+
+// Of all instances; never destroyed.
+struct Addresses {
+  std::mutex mutex;
+  std::map<uint64_t, UsedPart> used_parts;  // by the address of the allocation
+  Question* questions = nullptr;
+  std::condition_variable answered;
+  Freeing* freeing = nullptr;
+};
+
+Addresses& addresses() {
+  static auto* const only = new Addresses;
   return *only;
 }
 
 // Narrows what the driver knows to what a memory of ours uses; false if the address lies beside it.
 bool narrow(backend::PointerFacts& facts, const void* pointer) {
-  const std::lock_guard lock(used_parts().mutex);
-  const auto found = used_parts().by_allocation.find(address_of(facts.base));
-  if (found == used_parts().by_allocation.end()) return true;
+  Addresses& all = addresses();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.used_parts.find(address_of(facts.base));
+  if (found == all.used_parts.end()) return true;
   facts.base = found->second.memory;
   facts.size = found->second.size;
   return address_of(pointer) - address_of(facts.base) < facts.size;
 }
 
+template <class Member>
+void unlink(Member*& first, Member* member, Member* Member::* next) {
+  Member** place = &first;
+  while (*place != member)
+    place = &((*place)->*next);
+  *place = member->*next;
+}
+
 }  // namespace
 
+Question::Question(uint64_t address) : address_(address) {
+  Addresses& all = addresses();
+  const std::lock_guard lock(all.mutex);
+  for (const Freeing* range = all.freeing; range != nullptr; range = range->next_) {
+    if (lies_in(*range)) allowed_ = false;
+  }
+  if (!allowed_) return;
+  next_ = all.questions;
+  all.questions = this;
+}
+
+Question::~Question() {
+  if (!allowed_) return;
+  Addresses& all = addresses();
+  const std::lock_guard lock(all.mutex);
+  unlink(all.questions, this, &Question::next_);
+  if (all.freeing != nullptr) all.answered.notify_all();
+}
+
+Freeing::Freeing(uint64_t base, uint64_t size) : base_(base), size_(size) {
+  Addresses& all = addresses();
+  std::unique_lock lock(all.mutex);
+  next_ = all.freeing;
+  all.freeing = this;
+  all.answered.wait(lock, [&] {
+    for (const Question* question = all.questions; question != nullptr; question = question->next_) {
+      if (question->lies_in(*this)) return false;
+    }
+    return true;
+  });
+}
+
+Freeing::~Freeing() {
+  Addresses& all = addresses();
+  const std::lock_guard lock(all.mutex);
+  unlink(all.freeing, this, &Freeing::next_);
+}
+
 void note_used_part(uint64_t allocation, const void* memory, uint64_t size) {
-  const std::lock_guard lock(used_parts().mutex);
-  used_parts().by_allocation[allocation] = {const_cast<void*>(memory), size};
+  const std::lock_guard lock(addresses().mutex);
+  addresses().used_parts[allocation] = {const_cast<void*>(memory), size};
 }
 
 void forget_used_part(uint64_t allocation) {
-  const std::lock_guard lock(used_parts().mutex);
-  used_parts().by_allocation.erase(allocation);
+  const std::lock_guard lock(addresses().mutex);
+  addresses().used_parts.erase(allocation);
 }
 
 // The plural form: it gives nulls for strangers, where the singular one fails, and is faster.
@@ -67,6 +141,8 @@ Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer)
   // Without a current context the driver tells no device pointer.
   Scope scope(device);
   GPUMEM_TRY(scope.entered());
+  const Question question(address_of(pointer));
+  if (!question.allowed()) return backend::PointerFacts();
   GPUMEM_TRY(device.check(
       device.cu().PointerGetAttributes(std::size(attributes), attributes, values, address_of(pointer)),
       Place::kHost, "the driver does not tell what %p is", pointer));
