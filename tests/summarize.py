@@ -33,6 +33,13 @@ def last_line(text):
     return lines[-1] if lines else ""
 
 
+def last_words(text):
+    """What a program said before it failed: from a sanitizer's first report on, else its last line."""
+    report = re.search(r"^.*(?:ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|: runtime error: )[\s\S]*", text or "",
+                       re.MULTILINE)
+    return report.group(0) if report else last_line(text)
+
+
 def gtest_note(message):
     """GoogleTest puts the place in the first line and the text after it."""
     lines = message.strip().splitlines()
@@ -88,7 +95,7 @@ def program_cases(folder, record):
     if result == "SKIP" and not cases:
         return [Case("", SKIPPED, last_line(record.get("stdout")) or last_line(record.get("stderr")) or "no reason given")]
     if result not in ("OK", "EXPECTEDFAIL", "SKIP") and not any(case.outcome == FAILED for case in cases):
-        text = last_line(record.get("stderr")) or last_line(output)
+        text = last_words(record.get("stderr")) or last_line(output)
         cases.append(Case("", FAILED, f"{result}, exit status {record['returncode']}: {text}"))
     return cases or [Case("", PASSED, "")]
 
@@ -180,6 +187,9 @@ def self_check():
     expect("a passing program", "1 passed, 0 failed, 0 skipped", 0, [{"result": "OK"}])
     expect("a failing program", "1 passed, 1 failed, 0 skipped", 1,
            [{"result": "OK"}, {"result": "FAIL", "returncode": 3, "stderr": "broken"}], mentions=["exit status 3", "broken"])
+    expect("a sanitizer's report", "0 passed, 1 failed, 0 skipped", 1,
+           [{"result": "FAIL", "returncode": 1, "stderr": "a\n==7==ERROR: AddressSanitizer: bad\n  #0 place\n==7==ABORTING"}],
+           mentions=["AddressSanitizer: bad", "#0 place"])
     expect("a time-out", "0 passed, 1 failed, 0 skipped", 1, [{"result": "TIMEOUT"}], mentions=["TIMEOUT"])
     expect("exit status 77", "0 passed, 0 failed, 1 skipped", 1, [{"result": "SKIP", "stdout": "x\nno strace\n"}],
            mentions=["no strace"])

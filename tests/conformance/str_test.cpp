@@ -656,6 +656,45 @@ TEST_F(Conformance, str_9_pending_when_the_device_is_lost) {
   EXPECT_CHILD_OK(run_child("str_9_pending_when_the_device_is_lost"));
 }
 
+CHILD(str_9_running_when_the_device_is_lost) {
+  const gpumem_instance instance = open_instance().release();
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  static std::atomic<bool> begun{false};
+  static std::atomic<bool> closing{false};
+  static std::atomic<bool> ended{false};
+  static std::atomic<int> others{0};
+  EXPECT_OK(gpumem_stream_launch_host_function(
+      stream,
+      [](void*) {
+        begun = true;
+        while (!closing)
+          std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // close is in the middle now
+        ended = true;
+      },
+      nullptr, why()));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_OK(gpumem_stream_launch_host_function(
+        stream, [](void*) { ++others; }, nullptr, why()));
+  }
+  while (!begun)
+    std::this_thread::yield();
+  lose(device);
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_query(stream, why()));
+  closing = true;
+  EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
+  EXPECT_TRUE(ended) << "close left a function behind that still ran";
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(others, 0);
+}
+TEST_F(Conformance, str_9_running_when_the_device_is_lost) {
+  if (!can_lose()) SKIP_RULE("a real GPU cannot be lost on purpose");
+  EXPECT_CHILD_OK(run_child("str_9_running_when_the_device_is_lost"));
+}
+
 // ---- STR-17 ----
 
 gpumem_capability value_capability(uint32_t width) {

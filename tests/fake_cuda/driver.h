@@ -159,7 +159,8 @@ void add_memory(const std::shared_ptr<Memory>& memory);
 void remove_memory(const std::shared_ptr<Memory>& memory);
 void check_idle(const Memory& memory, const char* what);
 
-// Memory that a call gives back. The driver does not survive it if it is asked at the same time what is there.
+// Memory that a call gives back. The driver does not survive it if it is asked at the same time what is
+// there.
 class Ending {
  public:
   explicit Ending(uintptr_t address);  // of the memory that begins there
@@ -314,7 +315,7 @@ struct Driver {
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Block>> blocks;
   std::multiset<uintptr_t> asked;                  // by calls that are under way
   std::list<std::pair<uintptr_t, size_t>> ending;  // ranges that calls are giving back
-  std::set<uintptr_t> freed;  // bases, to tell a double free from a stray one
+  std::set<uintptr_t> freed;                       // bases, to tell a double free from a stray one
   Clock observed;
   std::vector<std::shared_ptr<Stream>> retired;  // destroyed, worker not joined yet
 };

@@ -425,7 +425,8 @@ void remove_memory(const std::shared_ptr<Memory>& memory) {
   if (memory->block) --memory->block->mappings;
 }
 
-Ending::Ending(uintptr_t address) : Ending(address, locate(address).memory ? locate(address).memory->size : 0) {}
+Ending::Ending(uintptr_t address)
+    : Ending(address, locate(address).memory ? locate(address).memory->size : 0) {}
 
 Ending::Ending(uintptr_t address, size_t size) {
   const auto asked = driver().asked.lower_bound(address);

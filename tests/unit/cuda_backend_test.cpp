@@ -1071,7 +1071,8 @@ TEST_F(CudaFake, ManyThreadsAtOnce) {
     thread.join();
 }
 
-// The driver crashes if it has to do both at the same time; the fake takes its time, and writes down if it had to.
+// The driver crashes if it has to do both at the same time; the fake takes its time, and writes down if it
+// had to.
 TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
   open();
   const Pages pages(4096);

@@ -65,7 +65,7 @@ bool narrow(backend::PointerFacts& facts, const void* pointer) {
 }
 
 template <class Member>
-void unlink(Member*& first, Member* member, Member* Member::* next) {
+void unlink(Member*& first, Member* member, Member* Member::*next) {
   Member** place = &first;
   while (*place != member)
     place = &((*place)->*next);

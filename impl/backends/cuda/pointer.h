@@ -11,9 +11,10 @@ namespace gpumem::cuda {
 void note_used_part(uint64_t allocation, const void* memory, uint64_t size);
 void forget_used_part(uint64_t allocation);
 
-// While one lives, the driver is not asked about a range that it is told to free: asked meanwhile it crashes or
-// hangs (measured: docs/measured/driver-facts.md). Making one waits for the questions that are under way there;
-// new ones are answered as if nothing were there any more. It cannot know what other code of the process frees.
+// While one lives, the driver is not asked about a range that it is told to free: asked meanwhile it crashes
+// or hangs (measured: docs/measured/driver-facts.md). Making one waits for the questions that are under way
+// there; new ones are answered as if nothing were there any more. It cannot know what other code of the
+// process frees.
 class Freeing {
  public:
   Freeing(uint64_t base, uint64_t size);
