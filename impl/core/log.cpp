@@ -15,28 +15,18 @@ namespace {
 constinit std::atomic<gpumem_log_level> listening_level{0};
 
 struct Listener {
-  uint32_t epoch = platform::process_epoch();
   std::shared_mutex mutex;  // shared while a message is delivered
   gpumem_log_function function = nullptr;
   void* user_data = nullptr;
+
+  // A forked child goes on telling the same function.
+  void inherit(const Listener& parents) {
+    function = parents.function;
+    user_data = parents.user_data;
+  }
 };
 
-constinit std::atomic<Listener*> current_listener{nullptr};
-
-// Never destroyed: threads may log while the process exits. A forked child gets its own, because a thread of
-// the parent that does not exist in the child may have held the lock.
-Listener& listener() {
-  Listener* known = current_listener.load(std::memory_order_acquire);
-  if (known != nullptr && known->epoch == platform::process_epoch()) return *known;
-  auto* fresh = new Listener;
-  if (known != nullptr) {
-    fresh->function = known->function;
-    fresh->user_data = known->user_data;
-  }
-  if (current_listener.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return *fresh;
-  delete fresh;
-  return *known;
-}
+constinit platform::PerProcess<Listener> listener;
 
 thread_local bool delivering = false;
 
@@ -46,7 +36,7 @@ Result<void> set_log_function(gpumem_log_function function, void* user_data, gpu
   if (delivering) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the log function must not change the log function");
   }
-  Listener& target = listener();
+  Listener& target = listener.get();
   std::unique_lock lock(target.mutex);
   target.function = function;
   target.user_data = user_data;
@@ -64,7 +54,7 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   va_end(arguments);
   Listener* target = nullptr;
   try {
-    target = &listener();
+    target = &listener.get();
   } catch (const std::bad_alloc&) {
     return;  // a forked child that has no memory for a listener of its own says nothing
   }

@@ -164,6 +164,7 @@ std::span<const Fact> managed_facts();
 std::span<const Fact> ipc_facts();
 std::span<const Fact> vmm_facts();
 std::span<const Fact> time_facts();
+std::span<const Fact> race_facts();
 
 // --- the process that runs a fact ---
 

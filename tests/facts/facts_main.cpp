@@ -32,7 +32,7 @@ constexpr const char* kUsage =
   --list          print the names of the facts and stop
   --only PREFIX   run the facts whose names start with PREFIX (may be given several times)
   --group GROUP   run the facts of one group, the part of the name before the dot (may be given several times)
-  --no-timing     leave out the group "time"
+  --no-timing     leave out the groups "time" and "race", whose answers differ from run to run
   --help          print this text
 
 Lines that start with '~' depend on the machine. Exit status: 0, 2 for wrong use, 77 when there is no usable driver.
@@ -51,7 +51,7 @@ struct Options {
 std::vector<Fact> all_facts() {
   std::vector<Fact> all;
   for (auto facts : {process_facts(), capability_facts(), pin_facts(), device_facts(), pointer_facts(),
-                     stream_facts(), managed_facts(), ipc_facts(), vmm_facts(), time_facts()}) {
+                     stream_facts(), managed_facts(), ipc_facts(), vmm_facts(), time_facts(), race_facts()}) {
     all.insert(all.end(), facts.begin(), facts.end());
   }
   return all;
@@ -62,7 +62,8 @@ bool starts_with(std::string_view name, std::string_view prefix) {
 }
 
 bool selected(const Fact& fact, const Options& options) {
-  if (!options.timing && starts_with(fact.name, "time.")) return false;
+  const bool varies = starts_with(fact.name, "time.") || starts_with(fact.name, "race.");
+  if (!options.timing && varies) return false;
   return options.prefixes.empty() ||
          std::any_of(options.prefixes.begin(), options.prefixes.end(),
                      [&fact](const std::string& prefix) { return starts_with(fact.name, prefix); });

@@ -4,6 +4,7 @@
 using System;
 using System.Collections.Generic;
 using System.Runtime.InteropServices;
+using System.Threading;
 
 namespace GpuMem
 {
@@ -69,19 +70,23 @@ namespace GpuMem
     }
 
     readonly Queue<Entry> queue = new Queue<Entry>();
+    // Written under the lock. Read without it, so that asking a stream that has nothing to let go of takes no lock.
     long last;
+    long taken;
 
     internal object Lock { get { return queue; } }
 
     internal bool Any { get { lock (queue) return queue.Count != 0; } }
 
     /// <summary>Number of the latest entry.</summary>
-    internal long Last { get { lock (queue) return last; } }
+    internal long Last { get { return Volatile.Read(ref last); } }
 
     /// <summary>Keeps something for the work that was just enqueued; the caller holds the lock.</summary>
     internal void Keep(IKept kept)
     {
-      if (kept != null) queue.Enqueue(new Entry { Number = ++last, Kept = kept });
+      if (kept == null) return;
+      queue.Enqueue(new Entry { Number = last + 1, Kept = kept });
+      Volatile.Write(ref last, last + 1);
     }
 
     /// <summary>What an event captures now; null if nothing is kept. The caller holds the lock.</summary>
@@ -90,16 +95,17 @@ namespace GpuMem
     /// <summary>The work up to a number is complete.</summary>
     internal void LetGo(long until)
     {
-      while (true)
+      while (Volatile.Read(ref taken) < until)
       {
-        IKept kept;
+        Entry entry;
         lock (queue)
         {
           if (queue.Count == 0 || queue.Peek().Number > until) return;
-          kept = queue.Dequeue().Kept;
+          entry = queue.Dequeue();
+          Volatile.Write(ref taken, entry.Number);
         }
         // Outside the lock: it may free memory, or reach another stream's list.
-        kept.LetGo();
+        entry.Kept.LetGo();
       }
     }
   }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::ffi::CStr;
 use std::fmt;
 use std::mem::{size_of, MaybeUninit};
-use std::ptr::addr_of_mut;
+use std::ptr::{addr_of, addr_of_mut};
 
 use gpumem_sys as sys;
 use gpumem_sys::c_char;
@@ -433,21 +433,327 @@ pub(crate) fn check(
 ) -> Result<Status, Error> {
     let mut detail = MaybeUninit::<sys::gpumem_error>::uninit();
     let place = detail.as_mut_ptr();
-    // Only what is read below is set up: clearing all of it would cost more than the fastest calls.
+    // Two words, and not all of it: that would cost more than the fastest calls. A call that fails sets the status,
+    // and then everything else too.
     // SAFETY: `place` is writable.
     unsafe {
         addr_of_mut!((*place).struct_size).write(size_of::<sys::gpumem_error>());
-        addr_of_mut!((*place).native_domain).write(sys::GPUMEM_NATIVE_NONE);
-        addr_of_mut!((*place).native_code).write(0);
-        addr_of_mut!((*place).native_name).cast::<c_char>().write(0);
-        addr_of_mut!((*place).function).cast::<c_char>().write(0);
-        addr_of_mut!((*place).entry_point).cast::<c_char>().write(0);
-        addr_of_mut!((*place).message).cast::<c_char>().write(0);
+        addr_of_mut!((*place).status).write(sys::GPUMEM_SUCCESS);
     }
     let status = call(place);
     if status < 0 {
-        // SAFETY: set up above, and filled by the call, whose texts end with a 0 byte.
-        Err(unsafe { from_detail(Status(status), place) })
+        // SAFETY: its status was set above.
+        Err(unsafe { from_detail(Status(status), &detail) })
+    } else {
+        Ok(Status(status))
+    }
+}
+
+/// # Safety
+/// The status of `detail` is initialised; if it is not 0, everything is, and the texts end with a 0 byte.
+#[cold]
+unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -> Error {
+    let place = detail.as_ptr();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if addr_of!((*place).status).read() == sys::GPUMEM_SUCCESS {
+            return Error::own(ErrorKind::of(status), status, "", "");
+        }
+        let detail = &*place;
+        Error {
+            detail: Box::new(Detail {
+                kind: ErrorKind::of(status),
+                status,
+                native_domain: NativeDomain(detail.native_domain),
+                native_code: detail.native_code,
+                native_name: text_at(detail.native_name.as_ptr()),
+                function: text_at(detail.function.as_ptr()),
+                entry_point: text_at(detail.entry_point.as_ptr()),
+                message: text_at(detail.message.as_ptr()),
+            }),
+        }
+    }
+}
+
+/// # Safety
+/// `text` ends with a 0 byte and is never freed.
+pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default()
+}
+
+/// What kind of failure it is, for `match`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A value that no configuration accepts.
+    InvalidArgument,
+    /// The memory is of a kind that this function does not take.
+    WrongKind,
+    /// Nothing of that name, address or number exists in this instance.
+    NotFound,
+    /// The range or relation exists already.
+    AlreadyExists,
+    /// The object was destroyed.
+    StaleHandle,
+    /// Right object, wrong moment.
+    InvalidState,
+    /// The processor that would act has no right to the memory.
+    NoAccess,
+    /// In use by work or objects that are not finished.
+    Busy,
+    /// The instance is closed, or the driver is shutting down.
+    Closed,
+    /// A forked child used something of its parent.
+    Forked,
+    /// The other process of a shared object has ended.
+    PeerGone,
+    /// The device cannot be used again until the process ends.
+    DeviceLost,
+    /// Not enough memory, of the device or the host, or no address range.
+    OutOfMemory,
+    /// A limit or budget is used up.
+    LimitExceeded,
+    /// Valid, but it cannot be done here.
+    Unsupported,
+    /// System, driver or peer refuses.
+    PermissionDenied,
+    /// No usable driver, or no device.
+    NoDriver,
+    /// The library of gpumem itself is missing, does not fit, or lacks a function.
+    Library,
+    /// Anything else, and statuses that this crate does not know.
+    Internal,
+}
+
+impl ErrorKind {
+    pub(crate) fn of(status: Status) -> Self {
+        match status {
+            Status::INVALID_ARGUMENT => Self::InvalidArgument,
+            Status::WRONG_KIND => Self::WrongKind,
+            Status::NOT_FOUND => Self::NotFound,
+            Status::ALREADY_EXISTS => Self::AlreadyExists,
+            Status::STALE_HANDLE => Self::StaleHandle,
+            Status::INVALID_STATE => Self::InvalidState,
+            Status::NO_ACCESS => Self::NoAccess,
+            Status::BUSY => Self::Busy,
+            Status::CLOSED => Self::Closed,
+            Status::FORKED => Self::Forked,
+            Status::PEER_GONE => Self::PeerGone,
+            Status::DEVICE_LOST => Self::DeviceLost,
+            Status::OUT_OF_DEVICE_MEMORY | Status::OUT_OF_HOST_MEMORY | Status::OUT_OF_ADDRESS_SPACE => {
+                Self::OutOfMemory
+            }
+            Status::LIMIT_EXCEEDED => Self::LimitExceeded,
+            Status::UNSUPPORTED | Status::SYMBOL_MISSING => Self::Unsupported,
+            Status::PERMISSION_DENIED => Self::PermissionDenied,
+            Status::NO_DEVICE | Status::DRIVER_NOT_FOUND | Status::DRIVER_TOO_OLD => Self::NoDriver,
+            _ => Self::Internal,
+        }
+    }
+}
+
+/// Why a call failed: filled by the failing call itself, complete, and independent of every other call.
+///
+/// Programs decide by [`kind`](Self::kind) or [`status`](Self::status); the texts are for people and may change.
+/// Formatting an error asks neither the library nor a driver.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Error {
+    // In a box, because a Result should stay small.
+    detail: Box<Detail>,
+}
+
+#[derive(Clone)]
+struct Detail {
+    kind: ErrorKind,
+    status: Status,
+    native_domain: NativeDomain,
+    native_code: i32,
+    native_name: Cow<'static, str>,
+    function: Cow<'static, str>,
+    entry_point: Cow<'static, str>,
+    message: Cow<'static, str>,
+}
+
+impl Error {
+    /// What kind of failure it is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.detail.kind
+    }
+
+    /// The code that the call returned. Failures that this crate found by itself have the code that the library
+    /// gives to such a mistake.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        self.detail.status
+    }
+
+    /// One line: what is wrong and what to do.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.detail.message
+    }
+
+    /// Whose number [`native_code`](Self::native_code) is.
+    #[must_use]
+    pub fn native_domain(&self) -> NativeDomain {
+        self.detail.native_domain
+    }
+
+    /// Code of the driver or operating system; 0 if there was none.
+    #[must_use]
+    pub fn native_code(&self) -> i32 {
+        self.detail.native_code
+    }
+
+    /// Name of the native code, such as `CUDA_ERROR_OUT_OF_MEMORY`; empty if there was none.
+    #[must_use]
+    pub fn native_name(&self) -> &str {
+        &self.detail.native_name
+    }
+
+    /// The function of the C interface, or of this crate, that failed.
+    #[must_use]
+    pub fn function(&self) -> &str {
+        &self.detail.function
+    }
+
+    /// The driver or system call that failed; empty if none was reached.
+    #[must_use]
+    pub fn entry_point(&self) -> &str {
+        &self.detail.entry_point
+    }
+
+    /// A failure that this crate found before the library was called.
+    #[cold]
+    pub(crate) fn own(
+        kind: ErrorKind,
+        status: Status,
+        function: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            detail: Box::new(Detail {
+                kind,
+                status,
+                native_domain: NativeDomain::NONE,
+                native_code: 0,
+                native_name: Cow::Borrowed(""),
+                function: Cow::Borrowed(function),
+                entry_point: Cow::Borrowed(""),
+                message: message.into(),
+            }),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn invalid(function: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::own(ErrorKind::InvalidArgument, Status::INVALID_ARGUMENT, function, message)
+    }
+
+    #[cold]
+    pub(crate) fn library(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::own(ErrorKind::Library, Status::UNSUPPORTED, "load", message)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.function(), self.message())?;
+        if self.native_domain() == NativeDomain::NONE {
+            Ok(())
+        } else {
+            write!(formatter, " ({}: {} {})", self.entry_point(), self.native_name(), self.native_code())
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Error")
+            .field("kind", &self.kind())
+            .field("status", &self.status())
+            .field("function", &self.function())
+            .field("message", &self.message())
+            .field("native_domain", &self.native_domain())
+            .field("native_code", &self.native_code())
+            .field("native_name", &self.native_name())
+            .field("entry_point", &self.entry_point())
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(feature = "load")]
+impl From<sys::MissingSymbol> for Error {
+    fn from(missing: sys::MissingSymbol) -> Self {
+        Self::library(missing.to_string())
+    }
+}
+
+#[cfg(feature = "load")]
+impl From<sys::LoadError> for Error {
+    fn from(error: sys::LoadError) -> Self {
+        Self::library(error.to_string())
+    }
+}
+
+/// A failure that hands back what was given to the call. With `?` it becomes an [`Error`], and what was given is
+/// dropped.
+#[non_exhaustive]
+pub struct Rejected<B> {
+    /// What was given to the call.
+    pub given: B,
+    /// Why it failed.
+    pub error: Error,
+}
+
+impl<B> Rejected<B> {
+    pub(crate) fn new(given: B, error: Error) -> Self {
+        Self { given, error }
+    }
+}
+
+impl<B> From<Rejected<B>> for Error {
+    fn from(rejected: Rejected<B>) -> Self {
+        rejected.error
+    }
+}
+
+impl<B> fmt::Debug for Rejected<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Rejected").field("error", &self.error).finish_non_exhaustive()
+    }
+}
+
+impl<B> fmt::Display for Rejected<B> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(formatter)
+    }
+}
+
+/// Runs a call of the C interface with a place for the detail.
+#[inline]
+pub(crate) fn check(
+    call: impl FnOnce(*mut sys::gpumem_error) -> sys::gpumem_status,
+) -> Result<Status, Error> {
+    let mut detail = MaybeUninit::<sys::gpumem_error>::uninit();
+    let place = detail.as_mut_ptr();
+    // Two words, and not all of it: that would cost more than the fastest calls. A call that fails sets the status,
+    // and then everything else too.
+    // SAFETY: `place` is writable.
+    unsafe {
+        addr_of_mut!((*place).struct_size).write(size_of::<sys::gpumem_error>());
+        addr_of_mut!((*place).status).write(sys::GPUMEM_SUCCESS);
+    }
+    let status = call(place);
+    if status < 0 {
+        // SAFETY: its status was set above.
+        Err(unsafe { from_detail(Status(status), &detail) })
     } else {
         Ok(Status(status))
     }
