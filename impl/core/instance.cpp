@@ -175,8 +175,6 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
     handles::wait_for_others(**held);
     handles::release(*held);
   }
-  const bool lost = std::any_of(devices_.begin(), devices_.end(),
-                                [](const auto& device) { return device->backend().lost(); });
   destroy_objects();
   for (const auto& device : devices_) {
     device->forget_peers();
@@ -184,7 +182,6 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   }
   devices_.clear();
   backend_.reset();
-  if (lost) host_functions::forget(this);
   return count;
 }
 
@@ -204,6 +201,10 @@ void Instance::destroy_objects() noexcept {
           done.error().message);
     }
   }
+  // A lost device could not be waited for. What runs must not lose the memory that it uses.
+  const bool lost = std::any_of(devices_.begin(), devices_.end(),
+                                [](const auto& device) { return device->backend().lost(); });
+  if (lost) host_functions::forget(this);
   const auto destroy_all = [&](Type type, Result<void> (*destroy)(Object&)) {
     Object* next = nullptr;
     for (Object* object = objects_.first(); object != nullptr; object = next) {

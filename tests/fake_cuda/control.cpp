@@ -358,6 +358,8 @@ FAKE_CUDA_API size_t fake_cuda_violations(char* buffer, size_t size) {
   return log().violations.size();
 }
 
+FAKE_CUDA_API int fake_cuda_settle(void) { return settle() ? 1 : 0; }
+
 FAKE_CUDA_API void fake_cuda_clear_violations(void) {
   std::lock_guard lock(log().mutex);
   log().violations.clear();

@@ -104,6 +104,13 @@ void end_context(Context& context) {
   context.peers.clear();
   context.flags = 0;
   context.ended.clear();
+  // Operations that are running end by themselves, most of them soon.
+  wait_until_or(
+      [] {
+        return std::none_of(driver().retired.begin(), driver().retired.end(),
+                            [](const auto& stream) { return stream->running; });
+      },
+      std::chrono::milliseconds(100));
   join_retired_workers();
 }
 

@@ -263,6 +263,7 @@ void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
 void synchronize(const std::shared_ptr<Stream>& stream);
 void synchronize(Context& context);
 void drain(const Context& context);  // waits for all its work, which does not count as seen complete
+bool settle();                       // called without the lock
 CUresult refuse_in_capture();
 void abandon_streams(const Context* context);  // null: of all contexts
 void join_retired_workers();
@@ -332,6 +333,7 @@ Handle next_handle() {
 
 // Waits until `ready` holds, letting other calls and the workers go on.
 void wait_until(const std::function<bool()>& ready);
+void wait_until_or(const std::function<bool()>& ready, std::chrono::milliseconds limit);
 void pause(unsigned microseconds);  // the same
 
 // The calling thread's stack of current contexts.

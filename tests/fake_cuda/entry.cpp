@@ -198,6 +198,10 @@ void wait_until(const std::function<bool()>& ready) {
   driver().progress.wait(*lock, ready);
 }
 
+void wait_until_or(const std::function<bool()>& ready, std::chrono::milliseconds limit) {
+  driver().progress.wait_for(*t_lock, limit, ready);
+}
+
 void pause(unsigned microseconds) {
   if (microseconds == 0) return;
   t_lock->unlock();

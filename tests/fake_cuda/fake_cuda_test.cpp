@@ -1281,6 +1281,10 @@ TEST_F(FakeCuda, EachOperationTakesTheDelayAtLeast) {
     EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 1, 16, stream), CUDA_SUCCESS);
   wait(stream);
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::microseconds(40000));
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 1, 16, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+  EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_SUCCESS);
   free(memory);
   destroy(stream);
 }

@@ -326,6 +326,18 @@ void drain(const Context& context) {
   wait_until([&] { return std::all_of(tails.begin(), tails.end(), is_complete); });
 }
 
+bool settle() {
+  Driver& d = driver();
+  std::unique_lock lock(d.mutex);
+  std::vector<Point> tails;
+  for (const auto& [handle, context] : d.contexts.all()) {
+    for (const auto& stream : streams_of(*context))
+      tails.push_back({stream, stream->enqueued});
+  }
+  return d.progress.wait_for(lock, std::chrono::seconds(1),
+                             [&] { return std::all_of(tails.begin(), tails.end(), is_complete); });
+}
+
 CUresult refuse_in_capture() {
   CUresult answer = CUDA_SUCCESS;
   if (capture_mode_of_thread() == CU_STREAM_CAPTURE_MODE_RELAXED) return answer;

@@ -45,7 +45,8 @@ struct Fake {
   X(fake_cuda_set_sticky) \
   X(fake_cuda_fail)       \
   X(fake_cuda_configure)  \
-  X(fake_cuda_violations) X(fake_cuda_clear_violations) X(fake_cuda_section_begin) X(fake_cuda_section_end)
+  X(fake_cuda_violations) \
+  X(fake_cuda_clear_violations) X(fake_cuda_settle) X(fake_cuda_section_begin) X(fake_cuda_section_end)
 #define FAKE_MEMBER(name) decltype(&::name) name = nullptr;
   FAKE_FUNCTIONS(FAKE_MEMBER)
 };
@@ -69,6 +70,7 @@ void arm_driver(const Fault& fault) {
   fake().fake_cuda_fail("*", fault.k, fault.forever ? 1 : 0, fault.code);
 }
 void disarm_driver() { fake().fake_cuda_configure("FAKE_CUDA_FAIL", ""); }
+void settle_driver() { EXPECT_EQ(fake().fake_cuda_settle(), 1); }
 // All devices are lost from this call of the driver on.
 void lose_at(uint64_t call) {
   const std::string value = std::to_string(call) + ":" + std::to_string(CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -115,6 +117,7 @@ void lose_at(uint64_t) {}
 void mend_devices() {}
 void arm_driver(const Fault&) {}
 void disarm_driver() {}
+void settle_driver() {}
 std::string violations() { return ""; }
 gpumem_status call_step(const Step& step, World& world) { return step.call(world); }
 
@@ -390,6 +393,10 @@ void disarm_any(const Fault& fault) {
   }
 }
 
+bool is_helpless(const Scenario& scenario, const Fault& fault) {
+  return scenario.helpless && fault.kind == Kind::kDriver && fault.forever;
+}
+
 // What there is before each step if nothing fails.
 using Course = std::vector<Snapshot>;
 
@@ -413,6 +420,8 @@ bool run_steps(const Scenario& scenario, const Fault& fault, const Course& cours
     check_failure(step, fault, world.error, status);
     EXPECT_EQ(std::memcmp(before.get(), &world.out, sizeof world.out), 0) << "an output was touched";
     if (!course.empty()) expect_no_more_than(course[index], world, scenario.idle_streams);
+    // Such a driver refused to wait for what it had taken before.
+    if (is_helpless(scenario, fault)) settle_driver();
     const gpumem_status refused = status;
     status = call_step(step, world);
     if (is_sticky(fault)) {
@@ -478,10 +487,6 @@ void expect_no_more_rest(const Rest& wanted, const Rest& now, bool lost) {
   if (lost) return;
   EXPECT_LE(now.snapshot.mapped, wanted.snapshot.mapped) << "mapped bytes";
   EXPECT_LE(now.blocks, wanted.blocks) << "blocks of operator new";
-}
-
-bool is_helpless(const Scenario& scenario, const Fault& fault) {
-  return scenario.helpless && fault.kind == Kind::kDriver && fault.forever;
 }
 
 // The scenario from beginning to end. Returns whether the fault was met; with `record` there is none.

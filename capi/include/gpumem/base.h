@@ -11,7 +11,8 @@
  * - **Handles** are values, not addresses. A handle that is NULL, forged or of another type gets
  *   #GPUMEM_ERROR_INVALID_ARGUMENT, one that was destroyed #GPUMEM_ERROR_STALE_HANDLE, one of a closed
  * instance #GPUMEM_ERROR_CLOSED (#GPUMEM_ERROR_STALE_HANDLE once many new objects were made), and one that a
- * forked child inherited #GPUMEM_ERROR_FORKED. These four can come from every function that takes a handle and are not repeated at each (`\handles` stands for them).
+ * forked child inherited #GPUMEM_ERROR_FORKED. These four can come from every function that takes a handle and
+ * are not repeated at each (`\handles` stands for them).
  * Destroying NULL does nothing and succeeds.
  * - **Failures from below.** A function that asks the driver or the system, or keeps a record, can also fail for
  * a reason that it cannot foresee: #GPUMEM_ERROR_OUT_OF_HOST_MEMORY, #GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
