@@ -12,8 +12,8 @@ uint32_t process_epoch();
 
 // What all instances of a process share, such as a lock. A forked child gets a fresh one: a thread of the
 // parent that does not exist in the child may have held the lock, and what the parent noted down is not the
-// child's, unless T has inherit(), which takes over what is. Never destroyed, because threads may use it while
-// the process exits.
+// child's, unless T has inherit(), which takes over what is. Never destroyed, because threads may use it
+// while the process exits.
 template <class T>
 class PerProcess {
  public:
@@ -21,7 +21,7 @@ class PerProcess {
     Node* known = node_.load(std::memory_order_acquire);
     if (known != nullptr && known->epoch == process_epoch()) return known->value;
     auto* fresh = new Node{process_epoch(), known, {}};
-    if constexpr (requires(T& value) { value.inherit(value); }) {
+    if constexpr (requires(T & value) { value.inherit(value); }) {
       if (known != nullptr) fresh->value.inherit(known->value);
     }
     if (node_.compare_exchange_strong(known, fresh, std::memory_order_acq_rel)) return fresh->value;

@@ -17,7 +17,7 @@ from ._enums import (Access, Backend, CapabilityInfo, Capability, DeviceInfo, In
                      Location, MemoryFlags, PointerInfo, ProbeInfo, Stats, StatusInfo, known)
 from ._memory import Memory, View
 from ._operands import operand
-from ._stream import Event, Stream, instance_closed
+from ._stream import Event, Stream, hold, instance_closed, let_go
 from .errors import Error, InvalidArgument, NotFound
 
 
@@ -328,7 +328,11 @@ class Instance:
 
     def _work(self, stream, kept, function, *arguments):
         if stream is None:
-            call(function, self._handle, None, *arguments)
+            held = hold(kept, None)
+            try:
+                call(function, self._handle, None, *arguments)
+            finally:
+                let_go(held)
             return
         stream._queue.enqueue(kept, function, self._handle, stream.handle, *arguments)
 

@@ -55,7 +55,7 @@ class Memory:
     this object, nor a view of it, nor a copy in a stream that was not observed complete.
     """
 
-    __slots__ = ("device", "_handle", "_closed", "_holds", "_info", "_source", "__weakref__")
+    __slots__ = ("device", "_handle", "_open", "_holds", "_info", "_source", "__weakref__")
 
     def __init__(self, device: Device, size: Optional[int] = None, kind: int = _DEVICE, *, alignment: int = 0,
                  require: int = 0, prefer: int = 0, numa_node: int = 0, name: Optional[str] = None, source: Any = None):
@@ -91,20 +91,24 @@ class Memory:
         # One entry for each view (None), and the work queue for each use in a stream that was not observed complete. A
         # list, because append, pop and remove are atomic.
         self._holds = []
-        self._closed = False
+        # Empty once it is closed, and while a thread tries that: the one that took the entry.
+        self._open = [True]
 
     def close(self) -> None:
         """Frees the memory, or makes registered memory pageable again. A second call does nothing.
 
-        BufferError: a view of it lives (an array, a memoryview, a tensor of another library). Busy: work in a stream
-        uses it and was not observed complete. The memory then stays as it was.
+        BufferError: a view of it lives (an array, a memoryview, a tensor of another library), or another thread is in a
+        copy or fill of it. Busy: work in a stream uses it and was not observed complete. The memory then stays as it was.
         """
-        if self._closed:
+        try:
+            # Before the views are counted, so that a view in another thread comes first or not at all.
+            self._open.pop()
+        except IndexError:
             return
-        self._closed = True  # before the views are counted, so that a view in another thread comes first or not at all
         if self._holds:
-            self._closed = False
+            self._open.append(True)  # at once: who holds it may be waiting for this
             self._refuse()
+            return
         if c.gpumem_memory_destroy(self._handle, None):
             self._destroy()
         self._source = None
@@ -115,19 +119,24 @@ class Memory:
             call(c.gpumem_memory_destroy, self._handle)
         except Exception as problem:
             if getattr(problem, "code", None) not in GONE:
-                self._closed = False
+                self._open.append(True)
                 raise
 
     def _refuse(self):
-        self.info()  # a fork or a closed instance comes first
+        try:
+            self.info()  # a fork or a closed instance comes first
+        except StaleHandle:
+            if self._open:
+                raise
+            return  # another thread has closed it since
         if any(hold is not None for hold in self._holds):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function="gpumem_memory_destroy")
-        raise BufferError("memory cannot be closed while views of it live")
+        raise BufferError("memory cannot be closed while views of it live or another thread is in a call with it")
 
     def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
         try:
-            if self._closed or finalizing():
+            if not self._open or finalizing():
                 return
         except AttributeError:  # it never came into being
             return
@@ -140,7 +149,7 @@ class Memory:
         self.close()
 
     def __repr__(self):
-        if self._closed:
+        if not self._open:
             return "<gpumem.Memory, closed>"
         try:
             info = self.info()
@@ -157,7 +166,7 @@ class Memory:
     @property
     def closed(self) -> bool:
         """Whether the memory was given back by :meth:`close`."""
-        return self._closed
+        return not self._open
 
     def info(self) -> MemoryInfo:
         """What is known about the memory. Asks the library, so it fails once the memory is gone."""
@@ -346,7 +355,7 @@ class View(DLPackView):
         memory._holds.append(None)
         instance = memory.device.instance
         instance._views.append(None)
-        if memory._closed or instance._closed:
+        if not memory._open or instance._closed:
             memory._holds.remove(None)
             instance._views.pop()
             raise StaleHandle("the memory is closed")

@@ -49,10 +49,7 @@ class Queue:
             call(function, *arguments)
             return
         use = _Use(kept, after)
-        memories = [value for value in map(_memory_of, kept) if value is not None]
-        # Before the call, so that nothing can be closed in between.
-        for memory in memories:
-            memory._holds.append(self)
+        hold(kept, self)
         with self.lock:
             self.uses.append(use)
             _active.add(self)
@@ -132,6 +129,30 @@ class Queue:
 def _memory_of(value):
     """The memory that is to be counted as used, of a Memory or View."""
     return value if hasattr(value, "_holds") else getattr(value, "memory", None)
+
+
+def hold(kept, by):
+    """Keeps the memory of operands from being closed, whose addresses a call is going to use: by the queue of a stream,
+    or by None until ``let_go``. Fails if it is closed."""
+    held = []
+    for memory in map(_memory_of, kept):
+        if memory is None:
+            continue
+        # Counted first, then checked: close() does it the other way round.
+        memory._holds.append(by)
+        held.append(memory)
+        while not memory._open:
+            try:
+                memory.info()  # says why not, unless another thread is just trying to close it
+            except Exception:
+                let_go(held, by)
+                raise
+    return held
+
+
+def let_go(held, by=None):
+    for memory in held:
+        memory._holds.remove(by)
 
 
 def instance_closed(instance):

@@ -8,6 +8,7 @@ import mmap
 import threading
 import unittest
 import warnings
+from unittest import mock
 
 import gpumem
 from gpumem import Kind, MemoryFlags, _calls
@@ -254,9 +255,34 @@ class MemoryTest(Case):
             memory.buffer()
         with self.assertRaises(gpumem.StaleHandle):
             memory.__dlpack__()
-        with self.assertRaises(gpumem.Error):
-            self.instance.copy(memory, bytes(16))
+        # By the memory, not by its address, which may be somebody else's by now.
+        with self.device.stream() as stream, self.device.memory(16) as other:
+            for where in (None, stream):
+                for wrong in (lambda: self.instance.copy(memory, bytes(16), stream=where),
+                              lambda: self.instance.copy(other, memory, 16, stream=where),
+                              lambda: self.instance.copy_2d(memory, 4, bytes(16), 4, 4, 4, stream=where),
+                              lambda: self.instance.fill(memory, stream=where),
+                              lambda: self.instance.fill_2d(memory, 4, 4, 4, stream=where)):
+                    with self.assertRaises(gpumem.StaleHandle):
+                        wrong()
+            for wrong in (stream.write_value, stream.wait_value):
+                with self.assertRaises(gpumem.StaleHandle):
+                    wrong(memory, 1)
         self.assertNotEqual(self.instance.pointer_info(pointer).kind, Kind.PINNED)
+
+    def test_close_during_a_copy(self):
+        memory, asked = self.pinned(), []
+
+        def close_in_between(*_):
+            with self.assertRaises(BufferError):
+                memory.close()
+            asked.append(memory.closed)
+            raise KeyError("the copy failed")
+        with mock.patch.object(gpumem._instance, "call", close_in_between), self.assertRaises(KeyError):
+            self.instance.copy(memory, bytes(16))
+        self.assertEqual(asked, [False])
+        memory.close()
+        self.assertTrue(memory.closed)
 
     def test_freed_by_its_pointer(self):
         memory = self.device.memory(4096)
