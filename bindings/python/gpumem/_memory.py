@@ -91,8 +91,8 @@ class Memory:
         # One entry for each view (None), and the work queue for each use in a stream that was not observed complete. A
         # list, because append, pop and remove are atomic.
         self._holds = []
-        # Empty once it is closed, and while a thread tries that: the one that took the entry.
-        self._open = [True]
+        # Not there once it is closed, nor while a thread tries that: the one that could delete it, which is atomic.
+        self._open = True
 
     def close(self) -> None:
         """Frees the memory, or makes registered memory pageable again. A second call does nothing.
@@ -102,11 +102,11 @@ class Memory:
         """
         try:
             # Before the views are counted, so that a view in another thread comes first or not at all.
-            self._open.pop()
-        except IndexError:
+            del self._open
+        except AttributeError:
             return
         if self._holds:
-            self._open.append(True)  # at once: who holds it may be waiting for this
+            self._open = True  # at once: who holds it may be waiting for this
             self._refuse()
             return
         if c.gpumem_memory_destroy(self._handle, None):
@@ -119,14 +119,14 @@ class Memory:
             call(c.gpumem_memory_destroy, self._handle)
         except Exception as problem:
             if getattr(problem, "code", None) not in GONE:
-                self._open.append(True)
+                self._open = True
                 raise
 
     def _refuse(self):
         try:
             self.info()  # a fork or a closed instance comes first
         except StaleHandle:
-            if self._open:
+            if not self.closed:
                 raise
             return  # another thread has closed it since
         if any(hold is not None for hold in self._holds):
@@ -136,9 +136,9 @@ class Memory:
 
     def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
         try:
-            if not self._open or finalizing():
+            if self._open and finalizing():
                 return
-        except AttributeError:  # it never came into being
+        except AttributeError:  # it is closed, or never came into being
             return
         destroy(c.gpumem_memory_destroy, self._handle, self._source)
 
@@ -149,7 +149,7 @@ class Memory:
         self.close()
 
     def __repr__(self):
-        if not self._open:
+        if self.closed:
             return "<gpumem.Memory, closed>"
         try:
             info = self.info()
@@ -166,7 +166,7 @@ class Memory:
     @property
     def closed(self) -> bool:
         """Whether the memory was given back by :meth:`close`."""
-        return not self._open
+        return not hasattr(self, "_open")
 
     def info(self) -> MemoryInfo:
         """What is known about the memory. Asks the library, so it fails once the memory is gone."""
@@ -355,7 +355,7 @@ class View(DLPackView):
         memory._holds.append(None)
         instance = memory.device.instance
         instance._views.append(None)
-        if not memory._open or instance._closed:
+        if memory.closed or instance._closed:
             memory._holds.remove(None)
             instance._views.pop()
             raise StaleHandle("the memory is closed")

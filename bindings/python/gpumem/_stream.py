@@ -141,7 +141,7 @@ def hold(kept, by):
         # Counted first, then checked: close() does it the other way round.
         memory._holds.append(by)
         held.append(memory)
-        while not memory._open:
+        while memory.closed:
             try:
                 memory.info()  # says why not, unless another thread is just trying to close it
             except Exception:
