@@ -55,7 +55,7 @@ void fake_cuda_set_sticky(int device, int code);
 // Sets what cuDeviceGetAttribute answers, and with it what the fake supports. Device -1 means all.
 void fake_cuda_set_attribute(int device, int attribute, int value);
 
-// Waits until every operation that was enqueued is complete, for a second at most. 1 if they are.
+// Waits until every operation that was enqueued is complete, for 20 seconds at most. 1 if they are.
 int fake_cuda_settle(void);
 
 // Copies the list of violations, one a line, and ends it with a zero; returns how many there are.

@@ -334,7 +334,7 @@ bool settle() {
     for (const auto& stream : streams_of(*context))
       tails.push_back({stream, stream->enqueued});
   }
-  return d.progress.wait_for(lock, std::chrono::seconds(1),
+  return d.progress.wait_for(lock, std::chrono::seconds(20),
                              [&] { return std::all_of(tails.begin(), tails.end(), is_complete); });
 }
 
