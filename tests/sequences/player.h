@@ -6,6 +6,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arguments.h"
@@ -123,6 +124,12 @@ class Player {
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
   // NULL, which waits, is as good as a stream.
   Picked pick_stream_or_null(Choice& choice);
+
+  // A function that tells what is known about an object: the object's index and the answer, if it succeeded.
+  template <class Handle, class Info>
+  std::optional<std::pair<int, Info>> ask_info(Choice& choice, const char* name,
+                                               Picked (Player::*choose)(Choice&),
+                                               gpumem_status (*get_info)(Handle, Info*, gpumem_error*));
   Address pick_address(Choice& choice, int instance);
   Address pick_base(Choice& choice, int instance);
   uint64_t pick_length(Choice& choice, uint64_t left);
@@ -259,6 +266,26 @@ Handle as(uint64_t value) {
 template <class Handle>
 uint64_t value_of(Handle handle) {
   return reinterpret_cast<uintptr_t>(handle);
+}
+
+template <class Handle, class Info>
+std::optional<std::pair<int, Info>> Player::ask_info(Choice& choice, const char* name,
+                                                     Picked (Player::*choose)(Choice&),
+                                                     gpumem_status (*get_info)(Handle, Info*,
+                                                                               gpumem_error*)) {
+  Call call(*this, choice, name);
+  const Picked chosen = (this->*choose)(choice);
+  Answer<Info> info(choice);
+  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
+  Verdict verdict;
+  verdict.handle(chosen.wrong);
+  verdict.require(info.good());
+  Expect expect = verdict.done();
+  if (expect.empty()) expect = {GPUMEM_SUCCESS};
+  const gpumem_status status =
+      call.check(expect, get_info(as<Handle>(chosen.value), info.pointer(), call.error()), info);
+  if (status != GPUMEM_SUCCESS) return std::nullopt;
+  return std::pair(chosen.index, info.get());
 }
 
 }  // namespace sequences

@@ -303,22 +303,12 @@ void Player::step_device_get(Choice& choice) {
 }
 
 void Player::step_device_get_info(Choice& choice) {
-  Call call(*this, choice, "gpumem_device_get_info");
-  const Picked chosen = pick_device(choice);
-  Answer<gpumem_device_info> info(choice);
-  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
-  Verdict verdict;
-  verdict.handle(chosen.wrong);
-  verdict.require(info.good());
-  Expect expect = verdict.done();
-  if (expect.empty()) expect = {GPUMEM_SUCCESS};
-  const gpumem_status status = call.check(
-      expect, gpumem_device_get_info(as<gpumem_device>(chosen.value), info.pointer(), call.error()), info);
-  if (status != GPUMEM_SUCCESS) return;
-  const Device& known = device(chosen.index);
-  require(
-      info->ordinal == known.ordinal && info->total_bytes == known.total && (info->lost != 0) == known.lost,
-      "a device tells something else than before");
+  const auto told = ask_info(choice, "gpumem_device_get_info", &Player::pick_device, gpumem_device_get_info);
+  if (!told) return;
+  const auto& [index, info] = *told;
+  const Device& known = device(index);
+  require(info.ordinal == known.ordinal && info.total_bytes == known.total && (info.lost != 0) == known.lost,
+          "a device tells something else than before");
 }
 
 void Player::step_device_get_memory(Choice& choice) {

@@ -443,24 +443,15 @@ void Player::step_free(Choice& choice) { do_free(choice, false); }
 void Player::step_unregister(Choice& choice) { do_free(choice, true); }
 
 void Player::step_memory_get_info(Choice& choice) {
-  Call call(*this, choice, "gpumem_memory_get_info");
-  const Picked chosen = pick_memory(choice);
-  Answer<gpumem_memory_info> info(choice);
-  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
-  Verdict verdict;
-  verdict.handle(chosen.wrong);
-  verdict.require(info.good());
-  Expect expect = verdict.done();
-  if (expect.empty()) expect = {GPUMEM_SUCCESS};
-  const gpumem_status status = call.check(
-      expect, gpumem_memory_get_info(as<gpumem_memory>(chosen.value), info.pointer(), call.error()), info);
-  if (status != GPUMEM_SUCCESS) return;
-  const Memory& known = memory(chosen.index);
-  require(info->kind == known.kind && info->size == known.size && info->host_pointer == known.host &&
-              info->device_pointer == known.address && info->granted_flags == known.granted &&
-              info->requested_flags == known.requested && info->buffer_id == known.buffer_id &&
-              info->alignment == known.alignment && info->reserved == 0 && info->name == known.name &&
-              info->device_ordinal == device(known.device).ordinal,
+  const auto told = ask_info(choice, "gpumem_memory_get_info", &Player::pick_memory, gpumem_memory_get_info);
+  if (!told) return;
+  const auto& [index, info] = *told;
+  const Memory& known = memory(index);
+  require(info.kind == known.kind && info.size == known.size && info.host_pointer == known.host &&
+              info.device_pointer == known.address && info.granted_flags == known.granted &&
+              info.requested_flags == known.requested && info.buffer_id == known.buffer_id &&
+              info.alignment == known.alignment && info.reserved == 0 && info.name == known.name &&
+              info.device_ordinal == device(known.device).ordinal,
           "a memory tells something else than before");
 }
 

@@ -198,22 +198,13 @@ void Player::step_stream_destroy(Choice& choice) {
 }
 
 void Player::step_stream_get_info(Choice& choice) {
-  Call call(*this, choice, "gpumem_stream_get_info");
-  const Picked chosen = pick_stream(choice);
-  Answer<gpumem_stream_info> info(choice);
-  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
-  Verdict verdict;
-  verdict.handle(chosen.wrong);
-  verdict.require(info.good());
-  Expect expect = verdict.done();
-  if (expect.empty()) expect = {GPUMEM_SUCCESS};
-  const gpumem_status status = call.check(
-      expect, gpumem_stream_get_info(as<gpumem_stream>(chosen.value), info.pointer(), call.error()), info);
-  if (status != GPUMEM_SUCCESS) return;
-  const Stream& known = stream(chosen.index);
-  require(value_of(info->device) == device(known.device).handle && info->name == known.name &&
-              info->wrapped == (known.wrapped ? 1u : 0u) && info->native_stream == line(known.line).pointer &&
-              info->device_ordinal == device(known.device).ordinal && info->reserved == 0,
+  const auto told = ask_info(choice, "gpumem_stream_get_info", &Player::pick_stream, gpumem_stream_get_info);
+  if (!told) return;
+  const auto& [index, info] = *told;
+  const Stream& known = stream(index);
+  require(value_of(info.device) == device(known.device).handle && info.name == known.name &&
+              info.wrapped == (known.wrapped ? 1u : 0u) && info.native_stream == line(known.line).pointer &&
+              info.device_ordinal == device(known.device).ordinal && info.reserved == 0,
           "a stream tells something else than before");
 }
 
@@ -557,23 +548,13 @@ void Player::step_event_destroy(Choice& choice) {
 }
 
 void Player::step_event_get_info(Choice& choice) {
-  Call call(*this, choice, "gpumem_event_get_info");
-  const Picked chosen = pick_event(choice);
-  Answer<gpumem_event_info> info(choice);
-  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
-  Verdict verdict;
-  verdict.handle(chosen.wrong);
-  verdict.require(info.good());
-  Expect expect = verdict.done();
-  if (expect.empty()) expect = {GPUMEM_SUCCESS};
-  const gpumem_status status = call.check(
-      expect, gpumem_event_get_info(as<gpumem_event>(chosen.value), info.pointer(), call.error()), info);
-  if (status != GPUMEM_SUCCESS) return;
-  const Event& known = event(chosen.index);
-  require(value_of(info->device) == device(known.device).handle && info->flags == known.flags &&
-              info->wrapped == (known.wrapped ? 1u : 0u) &&
-              (info->native_event == nullptr) == model_.on_host &&
-              info->device_ordinal == device(known.device).ordinal && info->reserved == 0,
+  const auto told = ask_info(choice, "gpumem_event_get_info", &Player::pick_event, gpumem_event_get_info);
+  if (!told) return;
+  const auto& [index, info] = *told;
+  const Event& known = event(index);
+  require(value_of(info.device) == device(known.device).handle && info.flags == known.flags &&
+              info.wrapped == (known.wrapped ? 1u : 0u) && (info.native_event == nullptr) == model_.on_host &&
+              info.device_ordinal == device(known.device).ordinal && info.reserved == 0,
           "an event tells something else than before");
 }
 
