@@ -35,21 +35,25 @@ class HandleTable {
 namespace handles {
 namespace {
 
-// A slot's word: generation, state and number of references, changed together.
-constexpr uint64_t kReferenceMask = (uint64_t{1} << 30) - 1;
+// A slot's word: generation, state, how the generation before ended, and number of references. They change
+// together, so that whoever reads a word knows how its generation ended and nobody else's.
+constexpr uint64_t kReferenceMask = (uint64_t{1} << 29) - 1;
+constexpr uint64_t kPreviousClosed = uint64_t{1} << 29;
 constexpr uint64_t kStateShift = 30;
 constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
 constexpr uint64_t kFree = 0;
 constexpr uint64_t kAlive = uint64_t{1} << kStateShift;
-constexpr uint64_t kEnded = uint64_t{2} << kStateShift;
+constexpr uint64_t kDestroyed = uint64_t{2} << kStateShift;
+constexpr uint64_t kClosed = uint64_t{3} << kStateShift;
 
 constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
+constexpr bool has_ended(uint64_t word) { return state_of(word) == kDestroyed || state_of(word) == kClosed; }
 
 struct Slot {
   std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
   std::atomic<Object*> object{nullptr};
   std::atomic<uint32_t> next_free{0};
-  std::atomic<uint8_t> end{0};  // how the latest ended generation came to its end
 };
 
 constexpr uint32_t kChunkSlots = 1024;
@@ -109,9 +113,13 @@ Slot* chunk_for(uint32_t index) {
   return chunk;
 }
 
-Error gone(End how, uint32_t type) {
-  const char* name = type_name(static_cast<Type>(type));
-  if (how == End::kClosed) {
+// Why a handle of an ended generation is refused. Only the last two generations of a slot are remembered; an
+// older one counts as destroyed.
+Error gone(uint32_t generation, uint64_t word, Type type) {
+  const char* name = type_name(type);
+  const uint32_t current = generation_of(word);
+  if ((generation == current && state_of(word) == kClosed) ||
+      (generation + 1 == current && (word & kPreviousClosed) != 0)) {
     return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open another one", name);
   }
   return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle any longer",
@@ -143,7 +151,8 @@ void cancel(const Object& object) noexcept { give_free_slot(slot_of(object.handl
 void publish(Object* object) noexcept {
   Slot& slot = slot_of(*object);
   slot.object.store(object, std::memory_order_relaxed);
-  slot.word.store(uint64_t{generation_of(object->handle())} << 32 | kAlive, std::memory_order_release);
+  // A free slot that has been taken has no other writer.
+  slot.word.store(slot.word.load(std::memory_order_relaxed) | kAlive, std::memory_order_release);
 }
 
 Result<Object*> acquire(uint64_t handle, Type type) {
@@ -157,16 +166,11 @@ Result<Object*> acquire(uint64_t handle, Type type) {
   uint64_t word = slot->word.load(std::memory_order_acquire);
   do {
     const uint32_t current = generation_of(word);
-    if (generation == 0 || generation > current || (generation == current && (word & kStateMask) == kFree)) {
+    if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
       return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
                         type_name(type));
     }
-    if (generation != current || (word & kStateMask) != kAlive) {
-      // Only the end of the latest generation is remembered; an older one counts as destroyed.
-      const bool latest = generation == current || generation + 1 == current;
-      return gone(latest ? static_cast<End>(slot->end.load(std::memory_order_relaxed)) : End::kDestroyed,
-                  type_of(handle));
-    }
+    if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
   } while (!slot->word.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel));
 
   Object* object = slot->object.load(std::memory_order_relaxed);
@@ -187,28 +191,29 @@ Result<Object*> acquire(uint64_t handle, Type type) {
 void release(Object* object) noexcept {
   Slot& slot = slot_of(*object);
   const uint64_t word = slot.word.fetch_sub(1, std::memory_order_acq_rel) - 1;
-  if ((word & kStateMask) != kEnded || (word & kReferenceMask) != 0) return;
+  if (!has_ended(word) || (word & kReferenceMask) != 0) return;
   const uint32_t index = slot_of(object->handle());
   const uint32_t generation = generation_of(word);
   delete object;
   slot.object.store(nullptr, std::memory_order_relaxed);
   if (generation == UINT32_MAX) return;  // out of generations: the slot is never used again
-  slot.word.store(uint64_t{generation + 1} << 32 | kFree, std::memory_order_release);
+  const uint64_t previous = state_of(word) == kClosed ? kPreviousClosed : 0;
+  slot.word.store(uint64_t{generation + 1} << 32 | previous | kFree, std::memory_order_release);
   give_free_slot(index);
 }
 
 bool end(Object& object, End how) noexcept {
   Slot& slot = slot_of(object);
+  const uint64_t state = how == End::kClosed ? kClosed : kDestroyed;
   uint64_t word = slot.word.load(std::memory_order_acquire);
   do {
-    if ((word & kStateMask) != kAlive) return false;
-    slot.end.store(static_cast<uint8_t>(how), std::memory_order_relaxed);
-  } while (!slot.word.compare_exchange_weak(word, (word & ~kStateMask) | kEnded, std::memory_order_acq_rel));
+    if (state_of(word) != kAlive) return false;
+  } while (!slot.word.compare_exchange_weak(word, (word & ~kStateMask) | state, std::memory_order_acq_rel));
   return true;
 }
 
 void revive(Object& object) noexcept {
-  slot_of(object).word.fetch_xor(kAlive | kEnded, std::memory_order_acq_rel);
+  slot_of(object).word.fetch_xor(kAlive | kDestroyed, std::memory_order_acq_rel);
 }
 
 void wait_for_others(const Object& object) noexcept {

@@ -64,7 +64,7 @@ void release(Object* object) noexcept;
 // Ends the handle: no new references from now on. False if another call has ended it. The caller holds a
 // reference.
 bool end(Object& object, End how) noexcept;
-// Takes back end() because the object could not be destroyed after all.
+// Takes back end() with kDestroyed because the object could not be destroyed after all.
 void revive(Object& object) noexcept;
 // Waits until the caller's reference to an ended object is the last one.
 void wait_for_others(const Object& object) noexcept;

@@ -155,11 +155,9 @@ Found Model::find(int instance, const void* pointer, uint64_t size) const {
 
 Expect Model::gone(const Object& object) const {
   if (object.life == Life::kLive) return {};
-  const bool instance_closed =
-      object.instance >= 0 && instances[static_cast<size_t>(object.instance)].life != Life::kLive;
-  if (object.life == Life::kDestroyed && !instance_closed) return {GPUMEM_ERROR_STALE_HANDLE};
+  if (object.life == Life::kDestroyed) return {GPUMEM_ERROR_STALE_HANDLE};
   if (object.life == Life::kClosed && object.ended_at == objects_made) return {GPUMEM_ERROR_CLOSED};
-  // Destroyed, then closed: either is true. Nor is an end remembered once the place was used again.
+  // That an instance was closed is not remembered once the place of the object was used again.
   return {GPUMEM_ERROR_CLOSED, GPUMEM_ERROR_STALE_HANDLE};
 }
 

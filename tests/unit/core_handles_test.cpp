@@ -70,6 +70,51 @@ TEST(Handles, AReusedSlotIsAnotherHandle) {
   destroy(second);
 }
 
+// How a handle ended is not mixed up with how the next user of its slot ends.
+TEST(Handles, AReusedSlotDoesNotChangeHowItsHandleEnded) {
+  std::atomic<int> deaths{0};
+  const uint64_t first = make(&deaths);
+  destroy(first);
+  const uint64_t second = make(&deaths);
+  ASSERT_EQ(first & 0xffffff, second & 0xffffff) << "the test needs the slot to be used again";
+  {
+    auto held = acquire<Probe>(second);
+    ASSERT_TRUE(handles::end(**held, End::kClosed));
+    EXPECT_FALSE(handles::end(**held, End::kDestroyed));
+    EXPECT_EQ(status_of(first), GPUMEM_ERROR_STALE_HANDLE);
+    EXPECT_EQ(status_of(second), GPUMEM_ERROR_CLOSED);
+  }
+  EXPECT_EQ(status_of(first), GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_EQ(status_of(second), GPUMEM_ERROR_CLOSED);
+  const uint64_t third = make(&deaths);
+  ASSERT_EQ(first & 0xffffff, third & 0xffffff) << "the test needs the slot to be used again";
+  EXPECT_EQ(status_of(second), GPUMEM_ERROR_CLOSED);
+  destroy(third);
+  EXPECT_EQ(status_of(second), GPUMEM_ERROR_STALE_HANDLE);
+}
+
+TEST(Handles, ADestroyedHandleStaysDestroyedWhileItsSlotIsUsedAndClosed) {
+  std::atomic<int> deaths{0};
+  std::atomic<uint64_t> destroyed{make(&deaths)};
+  destroy(destroyed);
+  std::atomic<int> wrong{0};
+  std::atomic<bool> stop{false};
+  std::thread user([&] {
+    while (!stop) {
+      if (status_of(destroyed) != GPUMEM_ERROR_STALE_HANDLE) ++wrong;
+    }
+  });
+  for (int round = 0; round < 20000; ++round) {
+    const uint64_t next = make(&deaths);
+    destroy(next);
+    destroyed = next;
+    destroy(make(&deaths), End::kClosed);
+  }
+  stop = true;
+  user.join();
+  EXPECT_EQ(wrong, 0);
+}
+
 TEST(Handles, ForgedAndMistypedValuesAreRefused) {
   std::atomic<int> deaths{0};
   const uint64_t handle = make(&deaths);

@@ -10,7 +10,7 @@
  * field; reserved fields are 0. Anything else is #GPUMEM_ERROR_INVALID_ARGUMENT.
  * - **Handles** are values, not addresses. A handle that is NULL, forged or of another type gets
  *   #GPUMEM_ERROR_INVALID_ARGUMENT, one that was destroyed #GPUMEM_ERROR_STALE_HANDLE, one of a closed
- * instance #GPUMEM_ERROR_CLOSED (#GPUMEM_ERROR_STALE_HANDLE once many new objects were made), and one that a
+ * instance #GPUMEM_ERROR_CLOSED (#GPUMEM_ERROR_STALE_HANDLE once newer objects have used its place), and one that a
  * forked child inherited #GPUMEM_ERROR_FORKED. These four can come from every function that takes a handle and
  * are not repeated at each (`\handles` stands for them).
  * Destroying NULL does nothing and succeeds.
