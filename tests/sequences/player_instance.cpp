@@ -407,7 +407,7 @@ void Player::step_device_disable_peer_access(Choice& choice) {
   if (expect.empty()) {
     const bool enabled = device(first.index).peers[second.index] > 0;
     expect = {enabled ? GPUMEM_SUCCESS : GPUMEM_ERROR_INVALID_STATE};
-    if (!model_.on_host && enabled) {
+    if (enabled) {
       // Work that uses the access must be over.
       for (size_t i = 0; i < model_.lines.size(); ++i) {
         const bool own = model_.lines[i].device == first.index;

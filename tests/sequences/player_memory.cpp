@@ -356,7 +356,14 @@ void Player::step_register(Choice& choice) {
 bool Player::settle(const Memory& memory) {
   const uint64_t end = memory.at + memory.size;
   const Instance& owner = instance(memory.instance);
-  if (model_.lost(memory.device) && model_.on_host) return true;
+  if (model_.on_host && model_.lost(memory.device)) {
+    // Freed whoever uses it, so what another device does with it must be over.
+    const std::vector<Use> uses = memory.uses;
+    return std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+      return model_.is_observed(use.line, use.number) || model_.lost(line(use.line).device) ||
+             wait_for(use.line);
+    });
+  }
   if (!model_.on_host || !owner.strict) {
     if (!model_.on_host) open_gates();
     return order(-1, memory.region, memory.at, end, true);

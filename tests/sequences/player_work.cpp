@@ -778,8 +778,8 @@ void Player::do_copy(Choice& choice, bool plane) {
       }
       if (!order(reader, source.region, source.at, source.at + from_extent, false)) return;
       if (expect.empty()) expect = {GPUMEM_SUCCESS};
-      expect = with_faults(expect, owner.index);
     }
+    expect = with_faults(expect, owner.index);
   }
   call.text("%s, %s, %s, %s, %llu, %llu x %llu, pitches %llu and %llu, %s{direction %d, order %d}",
             owner.text.c_str(), place.text.c_str(), to.text.c_str(), from.text.c_str(),
@@ -880,8 +880,8 @@ void Player::do_fill(Choice& choice, bool plane) {
     if (expect.empty() || expect.front() == GPUMEM_SUCCESS) {
       if (!order(queue, destination.region, destination.at, destination.at + extent, true)) return;
       if (expect.empty()) expect = {GPUMEM_SUCCESS};
-      expect = with_faults(expect, owner.index);
     }
+    expect = with_faults(expect, owner.index);
   }
   call.text("%s, %s, %s, pitch %llu, %llu x %llu, 0x%x, %u", owner.text.c_str(), place.text.c_str(),
             to.text.c_str(), static_cast<unsigned long long>(target.pitch),
@@ -933,6 +933,7 @@ void Player::step_host_launch(Choice& choice) {
   if (expect.empty()) {
     const Stream& to = stream(chosen.index);
     if (at.pointer == nullptr || size == 0 || size > 1 << 20) return;
+    if (UINTPTR_MAX - reinterpret_cast<uintptr_t>(at.pointer) < size) return;  // never asks the device
     found = model_.find(to.instance, at.pointer, size);
     if (found.avoid) return;
     const bool by_device = found.memory >= 0 && memory_of(found).holds(memory_of(found).address, at.pointer);

@@ -49,7 +49,8 @@ GPUMEM_API gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_ke
  * \param[out] out_view receives an address that the function may use until it returns
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the view is open
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0 or unknown access
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0, a range that wraps around the
+ *         address space, or unknown access
  * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, and is lost now
  * \blocking{no}
  * \threads{only the thread that runs the kernel}
