@@ -130,9 +130,10 @@ Found Model::find(int instance, const void* pointer, uint64_t size) const {
   const bool in_writable = inside(arena.writable(), arena.size(), first);
   const bool in_read_only = inside(arena.read_only(), arena.page(), first);
   if (!in_writable && !in_read_only) {
-    const bool is_nothing = first < arena.page() || first >= UINT64_MAX - arena.page() ||
-                            inside(arena.forbidden(), arena.page(), first) ||
-                            std::find(freed.begin(), freed.end(), pointer) != freed.end();
+    const bool is_nothing =
+        first < arena.page() || first >= UINT64_MAX - arena.page() ||
+        inside(arena.forbidden(), arena.page(), first) ||
+        std::any_of(freed.begin(), freed.end(), [&](const Freed& gone) { return gone.address == pointer; });
     found.avoid = !is_nothing;  // there may be anything
     found.wrong = {GPUMEM_ERROR_NOT_FOUND};
     return found;
@@ -258,6 +259,9 @@ void Model::close(int index) {
   end_all(foreigns);
   end_all(streams);
   end_all(events);
+  freed.erase(
+      std::remove_if(freed.begin(), freed.end(), [&](const Freed& gone) { return gone.instance == index; }),
+      freed.end());
   for (Region& region : regions) {
     if (region.tainted_by != index) continue;
     region.tainted_by = -1;

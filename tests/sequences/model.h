@@ -113,6 +113,12 @@ struct Use {
   bool certain;  // the library knows of it from the call on
 };
 
+// An address that its instance keeps from everybody until it is closed.
+struct Freed {
+  uint8_t* address;
+  int instance;
+};
+
 struct Memory : Object {
   gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
   uint64_t size = 0;
@@ -200,7 +206,7 @@ class Model {
   std::vector<Event> events;
   std::vector<Line> lines;
   std::vector<Region> regions;  // 0 is the arena, 1 its read-only page
-  std::vector<uint8_t*> freed;  // addresses that nobody has got since
+  std::vector<Freed> freed;
   uint64_t objects_made = 0;
 
   static constexpr int kArenaRegion = 0;

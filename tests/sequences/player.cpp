@@ -316,7 +316,7 @@ Player::Address Player::pick_address(Choice& choice, int instance) {
     case 4:
       if (!model_.freed.empty()) {
         const size_t index = place % model_.freed.size();
-        return {model_.freed[index], 64, "freed" + std::to_string(index)};
+        return {model_.freed[index].address, 64, "freed" + std::to_string(index)};
       }
       return {as<uint8_t*>(0x10), 64, "(void*)16"};
     default:

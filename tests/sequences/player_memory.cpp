@@ -387,7 +387,7 @@ bool Player::settle(const Memory& memory) {
 void Player::forget_memory(Memory& gone) {
   constexpr size_t kQuarantined = 32;  // half of what the host backend keeps inaccessible
   if (model_.on_host && gone.kind != GPUMEM_KIND_REGISTERED && instance(gone.instance).strict) {
-    model_.freed.push_back(gone.address);
+    model_.freed.push_back({gone.address, gone.instance});
     if (model_.freed.size() > kQuarantined) model_.freed.erase(model_.freed.begin());
   }
   model_.remove_memory(gone);
