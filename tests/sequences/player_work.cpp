@@ -878,6 +878,7 @@ void Player::do_fill(Choice& choice, bool plane) {
         expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_SYMBOL_MISSING};
     }
     if (expect.empty() || expect.front() == GPUMEM_SUCCESS) {
+      if (!model_.on_host) open_gates();  // pageable memory is filled after a wait
       if (!order(queue, destination.region, destination.at, destination.at + extent, true)) return;
       if (expect.empty()) expect = {GPUMEM_SUCCESS};
     }

@@ -30,7 +30,10 @@ typedef int32_t gpumem_direction;
 
 /** When the source of a copy is read: one of the GPUMEM_SOURCE_ORDER_ values. */
 typedef int32_t gpumem_source_order;
-#define GPUMEM_SOURCE_ORDER_STREAM 0 /**< In stream order. */
+/** In stream order. Ordinary pageable bytes may be read by the call already, as the driver does it: what host
+ * functions and kernels before it write there must have been observed complete. Copies and fills of this
+ * library may be left to the order of the stream. */
+#define GPUMEM_SOURCE_ORDER_STREAM 0
 /** Before the call returns, so that a variable on the stack will do; no earlier work of the stream may
  * write it. */
 #define GPUMEM_SOURCE_ORDER_DURING_CALL 1
@@ -133,7 +136,8 @@ GPUMEM_API gpumem_status gpumem_copy_2d(gpumem_instance instance, gpumem_stream 
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue it
  * \handles
- * \blocking{with a stream no; with NULL until the fill is done}
+ * \blocking{with a stream only on ordinary pageable memory, until the work before it is done; with NULL until
+ *         the fill is done}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_fill(gpumem_instance instance, gpumem_stream stream, void *destination,

@@ -140,8 +140,16 @@ Result<void> Stream::fill(const backend::FillRequest& request) {
   GPUMEM_TRY(scope.entered());
   const uint64_t destination = device_address(request.destination);
   if (destination != 0) return fill_on_device(request, destination);
-  // What the device cannot reach (pageable memory, and registered memory that is not mapped or not for this
-  // device) is filled by the CPU when the stream comes to it.
+  if (request.destination.kind == GPUMEM_KIND_PAGEABLE) {
+    // Later copies read pageable memory when they are called (measured), so the fill cannot be left for
+    // later. Copies to pageable memory wait for the stream too.
+    GPUMEM_TRY(device_.check(device_.cu().StreamSynchronize(native_), Place::kDevice,
+                             "work before the fill did not complete"));
+    fill_by_cpu(request);
+    return {};
+  }
+  // Registered memory that is not mapped, or not for this device, is filled by the CPU when the stream comes
+  // to it.
   return launch(add_host_work([request] { fill_by_cpu(request); }));
 }
 
