@@ -60,6 +60,7 @@ gpumem_status gpumem_host_native_stream_create(gpumem_device device, void** out_
     GPUMEM_TRY(decode.done());
     auto simulation = simulation_of(*object);
     if (!simulation) return simulation.error();
+    GPUMEM_TRY(core::outside_host_function());
     GPUMEM_TRY(object->device().usable());
     auto stream = (*simulation)->native_stream_create(object->device().backend());
     if (!stream) return stream.error();
@@ -75,6 +76,7 @@ gpumem_status gpumem_host_native_stream_destroy(gpumem_device device, void* nati
     GPUMEM_TRY(decode.done());
     auto simulation = simulation_of(*object);
     if (!simulation) return simulation.error();
+    GPUMEM_TRY(core::outside_host_function());
     if (native_stream == nullptr) return GPUMEM_SUCCESS;
     GPUMEM_TRY((*simulation)->native_stream_destroy(object->device().backend(), native_stream));
     return GPUMEM_SUCCESS;
@@ -129,6 +131,7 @@ gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, 
     GPUMEM_TRY(decode.done());
     auto simulation = simulation_of(*object);
     if (!simulation) return simulation.error();
+    GPUMEM_TRY(core::outside_host_function());
     GPUMEM_TRY(object->device().usable());
     auto pointer = (*simulation)->foreign_alloc(object->device().backend(), kind, size);
     if (!pointer) return pointer.error();
@@ -143,6 +146,7 @@ gpumem_status gpumem_host_foreign_free(gpumem_device device, void* pointer, gpum
     GPUMEM_TRY(decode.done());
     auto simulation = simulation_of(*object);
     if (!simulation) return simulation.error();
+    GPUMEM_TRY(core::outside_host_function());
     if (pointer == nullptr) return GPUMEM_SUCCESS;
     GPUMEM_TRY((*simulation)->foreign_free(object->device().backend(), pointer));
     return GPUMEM_SUCCESS;

@@ -3,6 +3,7 @@
 
 #include "call.h"
 #include "core/backends.h"
+#include "core/host_function.h"
 #include "gpumem/instance.h"
 
 using namespace gpumem;
@@ -58,6 +59,7 @@ gpumem_status gpumem_instance_probe(gpumem_backend backend, gpumem_probe_info* o
     require_backend(decode, backend);
     if (out_info != nullptr) decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
     auto facts = core::probe_backend(backend);
     if (!facts) return facts.error();
     if (out_info != nullptr) {

@@ -40,11 +40,11 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_PEER_ATOMICS, "peer.atomics"},
 };
 
-// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory, says
-// nothing.
+// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory or a
+// call from a thread that may not make it, says nothing.
 bool is_final(Status status) {
   return status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_UNSUPPORTED ||
-         status == GPUMEM_ERROR_SYMBOL_MISSING || status == GPUMEM_ERROR_PERMISSION_DENIED;
+         status == GPUMEM_ERROR_SYMBOL_MISSING;
 }
 
 }  // namespace
@@ -73,13 +73,25 @@ Result<void> Device::usable() const {
 }
 
 backend::Capability Device::capability(gpumem_capability capability, Device* peer) {
-  std::lock_guard lock(mutex_);  // held during the trial, so that it runs once
   backend::Capability answer;
-  if (const auto found = capabilities_.find({capability, peer}); found != capabilities_.end()) {
+  const std::pair question(capability, static_cast<const Device*>(peer));
+  std::unique_lock lock(mutex_);
+  // A trial runs once. The lock is not held meanwhile: a trial can wait for work of the device that ends only
+  // when another call, with other questions, has gone through.
+  trial_ended_.wait(lock, [&] { return !trials_.contains(question); });
+  if (const auto found = capabilities_.find(question); found != capabilities_.end()) {
     answer = found->second;
   } else {
+    const auto trial = trials_.insert(question).first;
+    lock.unlock();
+    const Cleanup ended([&] {
+      if (!lock) lock.lock();
+      trials_.erase(trial);
+      trial_ended_.notify_all();
+    });
     answer = backend_.capability(capability, peer != nullptr ? &peer->backend() : nullptr);
-    if (is_final(answer.status)) capabilities_.emplace(std::pair(capability, peer), answer);
+    lock.lock();
+    if (is_final(answer.status)) capabilities_.emplace(question, answer);
   }
   if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI && backend_.lost()) {
     answer.value = GPUMEM_CAPABILITY_NO;
@@ -98,19 +110,26 @@ Result<void> Device::need(gpumem_capability capability) {
 }
 
 Result<void> Device::enable_peer_access(Device& peer) {
-  std::lock_guard lock(mutex_);
-  Peer& relation = peers_[&peer];  // made before the driver is asked, so that counting cannot fail
-  if (relation.count == 0) {
-    auto switched_on = backend_.enable_peer_access(peer.backend());
-    if (!switched_on) return switched_on.error();
-    relation.switched_on = *switched_on;
+  const std::lock_guard changes(peers_mutex_);
+  // Made before the driver is asked, so that counting cannot fail.
+  Peer* const relation = [&] {
+    const std::lock_guard lock(mutex_);
+    return &peers_[&peer];
+  }();
+  bool switched_on = relation->switched_on;
+  if (relation->count == 0) {
+    auto enabled = backend_.enable_peer_access(peer.backend());
+    if (!enabled) return enabled.error();
+    switched_on = *enabled;
   }
-  relation.count += 1;
+  const std::lock_guard lock(mutex_);
+  relation->count += 1;
+  relation->switched_on = switched_on;
   return {};
 }
 
 Result<void> Device::disable_peer_access(Device& peer) {
-  std::lock_guard lock(mutex_);
+  const std::lock_guard changes(peers_mutex_);
   const auto found = peers_.find(&peer);
   if (found == peers_.end() || found->second.count == 0) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
@@ -121,6 +140,7 @@ Result<void> Device::disable_peer_access(Device& peer) {
   if (relation.count == 1 && relation.switched_on && !backend_.lost()) {
     GPUMEM_TRY(backend_.disable_peer_access(peer.backend()));
   }
+  const std::lock_guard lock(mutex_);
   relation.count -= 1;
   return {};
 }
@@ -132,7 +152,7 @@ bool Device::has_peer_access(const Device& peer) const {
 }
 
 void Device::forget_peers() noexcept {
-  std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(peers_mutex_, mutex_);
   for (auto& [peer, relation] : peers_) {
     if (relation.count == 0 || !relation.switched_on || backend_.lost()) continue;
     if (auto done = backend_.disable_peer_access(peer->backend()); !done) {

@@ -2,9 +2,11 @@
 // A device of an instance: its capabilities, its peers, and streams for calls that wait for their work.
 #pragma once
 
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -49,7 +51,10 @@ class Device {
   backend::Device& backend_;
   mutable std::mutex mutex_;
   std::map<std::pair<gpumem_capability, const Device*>, backend::Capability> capabilities_;
-  std::map<Device*, Peer> peers_;
+  std::set<std::pair<gpumem_capability, const Device*>> trials_;  // that run now
+  std::condition_variable trial_ended_;
+  std::mutex peers_mutex_;         // for changes, during the driver's calls; taken before mutex_
+  std::map<Device*, Peer> peers_;  // changed with both locks, read with mutex_
   std::vector<std::shared_ptr<backend::Stream>> idle_streams_;
   size_t lent_streams_ = 0;
 };

@@ -202,6 +202,8 @@ void release(Object* object) noexcept {
   give_free_slot(index);
 }
 
+void retain(Object& object) noexcept { slot_of(object).word.fetch_add(1, std::memory_order_acq_rel); }
+
 bool end(Object& object, End how) noexcept {
   Slot& slot = slot_of(object);
   const uint64_t state = how == End::kClosed ? kClosed : kDestroyed;

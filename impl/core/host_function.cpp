@@ -21,10 +21,10 @@ HostFunctionMark::HostFunctionMark() { ++marks; }
 HostFunctionMark::~HostFunctionMark() { --marks; }
 
 Result<void> outside_host_function() {
-  if (marks == 0) return {};
+  if (marks == 0 && current_host_kernel() == nullptr) return {};
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
-      "called from a host function, which may only ask for information; do this on another thread");
+      "called from a host function or kernel, which may only ask for information; do this on another thread");
 }
 
 namespace host_functions {
@@ -64,12 +64,13 @@ void remove(Id id) noexcept {
 }
 
 void forget(const Instance* owner) noexcept {
-  All& functions = all.get();
-  std::unique_lock lock(functions.mutex);
-  std::erase_if(functions.entries,
+  All* const functions = all.find();
+  if (functions == nullptr) return;  // none was ever enqueued
+  std::unique_lock lock(functions->mutex);
+  std::erase_if(functions->entries,
                 [&](const auto& item) { return item.second.owner == owner && !item.second.runs; });
-  functions.ended.wait(lock, [&] {
-    return std::none_of(functions.entries.begin(), functions.entries.end(),
+  functions->ended.wait(lock, [&] {
+    return std::none_of(functions->entries.begin(), functions->entries.end(),
                         [&](const auto& item) { return item.second.owner == owner; });
   });
 }

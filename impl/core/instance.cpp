@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cinttypes>
 #include <cstring>
+#include <thread>
 
 #include "base/cleanup.h"
 #include "core/backends.h"
@@ -24,6 +25,7 @@ Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend>
 }
 
 Result<uint64_t> Instance::open(const OpenRequest& request) {
+  GPUMEM_TRY(outside_host_function());
   auto backend = open_backend(request.backend, request.options);
   if (!backend) return backend.error();
   auto instance = std::make_shared<Instance>(request, std::move(*backend));
@@ -59,8 +61,14 @@ Result<uint64_t> Instance::open(const OpenRequest& request) {
   return *handle;
 }
 
-Result<void> Instance::check_open() const {
-  if (!closed_) return {};
+Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
+  if (!closing_) {
+    std::shared_lock lock(lifecycle_, std::try_to_lock);
+    // A close that is going to fail has it for an instant.
+    for (; !lock && !closing_; (void)lock.try_lock())
+      std::this_thread::yield();
+    if (!closing_) return lock;
+  }
   return make_error(GPUMEM_ERROR_CLOSED, "the instance was closed by another thread; open another one");
 }
 
@@ -139,42 +147,53 @@ std::string Instance::report(uint64_t most) const {
   return text;
 }
 
+uint64_t Instance::live_count() const {
+  std::lock_guard lock(objects_mutex_);
+  return objects_.count();
+}
+
+// Makes the calling thread the one that closes.
+Result<void> Instance::claim_close(gpumem_close_mode mode) {
+  const auto claim = [this]() -> Result<void> {
+    if (!closing_.exchange(true)) return {};
+    return make_error(GPUMEM_ERROR_CLOSED, "another thread has just closed this instance");
+  };
+  if (mode == GPUMEM_CLOSE_FORCE) return claim();
+  {
+    // Not waited for: whoever has it may wait, in the driver or for another thread.
+    const std::unique_lock lock(lifecycle_, std::try_to_lock);
+    if (lock && live_count() == 0) return claim();
+  }
+  if (closing_) return claim();
+  const uint64_t count = live_count();
+  if (count == 0) {
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "another thread is just making or destroying an object; close later");
+  }
+  std::string list = report(3);
+  std::replace(list.begin(), list.end(), '\n', ';');
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "%" PRIu64 " objects live; destroy them or close with GPUMEM_CLOSE_FORCE: %s", count,
+                    list.c_str());
+}
+
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
-  uint64_t count = 0;
-  {
-    // Once this lock is had, no call is in the middle of making or destroying an object; once it is given
-    // back, those that waited for it find the instance closed.
-    const std::lock_guard gate(lifecycle_gate_);
-    const std::unique_lock lock(lifecycle_);
-    if (is_default_) {
-      return make_error(
-          GPUMEM_ERROR_INVALID_STATE,
-          "the default instance belongs to the process and is not closed; open one of your own to close");
-    }
-    count = objects_.count();
-    if (mode == GPUMEM_CLOSE_CHECK && count != 0) {
-      std::string list = report(3);
-      std::replace(list.begin(), list.end(), '\n', ';');
-      return make_error(GPUMEM_ERROR_BUSY,
-                        "%" PRIu64 " objects live; destroy them or close with GPUMEM_CLOSE_FORCE: %s", count,
-                        list.c_str());
-    }
-    if (!handles::end(root, End::kClosed)) {
-      return make_error(GPUMEM_ERROR_CLOSED, "another thread has just closed this instance");
-    }
-    closed_ = true;
+  if (is_default_) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_STATE,
+        "the default instance belongs to the process and is not closed; open one of your own to close");
   }
+  GPUMEM_TRY(claim_close(mode));
+  handles::end(root, End::kClosed);
+  // Once this lock is had, no call is in the middle of making or destroying an object.
+  lifecycle_.lock();
+  lifecycle_.unlock();
+  const uint64_t count = live_count();
   if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance with %" PRIu64 " live objects", count);
   handles::wait_for_others(root);
-  for (Object* device : device_objects_) {
-    // Only this call ends a device, so a reference is certain to be had.
-    auto held = handles::acquire(device->handle(), Type::kDevice);
-    if (!held) continue;
-    handles::end(**held, End::kClosed);
-    handles::wait_for_others(**held);
-    handles::release(*held);
-  }
+  end_handles();
+  await_streams();
   destroy_objects();
   for (const auto& device : devices_) {
     device->forget_peers();
@@ -185,12 +204,30 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   return count;
 }
 
-// Destroys all that lives: first the work is waited for, then memory goes, then what ordered it.
-void Instance::destroy_objects() noexcept {
+// Ends every handle before anything is waited for, so that no work comes after the wait. The references are
+// kept: each object is let go when it is destroyed.
+void Instance::end_handles() noexcept {
+  for (Object* device : device_objects_) {
+    handles::retain(*device);
+    handles::end(*device, End::kClosed);
+    handles::wait_for_others(*device);
+    handles::release(device);
+  }
+  for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
+    handles::retain(*object);
+    handles::end(*object, End::kClosed);
+  }
+  for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object))
+    handles::wait_for_others(*object);
+}
+
+void Instance::await_streams() noexcept {
   for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
     if (object->type() != Type::kStream) continue;
     auto& stream = static_cast<Stream&>(*object);
     if (stream.device().backend().lost()) continue;
+    // To wait for a stream that other code is capturing would spoil its capture (STR-20).
+    if (auto capturing = stream.backend().is_capturing(); capturing && *capturing) continue;
     if (auto done = stream.backend().synchronize(GPUMEM_TIMEOUT_INFINITE); !done) {
       log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", done.error().message);
     }
@@ -205,29 +242,34 @@ void Instance::destroy_objects() noexcept {
   const bool lost = std::any_of(devices_.begin(), devices_.end(),
                                 [](const auto& device) { return device->backend().lost(); });
   if (lost) host_functions::forget(this);
-  const auto destroy_all = [&](Type type, Result<void> (*destroy)(Object&)) {
+}
+
+// Memory first, then what ordered the work on it.
+void Instance::destroy_objects() noexcept {
+  const auto destroy_all = [&](Type type, Result<void> (*destroy)(Object&), void (*abandon)(Object&)) {
     Object* next = nullptr;
     for (Object* object = objects_.first(); object != nullptr; object = next) {
       next = ObjectList::next(*object);
       if (object->type() != type) continue;
-      auto held = handles::acquire(object->handle(), type);
-      if (!held) continue;
-      handles::end(*object, End::kClosed);
-      handles::wait_for_others(*object);
       auto done = destroy(*object);
       // A release may be told of what went wrong before it; the next one succeeds then.
       if (!done) done = destroy(*object);
       if (!done) {
         log(GPUMEM_LOG_ERROR, "%s could not be destroyed at close: %s", describe(*object).text,
             done.error().message);
-        remove_object(*object);
+        abandon(*object);
       }
       handles::release(object);
     }
   };
-  destroy_all(Type::kMemory, [](Object& object) { return release_memory(static_cast<Memory&>(object)); });
-  destroy_all(Type::kEvent, [](Object& object) { return release_event(static_cast<Event&>(object)); });
-  destroy_all(Type::kStream, [](Object& object) { return release_stream(static_cast<Stream&>(object)); });
+  destroy_all(
+      Type::kMemory, [](Object& object) { return release_memory(static_cast<Memory&>(object)); },
+      [](Object& object) { forget_memory(static_cast<Memory&>(object)); });
+  const auto remove = [](Object& object) { object.instance().remove_object(object); };
+  destroy_all(
+      Type::kEvent, [](Object& object) { return release_event(static_cast<Event&>(object)); }, remove);
+  destroy_all(
+      Type::kStream, [](Object& object) { return release_stream(static_cast<Stream&>(object)); }, remove);
 }
 
 // ---- the default instance ----

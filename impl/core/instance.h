@@ -42,14 +42,10 @@ class Instance : public std::enable_shared_from_this<Instance> {
   Registry& registry() { return registry_; }
   Statistics& statistics() { return statistics_; }
 
-  // Held by a call while it makes or destroys an object, so that closing finds none half done. The gate lets
-  // close() have its turn among calls that come without a pause.
-  [[nodiscard]] std::shared_lock<std::shared_mutex> stay_open() {
-    const std::lock_guard gate(lifecycle_gate_);
-    return std::shared_lock(lifecycle_);
-  }
-  // Refuses if the instance was closed meanwhile. Needs stay_open().
-  Result<void> check_open() const;
+  // Held by a call while it makes or destroys an object, so that closing finds none half done. Refused once
+  // the instance is being closed. It never waits: the caller may hold a reference that one who has it waits
+  // for.
+  Result<std::shared_lock<std::shared_mutex>> stay_open();
 
   // Brackets the time in which the driver knows a new memory and the registry does not: see look_up().
   void begin_creation() noexcept { creations_begun_.fetch_add(1); }
@@ -70,14 +66,17 @@ class Instance : public std::enable_shared_from_this<Instance> {
   Result<uint64_t> close(Object& root, gpumem_close_mode mode);
 
  private:
+  Result<void> claim_close(gpumem_close_mode mode);
+  uint64_t live_count() const;
+  void end_handles() noexcept;
+  void await_streams() noexcept;
   void destroy_objects() noexcept;
 
   const std::string name_;
   const uint64_t pin_budget_;
   bool is_default_ = false;
-  std::mutex lifecycle_gate_;
-  std::shared_mutex lifecycle_;
-  bool closed_ = false;  // guarded by lifecycle_
+  std::atomic<bool> closing_{false};
+  std::shared_mutex lifecycle_;  // shared by calls that make or destroy an object
 
   std::unique_ptr<backend::Backend> backend_;
   std::vector<std::unique_ptr<Device>> devices_;

@@ -15,7 +15,8 @@ namespace {
 constinit std::atomic<gpumem_log_level> listening_level{0};
 
 struct Listener {
-  std::shared_mutex mutex;  // shared while a message is delivered
+  std::shared_mutex mutex;       // shared while a message is delivered
+  std::atomic<int> changing{0};  // threads that want the lock alone
   gpumem_log_function function = nullptr;
   void* user_data = nullptr;
 
@@ -37,7 +38,9 @@ Result<void> set_log_function(gpumem_log_function function, void* user_data, gpu
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the log function must not change the log function");
   }
   Listener& target = listener.get();
+  ++target.changing;
   std::unique_lock lock(target.mutex);
+  --target.changing;
   target.function = function;
   target.user_data = user_data;
   listening_level.store(function != nullptr ? max_level : 0, std::memory_order_relaxed);
@@ -58,6 +61,9 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   } catch (const std::bad_alloc&) {
     return;  // a forked child that has no memory for a listener of its own says nothing
   }
+  // A stream of messages must not keep the function from being changed for ever. To wait here could stop a
+  // thread that the function waits for.
+  if (target->changing != 0) return;
   std::shared_lock lock(target->mutex);
   if (target->function == nullptr) return;
   delivering = true;

@@ -124,9 +124,9 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
   const backend::MemoryRequest asked = request;
 
   const auto usable = device.usable();
-  if (usable) GPUMEM_TRY(outside_host_function());
+  if (auto outside = outside_host_function(); !outside) return usable ? outside.error() : usable.error();
   const auto open = instance.stay_open();
-  GPUMEM_TRY(instance.check_open());
+  if (!open) return open.error();
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
       !instance.backend().has_numa_node(request.numa_node)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
@@ -201,18 +201,23 @@ Result<void> release_memory(Memory& memory) {
     set_leaving(false);
     return released;
   }
-  instance.registry().erase(host_base, &memory);
-  instance.registry().erase(device_base, &memory);
+  forget_memory(memory);
+  return {};
+}
+
+void forget_memory(Memory& memory) noexcept {
+  Instance& instance = memory.instance();
+  instance.registry().erase(memory.host_base(), &memory);
+  instance.registry().erase(memory.device_base(), &memory);
   if (memory.kind() != GPUMEM_KIND_DEVICE) instance.refund_pinned(memory.size());
   instance.statistics().remove(memory.kind(), memory.size());
   instance.remove_object(memory);
-  return {};
 }
 
 Result<void> destroy_memory(Ref<Memory> memory) {
   GPUMEM_TRY(outside_host_function());
   const auto open = memory->instance().stay_open();
-  GPUMEM_TRY(memory->instance().check_open());
+  if (!open) return open.error();
   if (!handles::end(*memory, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this memory");
   }
@@ -221,6 +226,17 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   if (!released) handles::revive(*memory);
   return released;
 }
+
+namespace {
+
+// Who destroys by a pointer never had a handle that could be stale.
+Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
+  auto destroyed = destroy_memory(std::move(memory));
+  if (destroyed || destroyed.error().status != GPUMEM_ERROR_STALE_HANDLE) return destroyed;
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "another thread has just given back the memory at %p", pointer);
+}
+
+}  // namespace
 
 Result<void> free_pointer(Instance& instance, const void* pointer) {
   Registry::Found found = instance.registry().find(address_of(pointer));
@@ -239,7 +255,7 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
                       " bytes; pass its first byte",
                       pointer, found.offset, found.memory->size());
   }
-  return destroy_memory(std::move(found.memory));
+  return destroy_found(std::move(found.memory), pointer);
 }
 
 Result<void> unregister_pointer(Instance& instance, const void* pointer) {
@@ -256,7 +272,7 @@ Result<void> unregister_pointer(Instance& instance, const void* pointer) {
                       "%p is not the pointer that was registered; pass the first byte as it was registered",
                       pointer);
   }
-  return destroy_memory(std::move(found.memory));
+  return destroy_found(std::move(found.memory), pointer);
 }
 
 }  // namespace gpumem::core

@@ -60,6 +60,8 @@ Result<void> unregister_pointer(Instance& instance, const void* pointer);
 // Gives back an ended memory that nobody else refers to; on failure it is as it was. Needs
 // Instance::stay_open().
 Result<void> release_memory(Memory& memory);
+// Drops the records of a memory that is gone, or that could not be given back when its instance was closed.
+void forget_memory(Memory& memory) noexcept;
 
 const char* kind_name(gpumem_kind kind);
 

@@ -60,6 +60,8 @@ void publish(Object* object) noexcept;
 // A counted reference to the object, or why there is none.
 Result<Object*> acquire(uint64_t handle, Type type);
 void release(Object* object) noexcept;
+// A reference to an object that the caller knows to exist.
+void retain(Object& object) noexcept;
 
 // Ends the handle: no new references from now on. False if another call has ended it. The caller holds a
 // reference.

@@ -136,8 +136,9 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   if (found.in_transition && found.transition_kind != GPUMEM_KIND_REGISTERED) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", what);
   }
-  // Where nothing is, it does not matter what lies behind (COM-17).
-  if (!found.in_transition && instance.registry().overlaps(first, size) && is_readable(address)) {
+  // Where nothing is, it does not matter what lies behind (COM-17). What has begun at the first byte since it
+  // was looked up may be left out of account: the call might have come before it.
+  if (!found.in_transition && instance.registry().begins_inside(first, size) && is_readable(address)) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",

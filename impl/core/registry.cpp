@@ -20,7 +20,9 @@ bool Registry::insert_unless_overlap(Node& node, uint64_t base, uint64_t size, M
   node.key() = base;
   node.mapped() = Entry{size, memory, false};
   std::unique_lock lock(mutex_);
-  const auto found = first_overlap(base, size);
+  auto found = first_overlap(base, size);
+  // Bytes whose registration is just being taken back are the caller's all the time, and may stay registered.
+  if (found == map_.end()) found = leaving_registration(base, size);
   if (found != map_.end()) {
     *other = found->second.memory->kind();
     // Memory that can never be registered counts before memory that is pinned already (COM-17).
@@ -68,9 +70,10 @@ Registry::Found Registry::find(uint64_t address) const {
   return result;
 }
 
-bool Registry::overlaps(uint64_t base, uint64_t size) const {
+bool Registry::begins_inside(uint64_t base, uint64_t size) const {
   std::shared_lock lock(mutex_);
-  return first_overlap(base, size) != map_.end();
+  const auto found = first_overlap(base, size);
+  return found != map_.end() && found->first > base;
 }
 
 // Entries that stay have no byte in common, so only the nearest of them before and after the address count.
@@ -84,6 +87,23 @@ Registry::Map::const_iterator Registry::first_overlap(uint64_t base, uint64_t si
   }
   for (auto next = after; next != map_.end() && next->first - base < size; ++next) {
     if (!next->second.leaving) return next;
+  }
+  return map_.end();
+}
+
+Registry::Map::const_iterator Registry::leaving_registration(uint64_t base, uint64_t size) const {
+  const auto is_one = [](const auto& item) {
+    return item.second.leaving && item.second.memory->kind() == GPUMEM_KIND_REGISTERED &&
+           item.first == item.second.memory->host_base();
+  };
+  const auto after = map_.upper_bound(base);
+  for (auto before = after; before != map_.begin();) {
+    --before;
+    if (!before->second.leaving) break;
+    if (is_one(*before) && base - before->first < before->second.size) return before;
+  }
+  for (auto next = after; next != map_.end() && next->first - base < size; ++next) {
+    if (is_one(*next)) return next;
   }
   return map_.end();
 }

@@ -55,11 +55,12 @@ class Registry {
 
   // The live memory that holds an address, or an empty reference.
   Found find(uint64_t address) const;
-  // Whether any byte of a range belongs to an entry that stays.
-  bool overlaps(uint64_t base, uint64_t size) const;
+  // Whether an entry that stays begins behind the first byte of a range, and none holds the first byte.
+  bool begins_inside(uint64_t base, uint64_t size) const;
 
  private:
   Map::const_iterator first_overlap(uint64_t base, uint64_t size) const;
+  Map::const_iterator leaving_registration(uint64_t base, uint64_t size) const;
   bool is_leaving(uint64_t address, gpumem_kind* kind) const;
 
   mutable std::shared_mutex mutex_;

@@ -18,7 +18,7 @@ Result<uint64_t> make_object(Ref<DeviceObject>& device, bool wrapped, std::strin
   GPUMEM_TRY(device->device().usable());
   GPUMEM_TRY(outside_host_function());
   const auto open = instance.stay_open();
-  GPUMEM_TRY(instance.check_open());
+  if (!open) return open.error();
   auto object = std::make_unique<T>(device->shared_instance(), device->device(), wrapped, std::move(name));
   auto handle = handles::reserve(*object);
   if (!handle) return handle.error();
@@ -39,7 +39,7 @@ template <class T>
 Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   GPUMEM_TRY(outside_host_function());
   const auto open = object->instance().stay_open();
-  GPUMEM_TRY(object->instance().check_open());
+  if (!open) return open.error();
   if (!handles::end(*object, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s",
                       type_name(T::kType));

@@ -5,7 +5,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -36,13 +38,15 @@ bool numa_node_exists(int32_t node) {
 }
 
 uint32_t numa_node_count() {
-  static const uint32_t count = [] {
-    uint32_t found = 0;
-    for (int32_t node = 0; node < 64; ++node) {
-      if (numa_node_exists(node)) ++found;
-    }
-    return found == 0 ? 1 : found;
-  }();
+  // Not a static with an initial value: a child forked while a thread makes that value would wait for it.
+  static constinit std::atomic<uint32_t> known{0};
+  uint32_t count = known.load(std::memory_order_relaxed);
+  if (count != 0) return count;
+  for (int32_t node = 0; node < 64; ++node) {
+    if (numa_node_exists(node)) ++count;
+  }
+  count = std::max(count, 1U);
+  known.store(count, std::memory_order_relaxed);
   return count;
 }
 

@@ -121,7 +121,11 @@ std::string control_group() {
 }  // namespace
 
 uint64_t page_size() {
-  static const auto size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  static constinit std::atomic<uint64_t> known{0};  // as numa_node_count()
+  uint64_t size = known.load(std::memory_order_relaxed);
+  if (size != 0) return size;
+  size = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  known.store(size, std::memory_order_relaxed);
   return size;
 }
 

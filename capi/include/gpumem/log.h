@@ -24,7 +24,8 @@ typedef void(GPUMEM_CALL *gpumem_log_function)(void *user_data, gpumem_log_level
 
 /** Sets the function that receives messages, for the whole process. The library prints nothing by itself.
  *
- * When the call returns, the former function is not running and will not be called again.
+ * When the call returns, the former function is not running and will not be called again. Messages that arise
+ * while the call waits for it may be dropped.
  *
  * \param function receives the messages; NULL for none
  * \param user_data handed to `function` as it is
