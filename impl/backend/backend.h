@@ -157,6 +157,7 @@ struct Capability {
   uint64_t value = 0;
   gpumem_capability_source source = GPUMEM_CAPABILITY_FROM_CONTRACT;
   Status status = GPUMEM_SUCCESS;  // what a call that needs it gets; not success exactly when a TRI is NO
+  bool passing = false;            // the same question may get another answer later
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
   int32_t native_code = 0;
   const char* native_name = "";  // texts behind pointers are constants

@@ -40,11 +40,13 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_PEER_ATOMICS, "peer.atomics"},
 };
 
-// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory or a
-// call from a thread that may not make it, says nothing.
-bool is_final(Status status) {
-  return status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_UNSUPPORTED ||
-         status == GPUMEM_ERROR_SYMBOL_MISSING;
+// Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory, says
+// nothing.
+bool is_final(const backend::Capability& answer) {
+  const Status status = answer.status;
+  return !answer.passing &&
+         (status == GPUMEM_SUCCESS || status == GPUMEM_ERROR_UNSUPPORTED ||
+          status == GPUMEM_ERROR_SYMBOL_MISSING || status == GPUMEM_ERROR_PERMISSION_DENIED);
 }
 
 }  // namespace
@@ -91,7 +93,7 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
     });
     answer = backend_.capability(capability, peer != nullptr ? &peer->backend() : nullptr);
     lock.lock();
-    if (is_final(answer.status)) capabilities_.emplace(question, answer);
+    if (is_final(answer)) capabilities_.emplace(question, answer);
   }
   if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI && backend_.lost()) {
     answer.value = GPUMEM_CAPABILITY_NO;

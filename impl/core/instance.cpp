@@ -213,12 +213,17 @@ void Instance::end_handles() noexcept {
     handles::wait_for_others(*device);
     handles::release(device);
   }
-  for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
-    handles::retain(*object);
-    handles::end(*object, End::kClosed);
-  }
-  for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object))
-    handles::wait_for_others(*object);
+  const auto end_all = [this](auto is_meant) {
+    for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
+      if (!is_meant(object->type())) continue;
+      handles::retain(*object);
+      handles::end(*object, End::kClosed);
+      handles::wait_for_others(*object);
+    }
+  };
+  // A call on a stream still finds the memory that it names.
+  end_all([](Type type) { return type != Type::kMemory; });
+  end_all([](Type type) { return type == Type::kMemory; });
 }
 
 void Instance::await_streams() noexcept {

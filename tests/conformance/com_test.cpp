@@ -1636,7 +1636,25 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
       {"event_synchronize", [&] { return gpumem_event_synchronize(event, 0, nullptr); }},
       {"instance_close",
        [&] { return gpumem_instance_close(instance_, GPUMEM_CLOSE_FORCE, nullptr, nullptr); }},
+      {"instance_open",
+       [] {
+         gpumem_instance opened = nullptr;
+         gpumem_instance_desc backend_desc = GPUMEM_INSTANCE_DESC_INIT;
+         backend_desc.backend = backend();
+         return gpumem_instance_open(&backend_desc, &opened, nullptr);
+       }},
+      {"instance_probe", [] { return gpumem_instance_probe(backend(), nullptr, nullptr); }},
   };
+  if (on_host()) {
+    refused["host_native_stream_create"] = [&] {
+      void* native = nullptr;
+      return gpumem_host_native_stream_create(device_, &native, nullptr);
+    };
+    refused["host_foreign_alloc"] = [&] {
+      void* pointer = nullptr;
+      return gpumem_host_foreign_alloc(device_, GPUMEM_KIND_DEVICE, kKiB, &pointer, nullptr);
+    };
+  }
   Calls allowed = {
       {"status_get_info",
        [] {
@@ -1663,6 +1681,11 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
          gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
          return gpumem_pointer_get_info(instance_, memory.device(), &info, nullptr);
        }},
+      {"pointer_get_device_pointer",
+       [&] {
+         void* pointer = nullptr;
+         return gpumem_pointer_get_device_pointer(device_, pinned.host(), &pointer, nullptr);
+       }},
       {"stats_get",
        [&] {
          gpumem_stats now = GPUMEM_STATS_INIT;
@@ -1686,6 +1709,20 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
   EXPECT_OK(gpumem_stream_launch_host_function(stream, Inside::run, &wrong, why()));
   EXPECT_OK(gpumem_stream_launch_host_function(stream, Inside::run, &right, why()));
   stream.synchronize();
+  // What was asked inside was not answered for good by a refusal.
+  void* pointer = nullptr;
+  EXPECT_OK(gpumem_pointer_get_device_pointer(device_, pinned.host(), &pointer, why()));
+  if (on_host()) {
+    // Nor may what stands for a kernel do more.
+    Inside kernel{&refused, {}, {}};
+    EXPECT_OK(gpumem_host_launch(
+        stream, [](gpumem_host_kernel, void* user_data) { Inside::run(user_data); }, &kernel, why()));
+    stream.synchronize();
+    EXPECT_EQ(kernel.results.size(), refused.size());
+    for (const auto& [name, status] : kernel.results) {
+      EXPECT_EQ(status, GPUMEM_ERROR_INVALID_STATE) << name << ": " << gpumem_status_name(status);
+    }
+  }
   EXPECT_EQ(wrong.results.size(), refused.size());
   EXPECT_EQ(right.results.size(), allowed.size());
   EXPECT_NE(wrong.thread, std::this_thread::get_id());

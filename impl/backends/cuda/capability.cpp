@@ -36,6 +36,8 @@ Capability failed(const Error& error, gpumem_capability_source source) {
   Capability result =
       answer(GPUMEM_CAPABILITY_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
   result.status = error.status;
+  // Said of every call on a thread of the driver that runs a callback.
+  result.passing = error.native_domain == GPUMEM_NATIVE_CUDA && error.native_code == CUDA_ERROR_NOT_PERMITTED;
   result.set_native(error);
   return result;
 }
@@ -144,7 +146,10 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONTRACT,
                     "no platform is known here on which the CPU may touch device memory");
     case GPUMEM_CAPABILITY_PIN_MAP_HOST:
-      return GPUMEM_BY_ATTRIBUTE(CAN_MAP_HOST_MEMORY);
+      // Asked when the device was opened: a host function may need the answer and cannot ask the driver.
+      return answer(traits_.can_map_host ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
+                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+                    "the driver answered %d for the attribute CAN_MAP_HOST_MEMORY", traits_.can_map_host);
     case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
       if (traits_.uses_host_page_tables) {
         return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,

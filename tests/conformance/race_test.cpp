@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Threads that meet: every call has one of the outcomes that some order of the calls would have given it, and
+// none is held up by a call that it does not depend on. A deadlock shows as a test that does not end.
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "harness.h"
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+
+class Race : public Conformance {};
+
+// Runs `other` beside `self`, from the same moment on.
+template <class Self, class Other>
+void together(Self self, Other other) {
+  std::atomic<int> ready{0};
+  const auto meet = [&] {
+    for (++ready; ready < 2;)
+      std::this_thread::yield();
+  };
+  std::thread thread([&] {
+    meet();
+    other();
+  });
+  meet();
+  self();
+  thread.join();
+}
+
+TEST_F(Race, com_24_two_destroy_while_one_closes) {
+  const Stream lives = create_stream(device_);  // so that every close is refused
+  std::atomic<bool> stop{false};
+  std::thread closer([&] {
+    while (!stop) {
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
+    }
+  });
+  constexpr int kRounds = 3000;
+  std::atomic<gpumem_event> shared{nullptr};
+  std::atomic<int> made{0};
+  std::atomic<int> done{0};
+  gpumem_status other = GPUMEM_SUCCESS;
+  std::thread second([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      while (made == round)
+        std::this_thread::yield();
+      other = gpumem_event_destroy(shared, nullptr);
+      ++done;
+    }
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    shared = create_event(device_).release();
+    ++made;
+    const gpumem_status own = gpumem_event_destroy(shared, nullptr);
+    while (done == round)
+      std::this_thread::yield();
+    EXPECT_EQ(own + other, GPUMEM_SUCCESS + GPUMEM_ERROR_STALE_HANDLE) << own << " and " << other;
+  }
+  second.join();
+  stop = true;
+  closer.join();
+}
+
+TEST_F(Race, com_24_a_refused_close_holds_up_nobody) {
+  const gpumem_event event = create_event(device_).release();
+  GatedStream stream(device_);
+  ASSERT_OK(gpumem_event_record(event, stream, why()));
+  std::thread waiter([&] {
+    EXPECT_STATUS_IN(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()), GPUMEM_SUCCESS,
+                     GPUMEM_ERROR_STALE_HANDLE);
+  });
+  std::thread destroyer([&] { EXPECT_OK(gpumem_event_destroy(event, why())); });
+  std::thread closer([&] {
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
+  });
+  // The waiter waits for the gate and the destroyer, perhaps, for the waiter; nobody else does.
+  for (int round = 0; round < 100; ++round)
+    create_event(device_).destroy();
+  closer.join();
+  stream.finish();
+  waiter.join();
+  destroyer.join();
+}
+
+TEST_F(Race, com_24_force_lets_no_work_come_later) {
+  const auto count = [](void* counter) { ++*static_cast<std::atomic<int>*>(counter); };
+  for (int round = 0; round < 20; ++round) {
+    const gpumem_instance instance = open_instance().release();
+    gpumem_device device = nullptr;
+    ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+    const gpumem_stream stream = create_stream(device).release();
+    const gpumem_memory memory = alloc_pinned(device, 4 * kKiB).release();
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
+    const bool has_values =
+        capability(device, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_CAPABILITY_NO;
+    std::atomic<int> ran{0};
+    std::atomic<int> launched{0};
+    std::thread launcher([&] {
+      // Not more than a few at a time, so that close has not to wait for thousands.
+      for (gpumem_status status = GPUMEM_SUCCESS; status == GPUMEM_SUCCESS;) {
+        if (launched - ran > 3) {
+          std::this_thread::yield();
+          continue;
+        }
+        status = gpumem_stream_launch_host_function(stream, count, &ran, why());
+        EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_ERROR_CLOSED);
+        if (status == GPUMEM_SUCCESS) ++launched;
+      }
+    });
+    std::thread writer([&] {
+      for (gpumem_status status = GPUMEM_SUCCESS; has_values && status == GPUMEM_SUCCESS;) {
+        status = gpumem_stream_write_value(stream, info.host_pointer, 1, 4, why());
+        EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_ERROR_CLOSED);
+        if (launched == ran) std::this_thread::yield();
+      }
+    });
+    while (launched < 10)
+      std::this_thread::yield();
+    uint64_t destroyed = 0;
+    EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, &destroyed, why()));
+    const int at_the_end = ran;
+    EXPECT_EQ(destroyed, 2u);
+    launcher.join();
+    writer.join();
+    EXPECT_EQ(at_the_end, launched);
+    EXPECT_EQ(ran, launched);
+  }
+}
+
+TEST_F(Race, com_12_two_free_one_pointer) {
+  for (int round = 0; round < 300; ++round) {
+    void* pointer = nullptr;
+    ASSERT_OK(gpumem_malloc(device_, GPUMEM_KIND_DEVICE, kKiB, &pointer, why()));
+    gpumem_status one = GPUMEM_SUCCESS;
+    gpumem_status two = GPUMEM_SUCCESS;
+    together([&] { one = gpumem_free(instance_, pointer, nullptr); },
+             [&] { two = gpumem_free(instance_, pointer, nullptr); });
+    EXPECT_EQ(one + two, GPUMEM_SUCCESS + GPUMEM_ERROR_NOT_FOUND) << one << " and " << two;
+  }
+}
+
+TEST_F(Race, pin_11_while_an_unregister_is_refused) {
+  if (!on_host()) SKIP_RULE("only the host backend refuses to unregister memory that is in use");
+  Pages pages(4 * page_size());
+  const Memory target = alloc_device(device_, pages.size());
+  ASSERT_OK(gpumem_register(device_, pages.get(), pages.size(), 0, why()));
+  GatedStream stream(device_);
+  ASSERT_OK(gpumem_copy(instance_, stream, target.device(), pages.get(), pages.size(), nullptr, why()));
+  std::atomic<bool> stop{false};
+  std::thread unregisterer([&] {
+    while (!stop)
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_unregister(instance_, pages.get(), why()));
+  });
+  for (int round = 0; round < 3000; ++round) {
+    // The whole, and a part that begins elsewhere.
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, gpumem_register(device_, pages.get(), pages.size(), 0, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS,
+                  gpumem_register(device_, pages.get() + page_size(), page_size(), 0, why()));
+  }
+  stop = true;
+  unregisterer.join();
+  stream.finish();
+  EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
+}
+
+TEST_F(Race, com_10_a_copy_while_its_bytes_are_registered) {
+  if (on_cuda()) SKIP_RULE("a driver sees the bytes unregistered under a copy of ordinary memory");
+  Pages pages(4 * page_size());
+  const Memory target = alloc_device(device_, pages.size());
+  std::atomic<bool> stop{false};
+  std::thread registerer([&] {
+    while (!stop) {
+      EXPECT_OK(gpumem_register(device_, pages.get(), pages.size(), 0, why()));
+      EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
+    }
+  });
+  for (int round = 0; round < 3000; ++round) {
+    EXPECT_OK(gpumem_copy(instance_, nullptr, target.device(), pages.get(), pages.size(), nullptr, why()));
+  }
+  stop = true;
+  registerer.join();
+}
+
+TEST_F(Race, com_21_a_trial_holds_up_no_other_call) {
+  // The driver lets the trial of a registration wait for the device; the call that ends the wait must not
+  // wait for the trial.
+  if (on_cuda() && !on_fake_cuda()) SKIP_RULE("a driver may hold up other calls by itself");
+  const Instance fresh = open_instance();
+  const gpumem_device device = fresh.device();
+  const Memory pinned = alloc_pinned(device, kKiB);
+  Pages pages(page_size());
+  GatedStream stream(device);
+  std::thread registerer([&] {
+    EXPECT_OK(gpumem_register(device, pages.get(), pages.size(), 0, why()));
+    EXPECT_OK(gpumem_unregister(fresh, pages.get(), why()));
+  });
+  for (int round = 0; round < 100; ++round)
+    EXPECT_OK(gpumem_fill(fresh, nullptr, pinned.host(), kKiB, 1, 1, why()));
+  stream.finish();
+  registerer.join();
+}
+
+struct SlowListener {
+  static void listen(void* user_data, gpumem_log_level, const char*) {
+    ++*static_cast<std::atomic<int>*>(user_data);
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+  }
+};
+
+TEST_F(Race, com_27_the_log_function_changes_amid_messages) {
+  std::atomic<int> heard{0};
+  std::atomic<bool> stop{false};
+  ASSERT_OK(gpumem_log_set_function(SlowListener::listen, &heard, GPUMEM_LOG_DEBUG, why()));
+  std::vector<std::thread> talkers;
+  for (int i = 0; i < 4; ++i) {
+    talkers.emplace_back([&] {
+      while (!stop)
+        gpumem_device_get(nullptr, 0, nullptr, nullptr);
+    });
+  }
+  while (heard < 20)
+    std::this_thread::yield();
+  EXPECT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+  const int at_the_end = heard;
+  stop = true;
+  for (std::thread& talker : talkers)
+    talker.join();
+  EXPECT_EQ(heard, at_the_end);
+}
+
+TEST_F(Race, str_20_force_leaves_a_capture_alone) {
+  REQUIRE_FOREIGN();
+  if (on_host()) SKIP_RULE("a native stream of the host backend belongs to one instance");
+  NativeStream native(device_);
+  {
+    const gpumem_instance instance = open_instance().release();
+    gpumem_device device = nullptr;
+    ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
+    gpumem_stream adopted = nullptr;
+    ASSERT_OK(gpumem_stream_wrap(device, native.get(), &adopted, why()));
+    native.begin_capture(adopted);
+    EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, why()));
+  }
+  gpumem_stream again = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &again, why()));
+  const Stream stream(again);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(stream, why()));
+  native.end_capture(stream);  // and the capture is whole
+}
+
+}  // namespace
+}  // namespace conformance
