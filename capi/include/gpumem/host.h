@@ -15,7 +15,8 @@ extern "C" {
 /** A running stand-in for a kernel; valid only while its function runs. */
 typedef struct gpumem_host_kernel_s *gpumem_host_kernel;
 
-/** The code of a kernel. It must not throw and reaches memory only through gpumem_host_kernel_view(). */
+/** The code of a kernel. It must not throw, reaches memory only through gpumem_host_kernel_view(), and may else
+ * call only what a host function may. */
 typedef void(GPUMEM_CALL *gpumem_host_kernel_function)(gpumem_host_kernel kernel, void *user_data);
 
 /** Runs a function in stream order as a kernel would run on the device.
@@ -69,6 +70,7 @@ GPUMEM_API gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, cons
  * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory or thread for it
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, to start a thread}
  * \threads{any thread}
@@ -86,6 +88,7 @@ GPUMEM_API gpumem_status gpumem_host_native_stream_create(gpumem_device device, 
  * \retval GPUMEM_ERROR_NOT_FOUND no such stream was made on this device
  * \retval GPUMEM_ERROR_BUSY a handle that adopted it lives
  * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -152,6 +155,7 @@ GPUMEM_API gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{for system calls}
  * \threads{any thread}
@@ -169,6 +173,7 @@ GPUMEM_API gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_
  * \retval GPUMEM_ERROR_NOT_FOUND nothing was made there
  * \retval GPUMEM_ERROR_BUSY strict: work that uses the memory was not observed complete; nothing changed
  * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{for system calls}
  * \threads{any thread}

@@ -56,6 +56,7 @@ GPUMEM_API void gpumem_probe_info_init(gpumem_probe_info *out_info);
  * \retval GPUMEM_ERROR_NO_DEVICE the driver sees no device
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the device files may not be opened by this user
  * \retval GPUMEM_ERROR_FORKED the parent had initialised the driver before it forked
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \blocking{while the driver initialises, which can take seconds at the first use on a machine}
  * \threads{any thread}
  * \since 0.1 */
@@ -154,6 +155,7 @@ GPUMEM_API void gpumem_instance_desc_init(gpumem_instance_desc *out_desc);
  * \retval GPUMEM_ERROR_NO_DEVICE see gpumem_instance_probe()
  * \retval GPUMEM_ERROR_PERMISSION_DENIED see gpumem_instance_probe()
  * \retval GPUMEM_ERROR_FORKED see gpumem_instance_probe()
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the library's records
  * \blocking{while the driver initialises and creates its primary contexts}
  * \threads{any thread}
@@ -169,7 +171,8 @@ typedef int32_t gpumem_close_mode;
 #define GPUMEM_CLOSE_FORCE 1 /**< Wait for the instance's streams, then destroy everything. */
 
 /** Closes an instance. Afterwards every call with it or with a handle made through it fails with
- * #GPUMEM_ERROR_CLOSED.
+ * #GPUMEM_ERROR_CLOSED. With #GPUMEM_CLOSE_FORCE that is so from the beginning of the call on: no work is enqueued
+ * once it waits. A stream that other code is capturing is not waited for.
  *
  * \param instance instance to close; NULL does nothing and succeeds
  * \param mode one of the GPUMEM_CLOSE_ values
@@ -177,12 +180,13 @@ typedef int32_t gpumem_close_mode;
  * \param[out] error detail of a failure, or NULL; with #GPUMEM_ERROR_BUSY the message lists the first objects
  * \retval GPUMEM_SUCCESS closed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT unknown mode
- * \retval GPUMEM_ERROR_BUSY #GPUMEM_CLOSE_CHECK, and memory, streams or events live; nothing changed
+ * \retval GPUMEM_ERROR_BUSY #GPUMEM_CLOSE_CHECK, and memory, streams or events live, or another thread is just
+ *         making or destroying one; nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE the default instance, which belongs to the process; or called from a
  *         host function
  * \handles
- * \blocking{until calls of other threads on this instance have returned; #GPUMEM_CLOSE_FORCE also until the
- *         work of the instance's streams is complete; if a device is lost, until host functions that
+ * \blocking{a refused #GPUMEM_CLOSE_CHECK no; otherwise until calls of other threads on this instance have
+ *         returned and the work of its streams, destroyed ones too, is complete; if a device is lost, until host functions that
  *         run have returned: no other will begin}
  * \threads{any thread, but not from a host function or the log function}
  * \since 0.1 */
