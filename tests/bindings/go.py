@@ -80,7 +80,7 @@ def cases(output):
 def run_tests(tap, go, title, *arguments, backend="host", **more):
     """All tests of the module in one way of running them."""
     # The whole run is one process, so a hang has to end before the time of this program is over.
-    result = go.run("go", "test", "-json", "-count=1", "-timeout=300s", *arguments, ".", backend=backend, **more)
+    result = go.run("go", "test", "-json", "-count=1", "-timeout=800s", *arguments, ".", backend=backend, **more)
     results, texts = cases(result.stdout)
     for name, outcome in sorted(results.items()):
         if outcome == "skip":

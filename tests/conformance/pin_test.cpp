@@ -34,6 +34,12 @@ uint64_t locked_bytes() {
 // The kernel's count tells what the host backend locked; a driver locks by its own means.
 bool lock_count_tells() { return on_host() && !kSanitized; }
 
+// Whether this process may lock so much memory now.
+bool can_lock(uint64_t size) {
+  const Pages pages(size);
+  return syscall(SYS_mlock, pages.get(), size) == 0;  // a sanitizer's mlock does nothing
+}
+
 bool page_locked(const Memory& memory) {
   return (memory.info().granted_flags & GPUMEM_MEMORY_PAGE_LOCKED) != 0;
 }
@@ -73,14 +79,17 @@ class Pin : public Conformance {
 
 TEST_F(Pin, pin_1_pinned_memory_is_for_all_processors) {
   const uint64_t size = kMiB + 5;
+  const bool may_lock = can_lock(size);
   const uint64_t before = locked_bytes();
   const Memory pinned = alloc_pinned(device_, size);
   ASSERT_NE(pinned.host(), nullptr);
   if (lock_count_tells() && page_locked(pinned)) {
     EXPECT_GE(locked_bytes(), before + size);
   }
-  EXPECT_EQ(page_locked(pinned),
-            capability(device_, GPUMEM_CAPABILITY_PIN_PAGE_LOCKED).value == GPUMEM_CAPABILITY_YES);
+  // The capability tells of one page; the limit may be too small for more.
+  const bool possible = capability(device_, GPUMEM_CAPABILITY_PIN_PAGE_LOCKED).value == GPUMEM_CAPABILITY_YES;
+  EXPECT_TRUE(possible || !page_locked(pinned));
+  EXPECT_TRUE(page_locked(pinned) || !possible || (on_host() && !may_lock));
   uint32_t seed = 1;
   for (const gpumem_device device : devices()) {
     const Memory memory = alloc_device(device, size);

@@ -26,8 +26,8 @@ LIBRARY = "libcuda.so.1"
 GROUPS = ["com", "cap", "pin", "dev", "uva", "str", "man", "ipc", "vmm"]
 ABSENT = "(none)"
 OF_THE_MACHINE = "(of the machine)"
-# The facts wait for each other's processes most of the time.
-AT_ONCE = 3
+# The facts wait for each other's processes most of the time, but on a small machine they would be in each other's way.
+AT_ONCE = 1 if (os.cpu_count() or 1) < 4 else 3
 
 HEADER = """\
 # What gpumem_facts prints over the fake driver (tests/fake_cuda), less what is of one run.

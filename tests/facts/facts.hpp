@@ -230,13 +230,18 @@ bool device_bytes(CUdeviceptr p, std::size_t size, std::uint8_t value);
 std::string touch_read(const void* p);
 std::string touch_write(void* p, std::uint8_t value);
 
+// For what ends long before: a busy machine must not change the answer.
+constexpr int kLongMs = 20000;
+
 // Polls the stream; "still CUDA_ERROR_NOT_READY" after the limit.
-std::string settle(CUstream stream, int limit_ms = 5000);
+std::string settle(CUstream stream, int limit_ms = kLongMs);
 
 // Holds a stream by a host function that waits, until release or the limit, whichever comes first.
 class Hold {
  public:
-  explicit Hold(CUstream stream, int limit_ms = 1500);
+  static constexpr int kShortMs = 1500;  // for a call that waits for the stream: it takes so long
+
+  explicit Hold(CUstream stream, int limit_ms = kLongMs);
   ~Hold() { release(); }
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
@@ -266,7 +271,7 @@ std::string ending(int wait_status);
 
 // Forks without exec, runs the action in the child and says how it ended; an action that returns ends it with
 // "exit N".
-std::string in_fork(const std::function<int()>& action, unsigned limit_s = 5);
+std::string in_fork(const std::function<int()>& action);
 
 // A second process that runs the same fact in another role, with a socket between the two.
 class Peer {

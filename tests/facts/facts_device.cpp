@@ -498,7 +498,7 @@ void free_busy(int which) {
     say_yes("waited_for_the_kernel", cu.StreamQuery(stream) == CUDA_SUCCESS);
     *reinterpret_cast<volatile std::uint32_t*>(flag) = 1;
   } else {
-    Hold hold(stream);
+    Hold hold(stream, Hold::kShortMs);
     if (which == 1) must(cu.MemsetD8Async(p, 1, 64 * kMiB, stream), "cuMemsetD8Async");
     say("code", cu.MemFree(p));
     say_yes("waited_for_the_stream", !hold.active());
@@ -515,7 +515,8 @@ void calls_beside_busy(int which) {
   const CUdeviceptr p = device_memory(4 * kMiB);
   std::uint8_t* pinned = pinned_memory(kMiB);
   std::vector<std::uint8_t> pageable(kMiB);
-  Hold hold(held);
+  // Loading a module waits.
+  Hold hold(held, which == 8 ? Hold::kShortMs : kLongMs);
   CUresult code = CUDA_SUCCESS;
   CUdeviceptr fresh = 0;
   CUstream made = nullptr;

@@ -384,7 +384,7 @@ void events(int how) {
     must(cu.IpcGetEventHandle(&handle, event), "cuIpcGetEventHandle");
     importer.send(&handle, sizeof handle);
     importer.await();
-    Hold hold(stream, 20000);
+    Hold hold(stream);
     must(cu.EventRecord(event, stream), "cuEventRecord");
     importer.signal();
     importer.await();

@@ -558,7 +558,7 @@ void released_busy(int which) {
   must(cu.MemsetD8(device, 0x51, kMiB), "cuMemsetD8");
   std::uint8_t* p = which == 0 ? pinned_memory(kMiB) : registered_memory(kMiB);
   (void)cu.CtxSynchronize();
-  Hold hold(stream);
+  Hold hold(stream, Hold::kShortMs);
   must(cu.MemcpyDtoHAsync(p, device, kMiB, stream), "cuMemcpyDtoHAsync");
   say("code", which == 0 ? cu.MemFreeHost(p) : cu.MemHostUnregister(p));
   say_yes("waited_for_the_stream", !hold.active());
@@ -574,7 +574,8 @@ void released_beside_busy(int which) {
   std::uint8_t* p = which == 0   ? pinned_memory(kMiB)
                     : which == 1 ? registered_memory(kMiB)
                                  : cpu_memory(kMiB);
-  Hold hold(stream);
+  // What gives memory back waits.
+  Hold hold(stream, which < 2 ? Hold::kShortMs : kLongMs);
   CUresult code = CUDA_SUCCESS;
   switch (which) {
     case 0:

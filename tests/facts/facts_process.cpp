@@ -297,12 +297,10 @@ void forked_child(int) {
   const auto call = [](const char* name, const std::function<CUresult()>& driver_call) {
     int ends[2];
     if (pipe(ends) != 0) give_up("pipe");
-    const std::string end = in_fork(
-        [&] {
-          const CUresult code = driver_call();
-          return ::write(ends[1], &code, sizeof code) == sizeof code ? 0 : 1;
-        },
-        2);
+    const std::string end = in_fork([&] {
+      const CUresult code = driver_call();
+      return ::write(ends[1], &code, sizeof code) == sizeof code ? 0 : 1;
+    });
     close(ends[1]);
     CUresult code = CUDA_SUCCESS;
     const bool came = ::read(ends[0], &code, sizeof code) == sizeof code;

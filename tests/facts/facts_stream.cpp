@@ -106,7 +106,7 @@ void destroy_busy(int) {
   const CUdeviceptr device = device_memory(kMiB);
   must(cu.MemsetD8(device, 0, kMiB), "cuMemsetD8");
   must(cu.CtxSynchronize(), "cuCtxSynchronize");
-  Hold hold(stream, 3000);
+  Hold hold(stream);
   must(cu.MemcpyHtoDAsync(device, pinned, kMiB, stream), "cuMemcpyHtoDAsync");
   must(cu.EventRecord(event, stream), "cuEventRecord");
   say("stream_destroy", cu.StreamDestroy(stream));
@@ -120,7 +120,7 @@ void destroy_busy(int) {
   say("other_stream", settle(other));
   say_yes("work_was_done", device_bytes(device, kMiB, 0x41));
   {
-    Hold again(other, 3000);
+    Hold again(other);
     must(cu.EventRecord(event, other), "cuEventRecord");
     say("event_destroy_pending", cu.EventDestroy(event));
     say_yes("event_destroy_waited", !again.active());
@@ -309,7 +309,7 @@ void pageable_source(int kib) {
   say("device_sees", device_bytes(device, size, 0x51)   ? "the bytes at the call"
                      : device_bytes(device, size, 0x52) ? "the bytes at execution"
                                                         : "a mixture");
-  Hold hold(stream);
+  Hold hold(stream, Hold::kShortMs);
   say("to_host_code", cu.MemcpyDtoHAsync(source.data(), device, size, stream));
   say_yes("to_host_waited_for_the_stream", !hold.active());
 }
@@ -421,8 +421,7 @@ void value_wait(int kind) {
       return;
     }
     must(cu.MemcpyHtoDAsync(p, &value, sizeof value, other), "cuMemcpyHtoDAsync");
-    if (settle(other, 2000) != "CUDA_SUCCESS")
-      give_up("a copy in another stream does not end beside the wait");
+    if (settle(other) != "CUDA_SUCCESS") give_up("a copy in another stream does not end beside the wait");
   };
   struct Case {
     const char* name;
@@ -449,7 +448,7 @@ void value_wait(int kind) {
       if (code != CUDA_SUCCESS) continue;
       say(detail + ".held", settle(stream, 50));
       set(test.released_by);
-      say(detail + ".released", settle(stream, 2000));
+      say(detail + ".released", settle(stream));
     }
   }
   // Signed and cyclic: a value just below zero is "before" one.
@@ -457,11 +456,11 @@ void value_wait(int kind) {
   say("geq_32_of_minus_1_wanted_0", cu.StreamWaitValue32(stream, p, 0, CU_STREAM_WAIT_VALUE_GEQ));
   say("geq_32_cyclic.held", settle(stream, 50));
   set(0);
-  say("geq_32_cyclic.released", settle(stream, 2000));
+  say("geq_32_cyclic.released", settle(stream));
   set(0);
   say("released_by_write_of_other_stream.wait", cu.StreamWaitValue32(stream, p, 9, CU_STREAM_WAIT_VALUE_EQ));
   say("released_by_write_of_other_stream.write", cu.StreamWriteValue32(other, p, 9, 0));
-  say("released_by_write_of_other_stream.released", settle(stream, 2000));
+  say("released_by_write_of_other_stream.released", settle(stream));
 }
 
 // Waits that the driver should refuse; the value already satisfies them, should it not.
@@ -473,7 +472,7 @@ void value_wait_misuse(int kind) {
   (void)cu.CtxSynchronize();
   const auto attempt = [&](const char* detail, CUresult code) {
     say(detail, code);
-    if (code == CUDA_SUCCESS) say(std::string(detail) + ".stream", settle(stream, 1000));
+    if (code == CUDA_SUCCESS) say(std::string(detail) + ".stream", settle(stream));
   };
   attempt("wait32", cu.StreamWaitValue32(stream, p, 0, CU_STREAM_WAIT_VALUE_EQ));
   attempt("wait64", cu.StreamWaitValue64(stream, p, 0, CU_STREAM_WAIT_VALUE_EQ));
@@ -649,23 +648,23 @@ constexpr Fact kFacts[] = {
     {.name = "str.destroyed_event_wait", .run = destroyed_handle, .arg = 14},
     {.name = "str.destroyed_event_elapsed", .run = destroyed_handle, .arg = 15},
     {.name = "str.garbage_event_query", .run = destroyed_handle, .arg = 16},
-    {.name = "str.in_host_function_mem_alloc", .run = in_host_function, .arg = 0, .timeout_s = 20},
-    {.name = "str.in_host_function_mem_free", .run = in_host_function, .arg = 1, .timeout_s = 20},
-    {.name = "str.in_host_function_synchronize_self", .run = in_host_function, .arg = 2, .timeout_s = 20},
-    {.name = "str.in_host_function_query_self", .run = in_host_function, .arg = 3, .timeout_s = 20},
-    {.name = "str.in_host_function_event_query", .run = in_host_function, .arg = 4, .timeout_s = 20},
-    {.name = "str.in_host_function_copy", .run = in_host_function, .arg = 5, .timeout_s = 20},
-    {.name = "str.in_host_function_copy_async", .run = in_host_function, .arg = 6, .timeout_s = 20},
-    {.name = "str.in_host_function_get_current", .run = in_host_function, .arg = 7, .timeout_s = 20},
-    {.name = "str.in_host_function_pointer_query", .run = in_host_function, .arg = 8, .timeout_s = 20},
-    {.name = "str.in_host_function_context_synchronize", .run = in_host_function, .arg = 9, .timeout_s = 20},
-    {.name = "str.in_host_function_host_alloc", .run = in_host_function, .arg = 10, .timeout_s = 20},
-    {.name = "str.in_host_function_mem_get_info", .run = in_host_function, .arg = 11, .timeout_s = 20},
-    {.name = "str.in_host_function_stream_create", .run = in_host_function, .arg = 12, .timeout_s = 20},
-    {.name = "str.in_host_function_host_function", .run = in_host_function, .arg = 13, .timeout_s = 20},
-    {.name = "str.in_host_function_set_current", .run = in_host_function, .arg = 14, .timeout_s = 20},
-    {.name = "str.in_host_function_synchronize_idle", .run = in_host_function, .arg = 15, .timeout_s = 20},
-    {.name = "str.in_host_function_event_synchronize", .run = in_host_function, .arg = 16, .timeout_s = 20},
+    {.name = "str.in_host_function_mem_alloc", .run = in_host_function, .arg = 0},
+    {.name = "str.in_host_function_mem_free", .run = in_host_function, .arg = 1},
+    {.name = "str.in_host_function_synchronize_self", .run = in_host_function, .arg = 2},
+    {.name = "str.in_host_function_query_self", .run = in_host_function, .arg = 3},
+    {.name = "str.in_host_function_event_query", .run = in_host_function, .arg = 4},
+    {.name = "str.in_host_function_copy", .run = in_host_function, .arg = 5},
+    {.name = "str.in_host_function_copy_async", .run = in_host_function, .arg = 6},
+    {.name = "str.in_host_function_get_current", .run = in_host_function, .arg = 7},
+    {.name = "str.in_host_function_pointer_query", .run = in_host_function, .arg = 8},
+    {.name = "str.in_host_function_context_synchronize", .run = in_host_function, .arg = 9},
+    {.name = "str.in_host_function_host_alloc", .run = in_host_function, .arg = 10},
+    {.name = "str.in_host_function_mem_get_info", .run = in_host_function, .arg = 11},
+    {.name = "str.in_host_function_stream_create", .run = in_host_function, .arg = 12},
+    {.name = "str.in_host_function_host_function", .run = in_host_function, .arg = 13},
+    {.name = "str.in_host_function_set_current", .run = in_host_function, .arg = 14},
+    {.name = "str.in_host_function_synchronize_idle", .run = in_host_function, .arg = 15},
+    {.name = "str.in_host_function_event_synchronize", .run = in_host_function, .arg = 16},
     {.name = "str.pageable_source_1KiB", .run = pageable_source, .arg = 1},
     {.name = "str.pageable_source_64KiB", .run = pageable_source, .arg = 64},
     {.name = "str.pageable_source_1MiB", .run = pageable_source, .arg = 1024},

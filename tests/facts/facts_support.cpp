@@ -346,11 +346,11 @@ std::string ending(int wait_status) {
   return "exit " + std::to_string(WEXITSTATUS(wait_status));
 }
 
-std::string in_fork(const std::function<int()>& action, unsigned limit_s) {
+std::string in_fork(const std::function<int()>& action) {
   const pid_t pid = fork();
   if (pid < 0) give_up(std::string("fork: ") + std::strerror(errno));
   if (pid == 0) {
-    alarm(limit_s);
+    alarm(60);  // a child that hangs ends by SIGALRM
     _exit(action());
   }
   int status = 0;

@@ -110,7 +110,7 @@ void end_context(Context& context) {
         return std::none_of(driver().retired.begin(), driver().retired.end(),
                             [](const auto& stream) { return stream->running; });
       },
-      std::chrono::milliseconds(100));
+      std::chrono::seconds(5));
   join_retired_workers();
 }
 

@@ -1281,8 +1281,11 @@ TEST_F(FakeCuda, EachOperationTakesTheDelayAtLeast) {
     EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 1, 16, stream), CUDA_SUCCESS);
   wait(stream);
   EXPECT_GE(std::chrono::steady_clock::now() - start, std::chrono::microseconds(40000));
+  std::atomic<bool> released{false};
+  hold(stream, released);
   EXPECT_EQ(CALL(cuMemsetD8Async, 3020, memory, 1, 16, stream), CUDA_SUCCESS);
   EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_ERROR_NOT_READY);
+  released = true;
   EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
   EXPECT_EQ(CALL(cuStreamQuery, 2000, stream), CUDA_SUCCESS);
   free(memory);
@@ -1291,18 +1294,23 @@ TEST_F(FakeCuda, EachOperationTakesTheDelayAtLeast) {
 
 TEST_F(FakeCuda, AQuestionDuringAFreeIsAViolation) {
   open();
-  configure("FAKE_CUDA_POINTER_DELAY_US", "20000");
+  const auto questions = [] { return FAKE(fake_cuda_call_count)("cuPointerGetAttributes"); };
   for (const size_t offset : {size_t{0}, size_t{4095}}) {
     const CUdeviceptr memory = allocate(4096);
+    configure("FAKE_CUDA_POINTER_DELAY_US", "1000000");
+    const uint64_t before = questions();
+    std::atomic<bool> stop{false};
     std::thread asker([&] {
       CUmemorytype type{};
       CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
       void* value = &type;
-      for (int i = 0; i < 4; ++i)
+      while (!stop)
         CALL(cuPointerGetAttributes, 7000, 1, &attribute, &value, memory + offset);
     });
-    usleep(30000);
+    while (questions() == before)
+      std::this_thread::yield();
     free(memory);
+    stop = true;
     asker.join();
     EXPECT_GE(occurrences("asked-while-freed"), 1u);
     FAKE(fake_cuda_clear_violations)();

@@ -192,7 +192,11 @@ Snapshot take(const World& world) {
 
 // How many there are without the library. A sanitizer starts one of its own beside the first.
 size_t usual_threads() {
-  std::thread([] {}).join();
+  pid_t id = 0;
+  std::thread([&] { id = gettid(); }).join();
+  // A thread that was joined is listed until the kernel has cleaned up after it.
+  while (std::filesystem::exists("/proc/self/task/" + std::to_string(id)))
+    std::this_thread::yield();
   return count_threads();
 }
 

@@ -10,6 +10,7 @@ namespace faults {
 namespace {
 
 constexpr uint64_t kSize = 3 * kPage + 40;
+constexpr uint64_t kHour = 3'600'000'000'000;  // in nanoseconds
 
 void count(void* counter) { ++*static_cast<std::atomic<int>*>(counter); }
 
@@ -158,7 +159,7 @@ std::vector<Scenario> stream_scenarios() {
         PLAIN_CALL(gpumem_stream_info_init, (gpumem_stream_info_init(&w.out.stream_info),
                                              w.out.stream_info.struct_size == sizeof w.out.stream_info)),
         CALL(gpumem_stream_get_info, w.out.stream[0], &w.out.stream_info),
-        DEVICE_CALL(gpumem_stream_synchronize, w.out.stream[0], 1'000'000'000),
+        DEVICE_CALL(gpumem_stream_synchronize, w.out.stream[0], kHour),
         DEVICE_CALL(gpumem_stream_query, w.out.stream[0]), synchronize(0)}});
   all.push_back(
       {"an adopted stream",
@@ -189,7 +190,7 @@ std::vector<Scenario> stream_scenarios() {
         PLAIN_CALL(gpumem_event_info_init, (gpumem_event_info_init(&w.out.event_info),
                                             w.out.event_info.struct_size == sizeof w.out.event_info)),
         CALL(gpumem_event_get_info, w.out.event[0], &w.out.event_info), record(0, 0), record(1, 0),
-        DEVICE_CALL(gpumem_event_synchronize, w.out.event[1], 1'000'000'000),
+        DEVICE_CALL(gpumem_event_synchronize, w.out.event[1], kHour),
         DEVICE_CALL(gpumem_event_synchronize, w.out.event[0], GPUMEM_TIMEOUT_INFINITE),
         DEVICE_CALL(gpumem_event_query, w.out.event[1]),
         DEVICE_CALL(gpumem_event_get_elapsed_time, w.out.event[0], w.out.event[1], &w.out.milliseconds)},

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -115,15 +116,23 @@ std::vector<std::string> kill_and_look(Process& process, const std::string& fold
   return traces.left(folder);
 }
 
+// Whether `entry` has `name` with no digit after it: a process has the id 12, another one has 123.
+bool mentions(const std::string& entry, const std::string& name) {
+  for (size_t at = entry.find(name); at != std::string::npos; at = entry.find(name, at + 1)) {
+    const size_t after = at + name.size();
+    if (after == entry.size() || std::isdigit(static_cast<unsigned char>(entry[after])) == 0) return true;
+  }
+  return false;
+}
+
 // New entries in shared places that mention one of the names. Other programs may make entries at the same
 // time, and those that build and test the library often name theirs after it, but only in /tmp.
 std::vector<std::string> new_entries(const std::set<std::string>& before,
                                      const std::set<std::string>& names) {
   std::vector<std::string> left;
   for (const std::string& entry : shared_entries()) {
-    const bool named = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return entry.find(name) != std::string::npos;
-    });
+    const bool named = std::any_of(names.begin(), names.end(),
+                                   [&](const std::string& name) { return mentions(entry, name); });
     const bool of_library = entry.find("gpumem") != std::string::npos && entry.rfind("/tmp/", 0) != 0;
     if ((named || of_library) && before.count(entry) == 0) left.push_back(entry);
   }

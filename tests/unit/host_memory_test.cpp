@@ -344,7 +344,7 @@ TEST_F(HostMemoryTest, MappedMemoryHasOneAddressByOption) {
 
 TEST_F(HostMemoryTest, AHoleCannotBeRegistered) {
   Buffer buffer(3);
-  munmap(buffer.at(kPage), kPage);
+  mprotect(buffer.at(kPage), kPage, PROT_NONE);  // as good as unmapped, and nothing else comes there
   const auto refused = dev().create_memory(register_request(buffer.at(0), 3 * kPage));
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().status, GPUMEM_ERROR_INVALID_ARGUMENT);

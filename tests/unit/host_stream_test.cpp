@@ -2,11 +2,13 @@
 // Streams and events of the host backend: order, what an operation does when its turn comes, and how they
 // end.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 
+#include "../processes/asleep.h"
 #include "base/arithmetic.h"
 #include "host_support.h"
 #include "process_support.h"
@@ -82,19 +84,27 @@ TEST_F(HostStreamTest, QueryNeverBlocksAndSynchronizeHasALimit) {
 TEST_F(HostStreamTest, SynchronizeWaitsForNothingThatCameLater) {
   Gate first;
   EXPECT_OK(first.hold(*stream_));
+  std::atomic<pid_t> id{0};
   std::atomic<bool> returned{false};
   std::thread waiter([&] {
+    id = gettid();
     EXPECT_TRUE(done(stream_->synchronize(kForever)));
     returned = true;
   });
-  std::this_thread::sleep_for(milliseconds(20));  // very likely inside the call by now
+  while (id == 0)
+    std::this_thread::yield();
+  processes::wait_until_asleep(id);
   Gate second;
   EXPECT_OK(second.hold(*stream_));
   EXPECT_FALSE(returned);
   first.open();
   second.await();
-  waiter.join();
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (!returned && std::chrono::steady_clock::now() < limit)
+    std::this_thread::yield();
+  EXPECT_TRUE(returned) << "it waits for what came later";
   second.open();
+  waiter.join();
   finish(*stream_);
 }
 

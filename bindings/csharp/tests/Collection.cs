@@ -36,7 +36,7 @@ namespace GpuMem.Tests
     static void ForgottenMemory(Scope scope)
     {
       GpuDevice device = scope.Device();
-      long before = GpuMemDiagnostics.FinalizedObjects;
+      long before = Check.FinalizedObjects();
       Check.Elsewhere(() => Forget(device));
       Check.Eventually(() => device.Instance.Stats.LiveObjects == 0, "the finalizers");
       Check.Equal(50L, GpuMemDiagnostics.FinalizedObjects - before, "finalized objects");
@@ -57,7 +57,7 @@ namespace GpuMem.Tests
 
     static void ForgottenInstance(Scope scope)
     {
-      long before = GpuMemDiagnostics.FinalizedObjects;
+      long before = Check.FinalizedObjects();
       Check.Elsewhere(() =>
       {
         for (int i = 0; i < 5; ++i)

@@ -166,13 +166,28 @@ namespace GpuMem.Tests
     /// <summary>Waits for something that another thread or the collector does; a test that fails takes long.</summary>
     internal static void Eventually(Func<bool> condition, string what)
     {
-      for (int i = 0; i < 1000; ++i)
+      Stopwatch time = Stopwatch.StartNew();
+      for (int i = 0; time.Elapsed < TimeSpan.FromSeconds(120); ++i)
       {
         if (condition()) return;
         Collect();
         Thread.Sleep(i < 100 ? 1 : 20);
       }
       throw new TestFailure("it never came: " + what);
+    }
+
+    /// <summary>How many objects were finalized, once there are no more of them to find.</summary>
+    internal static long FinalizedObjects()
+    {
+      long count = GpuMemDiagnostics.FinalizedObjects;
+      for (int same = 0; same < 5; )
+      {
+        Collect();
+        long now = GpuMemDiagnostics.FinalizedObjects;
+        same = now == count ? same + 1 : 0;
+        count = now;
+      }
+      return count;
     }
 
     internal static void Collect()

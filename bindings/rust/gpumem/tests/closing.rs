@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Use after close. In a process of its own: the library remembers the end of a handle only until its slot has been
-//! used again by another instance.
+//! used again by another instance. So there is only one test here: a second one would run beside it.
 
 mod common;
 
 use std::sync::mpsc;
 
 use common::backend;
-use gpumem::{DeviceMemory, ErrorKind, Instance};
+use gpumem::{DeviceMemory, ErrorKind, Event, Instance, MemoryOptions, Registered, Stream};
 
 #[test]
 fn use_after_close_is_refused() {
+    an_instance_that_is_closed();
+    objects_that_are_closed_by_force();
+}
+
+fn an_instance_that_is_closed() {
     let instance = Instance::open(backend()).unwrap();
     let (device, copy) = (instance.device(0).unwrap(), instance.clone());
     std::thread::spawn(move || instance.close().map_err(|(_, error)| error).unwrap()).join().unwrap();
@@ -24,4 +29,21 @@ fn use_after_close_is_refused() {
     // Closing again is no error.
     copy.clone().close().map_err(|(_, error)| error).unwrap();
     copy.close().map_err(|(_, error)| error).unwrap();
+}
+
+fn objects_that_are_closed_by_force() {
+    let instance = Instance::open(backend()).unwrap();
+    let device = instance.device(0).unwrap();
+    let stream = Stream::new(&device).unwrap();
+    let event = Event::new(&device).unwrap();
+    let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
+    let registered = Registered::new(&device, vec![1u8; 64], &MemoryOptions::new()).unwrap();
+    stream.fill(&memory, 7u8).unwrap();
+    // SAFETY: nothing looks at the memory afterwards.
+    assert_eq!(unsafe { instance.close_by_force() }.map_err(|(_, error)| error).unwrap(), 4);
+    assert_eq!(memory.to_vec().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(event.record(&stream).unwrap_err().kind(), ErrorKind::Closed);
+    // What was registered is pageable again, and comes back.
+    assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 64);
 }

@@ -36,24 +36,6 @@ fn objects_may_outlive_their_instance() {
 }
 
 #[test]
-fn closing_by_force_leaves_stale_objects_harmless() {
-    let instance = Instance::open(backend()).unwrap();
-    let device = instance.device(0).unwrap();
-    let stream = Stream::new(&device).unwrap();
-    let event = Event::new(&device).unwrap();
-    let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
-    let registered = Registered::new(&device, vec![1u8; 64], &MemoryOptions::new()).unwrap();
-    stream.fill(&memory, 7u8).unwrap();
-    // SAFETY: nothing looks at the memory afterwards.
-    assert_eq!(unsafe { instance.close_by_force() }.map_err(|(_, error)| error).unwrap(), 4);
-    assert_eq!(memory.to_vec().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(event.record(&stream).unwrap_err().kind(), ErrorKind::Closed);
-    // What was registered is pageable again, and comes back.
-    assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 64);
-}
-
-#[test]
 fn the_default_instance_is_never_closed() {
     let first = Instance::default_instance().unwrap();
     let second = Instance::default_instance().unwrap();
