@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backends/host/backend.h"
+#include "backends/host/device.h"
 #include "base/arithmetic.h"
 #include "host_support.h"
 #include "platform/numa.h"
@@ -440,6 +441,22 @@ TEST_F(HostMemoryTest, AnUnreleasedMemoryGivesEverythingBack) {
   }
   EXPECT_EQ(free_bytes(), before);
   EXPECT_EQ(locked_bytes(), 0U);
+}
+
+TEST_F(HostMemoryTest, TheTableKnowsWhoHasAnAddressNow) {
+  auto& owner = static_cast<host::HostDevice&>(dev());
+  const auto gone = std::make_shared<host::Allocation>(owner);
+  const auto now = std::make_shared<host::Allocation>(owner);
+  gone->device_address = now->device_address = pointer_to(kPage);
+  gone->size = now->size = kPage;
+  host::AddressTable table;
+  table.add(gone);
+  table.add(now);
+  EXPECT_EQ(table.find(pointer_to(kPage)), now);
+  table.remove(*gone);
+  EXPECT_EQ(table.find(pointer_to(kPage)), now);
+  table.remove(*now);
+  EXPECT_EQ(table.find(pointer_to(kPage)), nullptr);
 }
 
 TEST_F(HostMemoryTest, NoFileIsHeldOpen) {

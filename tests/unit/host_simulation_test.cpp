@@ -332,6 +332,28 @@ TEST_F(HostForeign, PinnedMemoryOfOtherCode) {
   // The other one is left to the backend's end.
 }
 
+TEST_F(HostForeign, OneOfTwoThreadsFreesIt) {
+  for (int round = 0; round < 300; ++round) {
+    auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_DEVICE, kPage);
+    ASSERT_TRUE(memory);
+    void* const pointer = *memory;
+    std::atomic<int> ready{0};
+    Status statuses[2];
+    const auto free = [&](int number) {
+      ++ready;
+      while (ready < 2)
+        std::this_thread::yield();
+      statuses[number] = status_of(simulation().foreign_free(dev(), pointer));
+    };
+    std::thread other(free, 0);
+    free(1);
+    other.join();
+    std::sort(std::begin(statuses), std::end(statuses));
+    EXPECT_EQ(statuses[0], GPUMEM_ERROR_NOT_FOUND);
+    EXPECT_EQ(statuses[1], GPUMEM_SUCCESS);
+  }
+}
+
 TEST_F(HostForeign, OwnAndStrangeMemoryIsNotForeign) {
   const auto memory = make_device(100);
   EXPECT_EQ(backend_->pointer_facts(memory->facts().device_pointer)->kind, GPUMEM_KIND_UNKNOWN);

@@ -47,14 +47,18 @@ struct Allocation {
 // Allocations by device address. Guarded by Shared::mutex.
 class AddressTable {
  public:
-  // Those without a device address are not entered.
+  // Those without a device address are not entered. One that is found at the address has lost it: its owner
+  // unmapped what was registered, and the system gave the address out again.
   void add(const std::shared_ptr<Allocation>& allocation) {
     if (allocation->device_address != nullptr) {
-      allocations_.emplace(address_of(allocation->device_address), allocation);
+      allocations_.insert_or_assign(address_of(allocation->device_address), allocation);
     }
   }
 
-  void remove(const Allocation& allocation) { allocations_.erase(address_of(allocation.device_address)); }
+  void remove(const Allocation& allocation) {
+    const auto found = allocations_.find(address_of(allocation.device_address));
+    if (found != allocations_.end() && found->second.get() == &allocation) allocations_.erase(found);
+  }
 
   // The one that holds the address, or null.
   std::shared_ptr<Allocation> find(const void* address) const {

@@ -128,13 +128,15 @@ Result<void> HostBackend::foreign_free(backend::Device& device, void* pointer) {
   {
     const Lock lock(shared_.mutex);
     allocation = shared_.table.find(pointer);
+    if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
+        allocation->device_address != pointer) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
+                        device.facts().ordinal, pointer);
+    }
+    GPUMEM_TRY(withdraw(shared_, lock, *allocation));
   }
-  if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
-      allocation->device_address != pointer) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
-                      device.facts().ordinal, pointer);
-  }
-  return release(shared_, *allocation);
+  let_go(shared_, *allocation);
+  return {};
 }
 
 Result<void> HostBackend::foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) {

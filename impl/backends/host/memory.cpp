@@ -233,16 +233,6 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
   return {};
 }
 
-// What only memory that is no longer in the table loses at once; its bytes end with the last work on them.
-void let_go(Shared& shared, Allocation& allocation) {
-  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
-    allocation.page_lock = PageLock();
-    allocation.registration = Charge();
-  }
-  shared.quarantine.add(std::move(allocation.host_range));
-  shared.quarantine.add(std::move(allocation.device_range));
-}
-
 }  // namespace
 
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
@@ -268,17 +258,22 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   return allocation;
 }
 
-Result<void> release(Shared& shared, Allocation& allocation) {
-  {
-    const Lock lock(shared.mutex);
-    if (!allocation.device.lost() && !allocation.uses.settled()) {
-      return make_error(GPUMEM_ERROR_BUSY,
-                        "work that uses the memory was not observed complete: synchronize its stream first");
-    }
-    shared.table.remove(allocation);
+Result<void> withdraw(Shared& shared, const Lock& /*held*/, Allocation& allocation) {
+  if (!allocation.device.lost() && !allocation.uses.settled()) {
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "work that uses the memory was not observed complete: synchronize its stream first");
   }
-  let_go(shared, allocation);
+  shared.table.remove(allocation);
   return {};
+}
+
+void let_go(Shared& shared, Allocation& allocation) {
+  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
+    allocation.page_lock = PageLock();
+    allocation.registration = Charge();
+  }
+  shared.quarantine.add(std::move(allocation.host_range));
+  shared.quarantine.add(std::move(allocation.device_range));
 }
 
 HostMemory::HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation)
@@ -301,7 +296,11 @@ HostMemory::~HostMemory() {
 
 Result<void> HostMemory::release() {
   const CurrentDevice current(allocation_->device.facts().ordinal);
-  GPUMEM_TRY(host::release(shared_, *allocation_));
+  {
+    const Lock lock(shared_.mutex);
+    GPUMEM_TRY(withdraw(shared_, lock, *allocation_));
+  }
+  let_go(shared_, *allocation_);
   allocation_.reset();
   return {};
 }

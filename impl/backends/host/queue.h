@@ -16,7 +16,6 @@ namespace gpumem::host {
 
 // What runs on the worker. A failure is reported by whoever observes the operation.
 using Operation = std::function<Result<void>()>;
-using Lock = std::unique_lock<std::mutex>;
 
 class Queue {
  public:

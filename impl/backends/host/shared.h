@@ -14,6 +14,8 @@
 
 namespace gpumem::host {
 
+using Lock = std::unique_lock<std::mutex>;
+
 struct Shared {
   explicit Shared(const Options& checked)
       : options(checked), quarantine(checked.quarantine), registrations(checked.register_count_max) {}
