@@ -459,6 +459,29 @@ TEST_F(HostMemoryTest, TheTableKnowsWhoHasAnAddressNow) {
   EXPECT_EQ(table.find(pointer_to(kPage)), nullptr);
 }
 
+TEST_F(HostMemoryTest, TheTableFindsWhatIsInARange) {
+  const auto memory = std::make_shared<host::Allocation>(static_cast<host::HostDevice&>(dev()));
+  memory->device_address = pointer_to(2 * kPage);
+  memory->size = kPage;
+  host::AddressTable table;
+  table.add(memory);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), kPage), nullptr);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), kPage + 1), memory);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), 9 * kPage), memory);
+  EXPECT_EQ(table.first_in(pointer_to(2 * kPage), 1), memory);
+  EXPECT_EQ(table.first_in(pointer_to(3 * kPage - 1), kPage), memory);
+  EXPECT_EQ(table.first_in(pointer_to(3 * kPage), kPage), nullptr);
+}
+
+TEST_F(HostMemoryTest, ForeignMemoryCannotBeRegistered) {
+  auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_PINNED, 3 * kPage);
+  ASSERT_TRUE(memory);
+  auto* const bytes = static_cast<unsigned char*>(*memory);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(bytes, 3 * kPage))), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(bytes + kPage, 1))), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_OK(simulation().foreign_free(dev(), *memory));
+}
+
 TEST_F(HostMemoryTest, NoFileIsHeldOpen) {
   const uint64_t before = open_files();
   const auto one = make_device(kPage);

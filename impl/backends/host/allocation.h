@@ -68,6 +68,13 @@ class AddressTable {
     return address_of(address) - begin < allocation->size ? allocation : nullptr;
   }
 
+  // The first one that has an address of the range, or null.
+  std::shared_ptr<Allocation> first_in(const void* address, uint64_t size) const {
+    if (auto holder = find(address); holder != nullptr) return holder;
+    const auto next = allocations_.upper_bound(address_of(address));
+    return next != allocations_.end() && next->first - address_of(address) < size ? next->second : nullptr;
+  }
+
  private:
   std::map<uint64_t, std::shared_ptr<Allocation>> allocations_;
 };

@@ -183,9 +183,21 @@ Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, A
   return make_addresses(shared, *file, size, request, allocation);
 }
 
+// A driver refuses what it has locked already, wherever in the range that is (PIN-11); the layers above know
+// only their own memory.
+Result<void> require_not_foreign(Shared& shared, const backend::MemoryRequest& request) {
+  const Lock lock(shared.mutex);
+  const auto other = shared.table.first_in(request.host_pointer, request.size);
+  if (other == nullptr || other->foreign_id == 0) return {};
+  return make_error(other->kind == GPUMEM_KIND_DEVICE ? GPUMEM_ERROR_WRONG_KIND : GPUMEM_ERROR_ALREADY_EXISTS,
+                    "the range shares bytes with foreign %s memory at %p",
+                    other->kind == GPUMEM_KIND_DEVICE ? "device" : "pinned", other->device_address);
+}
+
 // Memory of the caller, which stays where it is.
 Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
   const gpumem_memory_flags asked = request.require | request.prefer;
+  GPUMEM_TRY(require_not_foreign(shared, request));
   GPUMEM_TRY(shared.options.require(EntryPoint::kRegister));
   if ((request.require & GPUMEM_MEMORY_IOMEMORY) != 0) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
