@@ -3,6 +3,7 @@
 // by device address.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -42,6 +43,9 @@ struct Allocation {
   Range device_range;  // the same for device addresses, where they differ
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
+  // Registered memory is its owner's alone again. Work that has not begun yet must not touch it: there is
+  // some if the device of the memory is lost and that of the work is not.
+  std::atomic<bool> given_back{false};
 };
 
 // Allocations by device address. Guarded by Shared::mutex.

@@ -126,7 +126,7 @@ Result<void> HostBackend::foreign_free(backend::Device& device, void* pointer) {
   if (pointer == nullptr) return {};
   std::shared_ptr<Allocation> allocation;
   {
-    const Lock lock(shared_.mutex);
+    Lock lock(shared_.mutex);
     allocation = shared_.table.find(pointer);
     if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
         allocation->device_address != pointer) {

@@ -33,6 +33,7 @@ struct Timeline {
   uint64_t completed = 0;
   uint64_t observed = 0;
   bool faulting = false;           // the running kernel lost the device and has not ended yet
+  bool touching = false;           // the running operation moves bytes, which may be the caller's own
   uint32_t handles = 0;            // streams of the layers above that stand for this one
   std::optional<Failure> failure;  // the first one that no observation has reported yet (COM-15)
 };
@@ -72,6 +73,14 @@ class Clock {
     for (const Entry& entry : entries_) {
       if (entry.timeline->observed < entry.number) entry.timeline->observed = entry.number;
     }
+  }
+
+  // Whether one of the operations, or one before it, moves bytes now.
+  bool touching() const {
+    for (const Entry& entry : entries_) {
+      if (entry.timeline->touching && entry.timeline->completed < entry.number) return true;
+    }
+    return false;
   }
 
  private:

@@ -40,7 +40,9 @@ Result<void> HostDevice::require_not_lost() const {
 }
 
 void HostDevice::lose(const char* reason) {
-  const Lock lock(shared_.mutex);
+  Lock lock(shared_.mutex);
+  losing_ = true;
+  shared_.progress.wait(lock, [&] { return !queues_.touching(lock, *this); });
   if (lost()) return;
   std::snprintf(lost_reason_, sizeof lost_reason_, "%s", reason);
   lost_.store(true, std::memory_order_release);

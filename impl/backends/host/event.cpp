@@ -14,11 +14,10 @@ Result<void> HostEvent::record(backend::Stream& stream) {
   const Lock lock(shared_.mutex);
   record->mark = queue.mark(lock);
   ++record->mark.number;  // its own operation, which takes the time
-  GPUMEM_TRY(queue.enqueue(lock,
-                           [record]() -> Result<void> {
+  GPUMEM_TRY(queue.enqueue(lock, {[record]() -> Result<void> {
                              record->time = std::chrono::steady_clock::now();
                              return {};
-                           },
+                           }},
                            {}));
   latest_ = record;
   return {};

@@ -245,6 +245,15 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
   return {};
 }
 
+// From now on nobody finds it. The owner of registered memory may unmap it afterwards, so what moves bytes
+// of it is waited for.
+void take_out(Shared& shared, Lock& held, Allocation& allocation) {
+  shared.table.remove(allocation);
+  if (allocation.kind != GPUMEM_KIND_REGISTERED) return;
+  allocation.given_back = true;
+  shared.progress.wait(held, [&] { return !allocation.uses.touching(); });
+}
+
 }  // namespace
 
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
@@ -270,12 +279,12 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   return allocation;
 }
 
-Result<void> withdraw(Shared& shared, const Lock& /*held*/, Allocation& allocation) {
+Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation) {
   if (!allocation.device.lost() && !allocation.uses.settled()) {
     return make_error(GPUMEM_ERROR_BUSY,
                       "work that uses the memory was not observed complete: synchronize its stream first");
   }
-  shared.table.remove(allocation);
+  take_out(shared, held, allocation);
   return {};
 }
 
@@ -300,8 +309,8 @@ HostMemory::HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation)
 HostMemory::~HostMemory() {
   if (allocation_ == nullptr) return;
   {
-    const Lock lock(shared_.mutex);
-    shared_.table.remove(*allocation_);
+    Lock lock(shared_.mutex);
+    take_out(shared_, lock, *allocation_);
   }
   let_go(shared_, *allocation_);
 }
@@ -309,7 +318,7 @@ HostMemory::~HostMemory() {
 Result<void> HostMemory::release() {
   const CurrentDevice current(allocation_->device.facts().ordinal);
   {
-    const Lock lock(shared_.mutex);
+    Lock lock(shared_.mutex);
     GPUMEM_TRY(withdraw(shared_, lock, *allocation_));
   }
   let_go(shared_, *allocation_);

@@ -15,7 +15,10 @@
 namespace gpumem::host {
 
 // What runs on the worker. A failure is reported by whoever observes the operation.
-using Operation = std::function<Result<void>()>;
+struct Operation {
+  std::function<Result<void>()> run;
+  bool touches = false;  // moves bytes, and waits for nothing
+};
 
 class Queue {
  public:
@@ -41,6 +44,7 @@ class Queue {
   bool retired(const Lock& held) const;
   // All that was enqueued has run.
   bool idle(const Lock& held) const;
+  bool touching(const Lock& /*held*/) const { return timeline_->touching; }
   // Lets an idle thread see that the backend closes.
   void wake(const Lock& /*held*/) { wake_.notify_one(); }
 
@@ -77,6 +81,8 @@ class Queues {
   Result<std::shared_ptr<Queue>> find(const HostDevice& device, const void* native);
   // Waits until the queues of the device that take no more operations have run theirs, or the device is lost.
   void await_retired(const HostDevice& device);
+  // Whether a queue of the device moves bytes now.
+  bool touching(const Lock& held, const HostDevice& device) const;
   // Ends all threads. Runs what is still pending, but waits for no value and for nothing of a lost device.
   void stop();
 
