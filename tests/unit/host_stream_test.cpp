@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
 #include "base/arithmetic.h"
@@ -230,6 +231,39 @@ TEST_F(HostStreamTest, MemoryThatVanishesBeforeItsTurnIsReportedOnce) {
   finish(*stream_);  // reported already, and the stream goes on
   EXPECT_OK(memory->release());
   munmap(buffer, 4 * kPage);
+}
+
+TEST_F(HostStreamTest, EachObservationReportsTheFirstFailureThatItCovers) {
+  auto* const pages = static_cast<char*>(
+      mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const auto fill = [&](uint64_t page) {
+    EXPECT_OK(stream_->fill(fill_of(pageable(pages + page * kPage), 8, 1)));
+  };
+  const auto names = [&](const Result<bool>& observed, uint64_t page) {
+    char address[32];
+    std::snprintf(address, sizeof address, "%p ", static_cast<void*>(pages + page * kPage));
+    return status_of(observed) == GPUMEM_ERROR_INVALID_STATE &&
+           std::strstr(observed.error().message, address) != nullptr;
+  };
+  const EventPointer event = make_event();
+  Gate first;
+  Gate last;
+  EXPECT_OK(first.hold(*stream_));
+  fill(0);
+  fill(1);
+  EXPECT_OK(event->record(*stream_));
+  fill(2);
+  EXPECT_OK(last.hold(*stream_));
+  mprotect(pages, 3 * kPage, PROT_NONE);
+  first.open();
+  last.await();  // all three have failed, and nobody has looked
+  EXPECT_TRUE(names(event->synchronize(kForever), 0));
+  EXPECT_TRUE(done(event->synchronize(kForever))) << "the second failure is covered by the first";
+  EXPECT_FALSE(done(stream_->query()));
+  last.open();
+  EXPECT_TRUE(names(stream_->synchronize(kForever), 2));
+  finish(*stream_);
+  munmap(pages, 3 * kPage);
 }
 
 TEST_F(HostStreamTest, WorkKeepsItsBytesWhenNotStrict) {

@@ -5,13 +5,19 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/result.h"
 
 namespace gpumem::host {
+
+// An operation that failed.
+struct Failure {
+  uint64_t number = 0;
+  Error error;
+};
 
 // How far one stream has got. Operations are numbered from 1. Outlives the stream in whatever depends on it.
 struct Timeline {
@@ -23,19 +29,14 @@ struct Timeline {
     return observed >= number || lost || (handles == 0 && completed >= number);
   }
 
-  struct Failure {
-    uint64_t number;
-    Error error;
-  };
-
   const std::atomic<bool>& lost;
   uint64_t enqueued = 0;
   uint64_t completed = 0;
   uint64_t observed = 0;
-  bool faulting = false;           // the running kernel lost the device and has not ended yet
-  bool touching = false;           // the running operation moves bytes, which may be the caller's own
-  uint32_t handles = 0;            // streams of the layers above that stand for this one
-  std::optional<Failure> failure;  // the first one that no observation has reported yet (COM-15)
+  bool faulting = false;        // the running kernel lost the device and has not ended yet
+  bool touching = false;        // the running operation moves bytes, which may be the caller's own
+  uint32_t handles = 0;         // streams of the layers above that stand for this one
+  std::list<Failure> failures;  // in the order of the numbers; no observation has come to them yet (COM-15)
 };
 
 // For each of several timelines, the last of its operations that matters. A vector clock.

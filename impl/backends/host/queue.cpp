@@ -26,6 +26,7 @@ Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
   GPUMEM_TRY(shared_.steps.take("enqueue"));
   // All that can run out of memory comes before the first change.
   std::list<Operation> node;
+  operation.room.emplace_back();
   node.push_back(std::move(operation));
   const bool tracked = shared_.options.strict;
   for (Allocation* const allocation : used) {
@@ -101,11 +102,15 @@ void Queue::run() {
     lock.unlock();
     Result<void> result;
     if (wanted) result = current.front().run();
+    std::list<Failure> failure = std::move(current.front().room);
     current.clear();  // lets go of its memory before anyone can observe that it is over
     lock.lock();
     timeline_->touching = false;
     const uint64_t number = ++timeline_->completed;
-    if (!result && !timeline_->failure) timeline_->failure = {number, result.error()};
+    if (!result) {
+      failure.front() = {number, result.error()};
+      timeline_->failures.splice(timeline_->failures.end(), failure);
+    }
     shared_.progress.notify_all();
   }
 }

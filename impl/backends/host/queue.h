@@ -18,6 +18,8 @@ namespace gpumem::host {
 struct Operation {
   std::function<Result<void>()> run;
   bool touches = false;  // moves bytes, and waits for nothing
+  // One element from enqueue() on: a lack of memory could be told to nobody when the operation fails.
+  std::list<Failure> room = {};
 };
 
 class Queue {
