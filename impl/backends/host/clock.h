@@ -23,10 +23,12 @@ struct Failure {
 struct Timeline {
   explicit Timeline(const std::atomic<bool>& device_lost) : lost(device_lost) {}
 
-  // Whether no caller can still be in doubt about operation `number`: it was observed, or it is over and
-  // nobody holds the stream any more and could observe it.
-  bool settled(uint64_t number) const {
-    return observed >= number || lost || (handles == 0 && completed >= number);
+  // Whether no caller can still be in doubt about operation `number`.
+  bool settled(uint64_t number) const { return observed >= number || lost; }
+  // What is over while nobody holds the stream and could observe it counts as observed. It stays so when the
+  // stream is adopted again: others may have forgotten it meanwhile.
+  void settle_unobservable() {
+    if (handles == 0 && observed < completed) observed = completed;
   }
 
   const std::atomic<bool>& lost;

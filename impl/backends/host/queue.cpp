@@ -107,6 +107,7 @@ void Queue::run() {
     lock.lock();
     timeline_->touching = false;
     const uint64_t number = ++timeline_->completed;
+    timeline_->settle_unobservable();
     if (!result) {
       failure.front() = {number, result.error()};
       timeline_->failures.splice(timeline_->failures.end(), failure);

@@ -50,6 +50,7 @@ Result<void> HostStream::release() {
   const Lock lock(shared_.mutex);
   if (std::exchange(released_, true)) return {};
   --queue_->timeline()->handles;
+  queue_->timeline()->settle_unobservable();
   if (owned_) queue_->retire(lock);
   return {};
 }
