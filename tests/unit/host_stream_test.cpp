@@ -515,6 +515,60 @@ TEST_F(HostStreamTest, ANativeStreamIsAdopted) {
   EXPECT_OK(simulation().native_stream_destroy(dev(), nullptr));
 }
 
+// Lets two threads begin something at once.
+template <class First, class Second>
+void at_once(First first, Second second) {
+  std::atomic<int> ready{0};
+  const auto both_are_there = [&] {
+    ++ready;
+    while (ready < 2) {
+      // To give the processor away would let one of them go first.
+    }
+  };
+  std::thread thread([&] {
+    both_are_there();
+    first();
+  });
+  both_are_there();
+  second();
+  thread.join();
+}
+
+TEST_F(HostStreamTest, OneOfTwoThreadsDestroysANativeStream) {
+  for (int round = 0; round < 300; ++round) {
+    auto native = simulation().native_stream_create(dev());
+    ASSERT_TRUE(native);
+    void* const stream = *native;
+    Status one = GPUMEM_SUCCESS;
+    Status other = GPUMEM_SUCCESS;
+    at_once([&] { one = status_of(simulation().native_stream_destroy(dev(), stream)); },
+            [&] { other = status_of(simulation().native_stream_destroy(dev(), stream)); });
+    EXPECT_EQ(std::max(one, other), GPUMEM_SUCCESS);
+    ASSERT_EQ(std::min(one, other), GPUMEM_ERROR_NOT_FOUND);
+  }
+}
+
+TEST_F(HostStreamTest, ANativeStreamIsAdoptedOrDestroyed) {
+  for (int round = 0; round < 300; ++round) {
+    auto native = simulation().native_stream_create(dev());
+    ASSERT_TRUE(native);
+    void* const stream = *native;
+    Status destroyed = GPUMEM_SUCCESS;
+    StreamPointer adopted;
+    at_once([&] { destroyed = status_of(simulation().native_stream_destroy(dev(), stream)); },
+            [&] {
+              if (auto wrapped = dev().wrap_stream(stream)) adopted = *wrapped;
+            });
+    if (adopted == nullptr) {
+      ASSERT_EQ(destroyed, GPUMEM_SUCCESS);
+      continue;
+    }
+    ASSERT_EQ(destroyed, GPUMEM_ERROR_BUSY);
+    EXPECT_OK(adopted->release());
+    EXPECT_OK(simulation().native_stream_destroy(dev(), stream));
+  }
+}
+
 TEST_F(HostStreamTest, StreamsMadeHereCanBeAdoptedButNotDestroyedAsNative) {
   EXPECT_NE(stream_->native(), nullptr);
   auto adopted = dev().wrap_stream(stream_->native());

@@ -83,13 +83,13 @@ Result<void*> HostBackend::native_stream_create(backend::Device& device) {
 Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* native) {
   const CurrentDevice current(device.facts().ordinal);
   if (native == nullptr) return {};
-  auto found = queues_.find(static_cast<HostDevice&>(device), native);
+  const Lock lock(shared_.mutex);
+  auto found = queues_.find(lock, static_cast<HostDevice&>(device), native);
   if (!found || !(*found)->made_natively()) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "no native stream of device %u is %p", device.facts().ordinal,
                       native);
   }
   Queue& queue = **found;
-  const Lock lock(shared_.mutex);
   if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
     return make_error(GPUMEM_ERROR_BUSY, "%u adopted handles of the native stream live", handles);
   }

@@ -47,8 +47,8 @@ class HostDevice final : public backend::Device {
 
  private:
   Result<void> require_link_to(const HostDevice& peer) const;
-  // The one that stands for a native stream of null; made when it is first asked for.
-  Result<std::shared_ptr<Queue>> default_queue();
+  // Made when it is first asked for.
+  Result<void> make_default_queue();
   backend::Capability answer(gpumem_capability capability, const HostDevice* peer) const;
 
   Shared& shared_;
@@ -57,7 +57,7 @@ class HostDevice final : public backend::Device {
   std::atomic<bool> lost_{false};
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
-  std::shared_ptr<Queue> default_queue_;  // guarded by Shared::mutex
+  std::shared_ptr<Queue> default_queue_;  // stands for a native stream of null; guarded by Shared::mutex
   uint64_t enabled_peers_ = 0;            // bits of ordinals, switched on through the contract; guarded
   uint64_t foreign_peers_ = 0;            // the same, by other code
 };

@@ -166,11 +166,10 @@ Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_nativ
   return queue;
 }
 
-Result<std::shared_ptr<Queue>> Queues::find(const HostDevice& device, const void* native) {
-  const Lock lock(shared_.mutex);
+Result<std::shared_ptr<Queue>> Queues::find(const Lock& held, const HostDevice& device, const void* native) {
   for (Worker& worker : workers_) {
     Queue& queue = *worker.queue;
-    if (&queue == native && &queue.device() == &device && !queue.retired(lock)) return worker.queue;
+    if (&queue == native && &queue.device() == &device && !queue.retired(held)) return worker.queue;
   }
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u has no native stream %p",
                     device.facts().ordinal, native);

@@ -80,7 +80,7 @@ class Queues {
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
   // The queue with this address, if it belongs to the device and takes operations; otherwise
   // INVALID_ARGUMENT.
-  Result<std::shared_ptr<Queue>> find(const HostDevice& device, const void* native);
+  Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
   // Waits until the queues of the device that take no more operations have run theirs, or the device is lost.
   void await_retired(const HostDevice& device);
   // Whether a queue of the device moves bytes now.

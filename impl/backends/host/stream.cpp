@@ -35,10 +35,9 @@ std::atomic_ref<T> word_at(const Rectangle& word) {
 
 }  // namespace
 
-HostStream::HostStream(Shared& shared, std::shared_ptr<Queue> queue, void* native, int32_t priority,
-                       bool owned)
+HostStream::HostStream(Shared& shared, const Lock& /*held*/, std::shared_ptr<Queue> queue, void* native,
+                       int32_t priority, bool owned)
     : shared_(shared), queue_(std::move(queue)), native_(native), priority_(priority), owned_(owned) {
-  const Lock lock(shared_.mutex);
   ++queue_->timeline()->handles;
 }
 
