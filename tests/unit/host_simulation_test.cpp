@@ -348,6 +348,42 @@ TEST_F(HostLost, CopiesThatRunAreOverWhenAnyStreamSaysLost) {
   }
 }
 
+TEST_F(HostLost, NoTimeToARecordThatWasNotRun) {
+  constexpr size_t kDevices = 64;
+  options_.device_count = kDevices;
+  open();
+  const auto word = make_pinned(64);
+  for (size_t ordinal = 0; ordinal < kDevices; ++ordinal) {
+    const StreamPointer stream = make_stream(ordinal);
+    const EventPointer start = make_event(ordinal);
+    const EventPointer end = make_event(ordinal);
+    EXPECT_OK(start->record(*stream));
+    EXPECT_OK(stream->wait_value(pinned(word), 0, 4, GPUMEM_WAIT_VALUE_EQ));  // never
+    EXPECT_OK(end->record(*stream));
+    std::atomic<int> asking{0};
+    std::atomic<int> times{0};
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 3; ++number) {
+      threads.emplace_back([&] {
+        ++asking;
+        for (;;) {
+          auto elapsed = end->elapsed_since(*start);
+          if (!elapsed) break;
+          if (elapsed->has_value()) ++times;
+        }
+      });
+    }
+    while (asking < 3)
+      std::this_thread::yield();
+    simulation().lose(dev(ordinal));
+    for (std::thread& thread : threads)
+      thread.join();
+    ASSERT_EQ(times, 0);
+    EXPECT_OK(stream->release());
+  }
+  EXPECT_OK(word->release());
+}
+
 TEST_F(HostLost, RegisteredMemoryIsTheCallersAfterItsRelease) {
   for (const size_t lost : {0U, 1U}) {
     for (int round = 0; round < kRounds; ++round) {
