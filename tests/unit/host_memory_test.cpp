@@ -473,6 +473,17 @@ TEST_F(HostMemoryTest, TheTableFindsWhatIsInARange) {
   EXPECT_EQ(table.first_in(pointer_to(3 * kPage), kPage), nullptr);
 }
 
+TEST_F(HostMemoryTest, TheLargestPieceStillCounts) {
+  options_.lock_piece = round_down(uint64_t{INT64_MAX}, kPage);
+  options_.register_count_max = 1;
+  open();
+  Buffer buffer(3);
+  const auto memory = make_registered(buffer.at(0), 2 * kPage);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(buffer.at(2 * kPage), 1))),
+            GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_OK(memory->release());
+}
+
 TEST_F(HostMemoryTest, ForeignMemoryCannotBeRegistered) {
   auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_PINNED, 3 * kPage);
   ASSERT_TRUE(memory);
