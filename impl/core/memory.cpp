@@ -54,15 +54,20 @@ Error range_taken(gpumem_kind kind) {
                     kind_name(kind));
 }
 
-Result<void> check_not_foreign_device_memory(Instance& instance, const backend::MemoryRequest& request) {
+// The same for memory of other code; `usable` says whether the device is.
+Result<void> check_not_foreign(Instance& instance, const backend::MemoryRequest& request,
+                               const Result<void>& usable) {
   const uint64_t first = address_of(request.host_pointer);
+  bool pinned = false;
   for (const uint64_t address : {first, first + request.size - 1}) {
     auto facts = instance.backend().pointer_facts(pointer_to(address));
     if (!facts) return facts.error();
-    if (facts->kind == GPUMEM_KIND_FOREIGN && facts->location == GPUMEM_LOCATION_DEVICE) {
-      return range_taken(GPUMEM_KIND_DEVICE);
-    }
+    if (facts->kind != GPUMEM_KIND_FOREIGN) continue;
+    if (facts->location == GPUMEM_LOCATION_DEVICE) return range_taken(GPUMEM_KIND_DEVICE);
+    if (facts->location == GPUMEM_LOCATION_HOST) pinned = true;
   }
+  GPUMEM_TRY(usable);
+  if (pinned) return range_taken(GPUMEM_KIND_PINNED);
   return {};
 }
 
@@ -156,7 +161,7 @@ Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryR
   Cleanup undo_registry([&] {
     if (registers) instance.registry().erase(registered_base, memory.get());
   });
-  if (registers) GPUMEM_TRY(check_not_foreign_device_memory(instance, request));
+  if (registers) GPUMEM_TRY(check_not_foreign(instance, request, usable));
   GPUMEM_TRY(usable);
   GPUMEM_TRY(settle_flags(device, request));
 

@@ -159,6 +159,7 @@ TEST_F(Conformance, hst_2_out_of_range) {
       {"lock mode -1", [](gpumem_host_options& host) { host.lock_mode = -1; }},
       {"65 NUMA nodes", [](gpumem_host_options& host) { host.numa_nodes = 65; }},
       {"lock piece of no page", [](gpumem_host_options& host) { host.lock_piece = page_size() + 1; }},
+      {"lock piece that wraps", [](gpumem_host_options& host) { host.lock_piece = 0 - page_size(); }},
       {"fill 3", [](gpumem_host_options& host) { host.fill = 3; }},
       {"no such peer", [](gpumem_host_options& host) { host.peers = "0>2"; }},
       {"its own peer", [](gpumem_host_options& host) { host.peers = "0>0"; }},

@@ -435,6 +435,24 @@ TEST_F(Pin, pin_11_overlaps_are_refused) {
   EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(pinned.host() + 5000, 1));
 }
 
+TEST_F(Pin, pin_11_memory_that_other_code_has_pinned) {
+  REQUIRE_FOREIGN();
+  const uint64_t size = 2 * page_size();
+  for (const gpumem_toggle same_pointer : {GPUMEM_TOGGLE_OFF, GPUMEM_TOGGLE_ON}) {
+    const Instance instance = open_instance(
+        [&](gpumem_instance_desc&, gpumem_host_options& host) { host.same_pointer = same_pointer; });
+    const ForeignMemory foreign(instance.device(), GPUMEM_KIND_PINNED, size);
+    for (const auto& [begin, length] : {std::pair{uint64_t{0}, size}, {100, 1}, {size - 1, 1}}) {
+      const gpumem_memory_desc desc = register_desc(foreign.get() + begin, length, GPUMEM_MEMORY_MAPPED);
+      gpumem_memory none = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS,
+                    gpumem_memory_create(instance.device(), &desc, &none, why()));
+      EXPECT_EQ(none, nullptr);
+    }
+    EXPECT_EQ(pointer_info(instance, foreign.get()).kind, GPUMEM_KIND_FOREIGN);
+  }
+}
+
 TEST_F(Pin, pin_12_neighbours_on_one_page) {
   const uint64_t page = page_size();
   for (const bool first_goes_first : {true, false}) {

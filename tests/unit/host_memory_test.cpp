@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backends/host/backend.h"
+#include "backends/host/device.h"
 #include "base/arithmetic.h"
 #include "host_support.h"
 #include "platform/numa.h"
@@ -440,6 +441,56 @@ TEST_F(HostMemoryTest, AnUnreleasedMemoryGivesEverythingBack) {
   }
   EXPECT_EQ(free_bytes(), before);
   EXPECT_EQ(locked_bytes(), 0U);
+}
+
+TEST_F(HostMemoryTest, TheTableKnowsWhoHasAnAddressNow) {
+  auto& owner = static_cast<host::HostDevice&>(dev());
+  const auto gone = std::make_shared<host::Allocation>(owner);
+  const auto now = std::make_shared<host::Allocation>(owner);
+  gone->device_address = now->device_address = pointer_to(kPage);
+  gone->size = now->size = kPage;
+  host::AddressTable table;
+  table.add(gone);
+  table.add(now);
+  EXPECT_EQ(table.find(pointer_to(kPage)), now);
+  table.remove(*gone);
+  EXPECT_EQ(table.find(pointer_to(kPage)), now);
+  table.remove(*now);
+  EXPECT_EQ(table.find(pointer_to(kPage)), nullptr);
+}
+
+TEST_F(HostMemoryTest, TheTableFindsWhatIsInARange) {
+  const auto memory = std::make_shared<host::Allocation>(static_cast<host::HostDevice&>(dev()));
+  memory->device_address = pointer_to(2 * kPage);
+  memory->size = kPage;
+  host::AddressTable table;
+  table.add(memory);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), kPage), nullptr);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), kPage + 1), memory);
+  EXPECT_EQ(table.first_in(pointer_to(kPage), 9 * kPage), memory);
+  EXPECT_EQ(table.first_in(pointer_to(2 * kPage), 1), memory);
+  EXPECT_EQ(table.first_in(pointer_to(3 * kPage - 1), kPage), memory);
+  EXPECT_EQ(table.first_in(pointer_to(3 * kPage), kPage), nullptr);
+}
+
+TEST_F(HostMemoryTest, TheLargestPieceStillCounts) {
+  options_.lock_piece = round_down(uint64_t{INT64_MAX}, kPage);
+  options_.register_count_max = 1;
+  open();
+  Buffer buffer(3);
+  const auto memory = make_registered(buffer.at(0), 2 * kPage);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(buffer.at(2 * kPage), 1))),
+            GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_OK(memory->release());
+}
+
+TEST_F(HostMemoryTest, ForeignMemoryCannotBeRegistered) {
+  auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_PINNED, 3 * kPage);
+  ASSERT_TRUE(memory);
+  auto* const bytes = static_cast<unsigned char*>(*memory);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(bytes, 3 * kPage))), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(status_of(dev().create_memory(register_request(bytes + kPage, 1))), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_OK(simulation().foreign_free(dev(), *memory));
 }
 
 TEST_F(HostMemoryTest, NoFileIsHeldOpen) {

@@ -75,6 +75,8 @@ const BadValue kBadValues[] = {
     {"lock_mode", [](backend::HostOptions& options) { options.lock_mode = 4; }},
     {"numa_nodes", [](backend::HostOptions& options) { options.numa_nodes = 65; }},
     {"lock_piece", [](backend::HostOptions& options) { options.lock_piece = 5000; }},
+    // so large that a count of pieces would wrap
+    {"lock_piece", [](backend::HostOptions& options) { options.lock_piece = 0 - platform::page_size(); }},
     {"quarantine", [](backend::HostOptions& options) { options.quarantine = 65537; }},
     {"fill", [](backend::HostOptions& options) { options.fill = 9; }},
     {"peers", [](backend::HostOptions& options) { options.peers = "some"; }},

@@ -222,6 +222,51 @@ TEST_F(HostOrder, WithoutItsStreamWorkIsObservedWhenItIsOver) {
     std::this_thread::yield();
 }
 
+TEST_F(HostOrder, WhatWasOverWithoutItsStreamStaysObservedWhenThatIsAdoptedAgain) {
+  auto native = simulation().native_stream_create(dev());
+  ASSERT_TRUE(native);
+  for (void* const stream : {*native, static_cast<void*>(nullptr)}) {
+    for (const bool waits_again : {false, true}) {
+      const auto memory = make_pinned(64);
+      auto adopted = dev().wrap_stream(stream);
+      ASSERT_TRUE(adopted);
+      EXPECT_OK((*adopted)->fill(fill_of(pinned(memory), 64, 1)));
+      EXPECT_OK(stream_->wait_event(*record(**adopted, 0)));
+      EXPECT_OK((*adopted)->release());
+      settle();  // with stream_ the other is complete
+      if (waits_again) EXPECT_OK(stream_->wait_event(*record(*other_, 1)));
+      auto again = dev().wrap_stream(stream);
+      ASSERT_TRUE(again);
+      if (waits_again) finish(*stream_);
+      EXPECT_EQ(status_of(memory->release()), GPUMEM_SUCCESS);
+      EXPECT_OK((*again)->release());
+    }
+  }
+  EXPECT_OK(simulation().native_stream_destroy(dev(), *native));
+}
+
+TEST_F(HostOrder, WhatEndsAfterItsStreamIsAdoptedAgainIsNotObserved) {
+  auto native = simulation().native_stream_create(dev());
+  ASSERT_TRUE(native);
+  auto adopted = dev().wrap_stream(*native);
+  ASSERT_TRUE(adopted);
+  Gate gate;
+  EXPECT_OK(gate.hold(**adopted));
+  EXPECT_OK((*adopted)->fill(fill_of(pinned(memory_), 32, 1)));
+  const auto after = record(**adopted, 0);
+  EXPECT_OK((*adopted)->release());
+  auto again = dev().wrap_stream(*native);
+  ASSERT_TRUE(again);
+  gate.open();
+  EXPECT_OK(stream_->wait_event(*after));
+  settle();
+  EXPECT_EQ(release(), GPUMEM_ERROR_BUSY);
+  finish(**again);
+  EXPECT_EQ(release(), GPUMEM_SUCCESS);
+  EXPECT_OK((*again)->release());
+  EXPECT_OK(simulation().native_stream_destroy(dev(), *native));
+}
+
 TEST_F(HostOrder, ALostDeviceHoldsNothing) {
   Gate gate;
   EXPECT_OK(gate.hold(*stream_));

@@ -281,6 +281,142 @@ TEST_F(HostLost, WaitersReturn) {
   EXPECT_OK(memory->release());
 }
 
+// Copies of which one runs when the device is lost, or is just to begin.
+class RunningCopies {
+ public:
+  static constexpr uint64_t kSize = 8 * kMiB;
+
+  RunningCopies() : source_(kSize, 1), target_(kSize, 2) {}
+
+  unsigned char* target() { return target_.data(); }
+  void start(backend::Stream& stream, const Operand& target) {
+    for (int copy = 0; copy < 3; ++copy) {
+      EXPECT_OK(
+          stream.launch_host_function([](void* data) { ++*static_cast<std::atomic<int>*>(data); }, &copies_));
+      EXPECT_OK(stream.copy(copy_of(target, pageable(source_.data()), kSize)));
+    }
+    while (copies_ == 0)
+      std::this_thread::yield();
+  }
+  // To be called when the target is the test's again, and looked at when no work is left.
+  void use_target() { std::fill(target_.begin(), target_.end(), 3); }
+  bool target_is_used() const {
+    return std::all_of(target_.begin(), target_.end(), [](unsigned char byte) { return byte == 3; });
+  }
+
+ private:
+  std::vector<unsigned char> source_;
+  std::vector<unsigned char> target_;
+  std::atomic<int> copies_{0};
+};
+
+constexpr int kRounds = 10;
+
+TEST_F(HostLost, CopiesThatRunAreOverWhenACallSaysLost) {
+  for (int round = 0; round < kRounds; ++round) {
+    open();
+    RunningCopies copies;
+    const StreamPointer stream = make_stream();
+    copies.start(*stream, pageable(copies.target()));
+    std::thread thread([&] { simulation().lose(dev()); });
+    (void)stream->synchronize(kForever);
+    copies.use_target();
+    thread.join();
+    EXPECT_OK(stream->release());
+    close();
+    ASSERT_TRUE(copies.target_is_used());
+  }
+}
+
+TEST_F(HostLost, CopiesThatRunAreOverWhenAnyStreamSaysLost) {
+  for (int round = 0; round < kRounds; ++round) {
+    open();
+    RunningCopies copies;
+    const StreamPointer stream = make_stream();
+    const StreamPointer other = make_stream();
+    copies.start(*stream, pageable(copies.target()));
+    EXPECT_EQ(run_kernel(*other,
+                         [](backend::Kernel& kernel) {
+                           EXPECT_FALSE(kernel.view(pointer_to(kPage), 1, GPUMEM_ACCESS_READ));
+                         }),
+              kLost);
+    copies.use_target();
+    EXPECT_OK(stream->release());
+    EXPECT_OK(other->release());
+    close();
+    ASSERT_TRUE(copies.target_is_used());
+  }
+}
+
+TEST_F(HostLost, NoTimeToARecordThatWasNotRun) {
+  constexpr size_t kDevices = 64;
+  options_.device_count = kDevices;
+  open();
+  const auto word = make_pinned(64);
+  for (size_t ordinal = 0; ordinal < kDevices; ++ordinal) {
+    const StreamPointer stream = make_stream(ordinal);
+    const EventPointer start = make_event(ordinal);
+    const EventPointer end = make_event(ordinal);
+    EXPECT_OK(start->record(*stream));
+    EXPECT_OK(stream->wait_value(pinned(word), 0, 4, GPUMEM_WAIT_VALUE_EQ));  // never
+    EXPECT_OK(end->record(*stream));
+    std::atomic<int> asking{0};
+    std::atomic<int> times{0};
+    std::vector<std::thread> threads;
+    for (int number = 0; number < 3; ++number) {
+      threads.emplace_back([&] {
+        ++asking;
+        for (;;) {
+          auto elapsed = end->elapsed_since(*start);
+          if (!elapsed) break;
+          if (elapsed->has_value()) ++times;
+        }
+      });
+    }
+    while (asking < 3)
+      std::this_thread::yield();
+    simulation().lose(dev(ordinal));
+    for (std::thread& thread : threads)
+      thread.join();
+    ASSERT_EQ(times, 0);
+    EXPECT_OK(stream->release());
+  }
+  EXPECT_OK(word->release());
+}
+
+TEST_F(HostLost, RegisteredMemoryIsTheCallersAfterItsRelease) {
+  for (const size_t lost : {0U, 1U}) {
+    for (int round = 0; round < kRounds; ++round) {
+      open();
+      RunningCopies copies;
+      const auto memory = make_registered(copies.target(), RunningCopies::kSize,
+                                          GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE);
+      const StreamPointer stream = make_stream(1);  // not of the memory's device
+      copies.start(*stream, registered(memory));
+      simulation().lose(dev(lost));
+      EXPECT_OK(memory->release());
+      copies.use_target();
+      EXPECT_OK(stream->release());
+      close();
+      ASSERT_TRUE(copies.target_is_used());
+    }
+  }
+}
+
+TEST_F(HostLost, WorkOnRegisteredMemoryThatWasReleasedFails) {
+  std::vector<unsigned char> bytes(100, 1);
+  const auto memory = make_registered(bytes.data(), 100, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE);
+  const StreamPointer stream = make_stream(1);
+  Gate gate;
+  EXPECT_OK(gate.hold(*stream));
+  EXPECT_OK(stream->fill(fill_of(registered(memory), 100, 2)));
+  simulation().lose(dev(0));
+  EXPECT_OK(memory->release());
+  gate.open();
+  EXPECT_EQ(status_of(stream->synchronize(kForever)), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_EQ(bytes, std::vector<unsigned char>(100, 1));
+}
+
 // ---- foreign memory and peers ----
 
 using HostForeign = HostKernel;
@@ -330,6 +466,28 @@ TEST_F(HostForeign, PinnedMemoryOfOtherCode) {
   EXPECT_NE(backend_->pointer_facts(*again)->buffer_id, facts->buffer_id);
   EXPECT_OK(simulation().foreign_free(dev(0), *memory));
   // The other one is left to the backend's end.
+}
+
+TEST_F(HostForeign, OneOfTwoThreadsFreesIt) {
+  for (int round = 0; round < 300; ++round) {
+    auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_DEVICE, kPage);
+    ASSERT_TRUE(memory);
+    void* const pointer = *memory;
+    std::atomic<int> ready{0};
+    Status statuses[2];
+    const auto free = [&](int number) {
+      ++ready;
+      while (ready < 2)
+        std::this_thread::yield();
+      statuses[number] = status_of(simulation().foreign_free(dev(), pointer));
+    };
+    std::thread other(free, 0);
+    free(1);
+    other.join();
+    std::sort(std::begin(statuses), std::end(statuses));
+    EXPECT_EQ(statuses[0], GPUMEM_ERROR_NOT_FOUND);
+    EXPECT_EQ(statuses[1], GPUMEM_SUCCESS);
+  }
 }
 
 TEST_F(HostForeign, OwnAndStrangeMemoryIsNotForeign) {

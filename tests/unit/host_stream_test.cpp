@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 
 #include "../processes/asleep.h"
@@ -240,6 +241,39 @@ TEST_F(HostStreamTest, MemoryThatVanishesBeforeItsTurnIsReportedOnce) {
   finish(*stream_);  // reported already, and the stream goes on
   EXPECT_OK(memory->release());
   munmap(buffer, 4 * kPage);
+}
+
+TEST_F(HostStreamTest, EachObservationReportsTheFirstFailureThatItCovers) {
+  auto* const pages = static_cast<char*>(
+      mmap(nullptr, 3 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  const auto fill = [&](uint64_t page) {
+    EXPECT_OK(stream_->fill(fill_of(pageable(pages + page * kPage), 8, 1)));
+  };
+  const auto names = [&](const Result<bool>& observed, uint64_t page) {
+    char address[32];
+    std::snprintf(address, sizeof address, "%p ", static_cast<void*>(pages + page * kPage));
+    return status_of(observed) == GPUMEM_ERROR_INVALID_STATE &&
+           std::strstr(observed.error().message, address) != nullptr;
+  };
+  const EventPointer event = make_event();
+  Gate first;
+  Gate last;
+  EXPECT_OK(first.hold(*stream_));
+  fill(0);
+  fill(1);
+  EXPECT_OK(event->record(*stream_));
+  fill(2);
+  EXPECT_OK(last.hold(*stream_));
+  mprotect(pages, 3 * kPage, PROT_NONE);
+  first.open();
+  last.await();  // all three have failed, and nobody has looked
+  EXPECT_TRUE(names(event->synchronize(kForever), 0));
+  EXPECT_TRUE(done(event->synchronize(kForever))) << "the second failure is covered by the first";
+  EXPECT_FALSE(done(stream_->query()));
+  last.open();
+  EXPECT_TRUE(names(stream_->synchronize(kForever), 2));
+  finish(*stream_);
+  munmap(pages, 3 * kPage);
 }
 
 TEST_F(HostStreamTest, WorkKeepsItsBytesWhenNotStrict) {
@@ -489,6 +523,60 @@ TEST_F(HostStreamTest, ANativeStreamIsAdopted) {
   EXPECT_EQ(status_of(simulation().native_stream_destroy(dev(), *native)), GPUMEM_ERROR_NOT_FOUND);
   EXPECT_EQ(status_of(dev().wrap_stream(*native)), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_OK(simulation().native_stream_destroy(dev(), nullptr));
+}
+
+// Lets two threads begin something at once.
+template <class First, class Second>
+void at_once(First first, Second second) {
+  std::atomic<int> ready{0};
+  const auto both_are_there = [&] {
+    ++ready;
+    while (ready < 2) {
+      // To give the processor away would let one of them go first.
+    }
+  };
+  std::thread thread([&] {
+    both_are_there();
+    first();
+  });
+  both_are_there();
+  second();
+  thread.join();
+}
+
+TEST_F(HostStreamTest, OneOfTwoThreadsDestroysANativeStream) {
+  for (int round = 0; round < 300; ++round) {
+    auto native = simulation().native_stream_create(dev());
+    ASSERT_TRUE(native);
+    void* const stream = *native;
+    Status one = GPUMEM_SUCCESS;
+    Status other = GPUMEM_SUCCESS;
+    at_once([&] { one = status_of(simulation().native_stream_destroy(dev(), stream)); },
+            [&] { other = status_of(simulation().native_stream_destroy(dev(), stream)); });
+    EXPECT_EQ(std::max(one, other), GPUMEM_SUCCESS);
+    ASSERT_EQ(std::min(one, other), GPUMEM_ERROR_NOT_FOUND);
+  }
+}
+
+TEST_F(HostStreamTest, ANativeStreamIsAdoptedOrDestroyed) {
+  for (int round = 0; round < 300; ++round) {
+    auto native = simulation().native_stream_create(dev());
+    ASSERT_TRUE(native);
+    void* const stream = *native;
+    Status destroyed = GPUMEM_SUCCESS;
+    StreamPointer adopted;
+    at_once([&] { destroyed = status_of(simulation().native_stream_destroy(dev(), stream)); },
+            [&] {
+              if (auto wrapped = dev().wrap_stream(stream)) adopted = *wrapped;
+            });
+    if (adopted == nullptr) {
+      ASSERT_EQ(destroyed, GPUMEM_SUCCESS);
+      continue;
+    }
+    ASSERT_EQ(destroyed, GPUMEM_ERROR_BUSY);
+    EXPECT_OK(adopted->release());
+    EXPECT_OK(simulation().native_stream_destroy(dev(), stream));
+  }
 }
 
 TEST_F(HostStreamTest, StreamsMadeHereCanBeAdoptedButNotDestroyedAsNative) {

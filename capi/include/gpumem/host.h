@@ -53,7 +53,7 @@ GPUMEM_API gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_ke
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0, a range that wraps around the
  *         address space, or unknown access
  * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, and is lost now
- * \blocking{no}
+ * \blocking{no; one that loses the device, as gpumem_host_device_lose()}
  * \threads{only the thread that runs the kernel}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void *address,
@@ -112,14 +112,16 @@ GPUMEM_API gpumem_status gpumem_host_stream_set_capturing(gpumem_stream stream, 
                                                           gpumem_error *error);
 
 /** Loses a device, as a faulting kernel would: pending work is not run, and every call that needs the device
- * fails from now on.
+ * fails from now on. Copies, fills and value writes of its streams that run come to their end first, so that
+ * memory which was lent to them can be used again as soon as a call says #GPUMEM_ERROR_DEVICE_LOST. Host
+ * functions and kernels that run are not waited for.
  *
  * \param device device to lose
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS lost; also if it was lost before
  * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
  * \handles
- * \blocking{no}
+ * \blocking{until copies, fills and value writes that run are done}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_device_lose(gpumem_device device, gpumem_error *error);

@@ -3,6 +3,7 @@
 // by device address.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -42,19 +43,26 @@ struct Allocation {
   Range device_range;  // the same for device addresses, where they differ
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
+  // Registered memory is its owner's alone again. Work that has not begun yet must not touch it: there is
+  // some if the device of the memory is lost and that of the work is not.
+  std::atomic<bool> given_back{false};
 };
 
 // Allocations by device address. Guarded by Shared::mutex.
 class AddressTable {
  public:
-  // Those without a device address are not entered.
+  // Those without a device address are not entered. One that is found at the address has lost it: its owner
+  // unmapped what was registered, and the system gave the address out again.
   void add(const std::shared_ptr<Allocation>& allocation) {
     if (allocation->device_address != nullptr) {
-      allocations_.emplace(address_of(allocation->device_address), allocation);
+      allocations_.insert_or_assign(address_of(allocation->device_address), allocation);
     }
   }
 
-  void remove(const Allocation& allocation) { allocations_.erase(address_of(allocation.device_address)); }
+  void remove(const Allocation& allocation) {
+    const auto found = allocations_.find(address_of(allocation.device_address));
+    if (found != allocations_.end() && found->second.get() == &allocation) allocations_.erase(found);
+  }
 
   // The one that holds the address, or null.
   std::shared_ptr<Allocation> find(const void* address) const {
@@ -62,6 +70,13 @@ class AddressTable {
     if (next == allocations_.begin()) return nullptr;
     const auto& [begin, allocation] = *std::prev(next);
     return address_of(address) - begin < allocation->size ? allocation : nullptr;
+  }
+
+  // The first one that has an address of the range, or null.
+  std::shared_ptr<Allocation> first_in(const void* address, uint64_t size) const {
+    if (auto holder = find(address); holder != nullptr) return holder;
+    const auto next = allocations_.upper_bound(address_of(address));
+    return next != allocations_.end() && next->first - address_of(address) < size ? next->second : nullptr;
   }
 
  private:

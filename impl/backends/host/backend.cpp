@@ -83,13 +83,13 @@ Result<void*> HostBackend::native_stream_create(backend::Device& device) {
 Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* native) {
   const CurrentDevice current(device.facts().ordinal);
   if (native == nullptr) return {};
-  auto found = queues_.find(static_cast<HostDevice&>(device), native);
+  const Lock lock(shared_.mutex);
+  auto found = queues_.find(lock, static_cast<HostDevice&>(device), native);
   if (!found || !(*found)->made_natively()) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "no native stream of device %u is %p", device.facts().ordinal,
                       native);
   }
   Queue& queue = **found;
-  const Lock lock(shared_.mutex);
   if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
     return make_error(GPUMEM_ERROR_BUSY, "%u adopted handles of the native stream live", handles);
   }
@@ -126,15 +126,17 @@ Result<void> HostBackend::foreign_free(backend::Device& device, void* pointer) {
   if (pointer == nullptr) return {};
   std::shared_ptr<Allocation> allocation;
   {
-    const Lock lock(shared_.mutex);
+    Lock lock(shared_.mutex);
     allocation = shared_.table.find(pointer);
+    if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
+        allocation->device_address != pointer) {
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
+                        device.facts().ordinal, pointer);
+    }
+    GPUMEM_TRY(withdraw(shared_, lock, *allocation));
   }
-  if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
-      allocation->device_address != pointer) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
-                      device.facts().ordinal, pointer);
-  }
-  return release(shared_, *allocation);
+  let_go(shared_, *allocation);
+  return {};
 }
 
 Result<void> HostBackend::foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) {

@@ -5,36 +5,40 @@
 
 #include <atomic>
 #include <cstdint>
+#include <list>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/result.h"
 
 namespace gpumem::host {
 
+// An operation that failed.
+struct Failure {
+  uint64_t number = 0;
+  Error error;
+};
+
 // How far one stream has got. Operations are numbered from 1. Outlives the stream in whatever depends on it.
 struct Timeline {
   explicit Timeline(const std::atomic<bool>& device_lost) : lost(device_lost) {}
 
-  // Whether no caller can still be in doubt about operation `number`: it was observed, or it is over and
-  // nobody holds the stream any more and could observe it.
-  bool settled(uint64_t number) const {
-    return observed >= number || lost || (handles == 0 && completed >= number);
+  // Whether no caller can still be in doubt about operation `number`.
+  bool settled(uint64_t number) const { return observed >= number || lost; }
+  // What is over while nobody holds the stream and could observe it counts as observed. It stays so when the
+  // stream is adopted again: others may have forgotten it meanwhile.
+  void settle_unobservable() {
+    if (handles == 0 && observed < completed) observed = completed;
   }
-
-  struct Failure {
-    uint64_t number;
-    Error error;
-  };
 
   const std::atomic<bool>& lost;
   uint64_t enqueued = 0;
   uint64_t completed = 0;
   uint64_t observed = 0;
-  bool faulting = false;           // the running kernel lost the device and has not ended yet
-  uint32_t handles = 0;            // streams of the layers above that stand for this one
-  std::optional<Failure> failure;  // the first one that no observation has reported yet (COM-15)
+  bool faulting = false;        // the running kernel lost the device and has not ended yet
+  bool touching = false;        // the running operation moves bytes, which may be the caller's own
+  uint32_t handles = 0;         // streams of the layers above that stand for this one
+  std::list<Failure> failures;  // in the order of the numbers; no observation has come to them yet (COM-15)
 };
 
 // For each of several timelines, the last of its operations that matters. A vector clock.
@@ -72,6 +76,14 @@ class Clock {
     for (const Entry& entry : entries_) {
       if (entry.timeline->observed < entry.number) entry.timeline->observed = entry.number;
     }
+  }
+
+  // Whether one of the operations, or one before it, moves bytes now.
+  bool touching() const {
+    for (const Entry& entry : entries_) {
+      if (entry.timeline->touching && entry.timeline->completed < entry.number) return true;
+    }
+    return false;
   }
 
  private:

@@ -40,7 +40,9 @@ Result<void> HostDevice::require_not_lost() const {
 }
 
 void HostDevice::lose(const char* reason) {
-  const Lock lock(shared_.mutex);
+  Lock lock(shared_.mutex);
+  losing_ = true;
+  shared_.progress.wait(lock, [&] { return !queues_.touching(lock, *this); });
   if (lost()) return;
   std::snprintf(lost_reason_, sizeof lost_reason_, "%s", reason);
   lost_.store(true, std::memory_order_release);
@@ -68,9 +70,13 @@ Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t prior
     (*queue)->retire(lock);
   });
   const int32_t granted = std::clamp(priority, kPriorityHighest, kPriorityLowest);
-  const auto stream = std::make_shared<HostStream>(shared_, *queue, queue->get(), granted, true);
+  std::shared_ptr<backend::Stream> stream;
+  {
+    const Lock lock(shared_.mutex);
+    stream = std::make_shared<HostStream>(shared_, lock, *queue, queue->get(), granted, true);
+  }
   end_again.dismiss();
-  return std::shared_ptr<backend::Stream>(stream);
+  return stream;
 }
 
 Result<void> HostDevice::await_released_streams() {
@@ -81,26 +87,28 @@ Result<void> HostDevice::await_released_streams() {
 Result<std::shared_ptr<backend::Stream>> HostDevice::wrap_stream(void* native) {
   const CurrentDevice current(facts_.ordinal);
   GPUMEM_TRY(require_not_lost());
-  auto queue = native == nullptr ? default_queue() : queues_.find(*this, native);
+  if (native == nullptr) GPUMEM_TRY(make_default_queue());
+  const Lock lock(shared_.mutex);
+  auto queue = native == nullptr ? Result(default_queue_) : queues_.find(lock, *this, native);
   if (!queue) return queue.error();
   return std::shared_ptr<backend::Stream>(
-      std::make_shared<HostStream>(shared_, *queue, native, kPriorityLowest, false));
+      std::make_shared<HostStream>(shared_, lock, *queue, native, kPriorityLowest, false));
 }
 
-Result<std::shared_ptr<Queue>> HostDevice::default_queue() {
+Result<void> HostDevice::make_default_queue() {
   {
     const Lock lock(shared_.mutex);
-    if (default_queue_ != nullptr) return default_queue_;
+    if (default_queue_ != nullptr) return {};
   }
   auto started = queues_.start(*this, false);
-  if (!started) return started;
+  if (!started) return started.error();
   const Lock lock(shared_.mutex);
   if (default_queue_ == nullptr) {
     default_queue_ = *started;
   } else {
     (*started)->retire(lock);  // another thread was faster
   }
-  return default_queue_;
+  return {};
 }
 
 Result<std::shared_ptr<backend::Event>> HostDevice::create_event(gpumem_event_flags /*flags*/) {

@@ -32,7 +32,11 @@ class HostDevice final : public backend::Device {
   const std::atomic<bool>& lost_flag() const { return lost_; }
   Result<void> require_not_lost() const;
   // Pending work will not be run. `reason` goes into the messages of later failures; the first one counts.
+  // Copies, fills and value writes that run are waited for: whoever is told that the device is lost may do
+  // with his memory as he likes.
   void lose(const char* reason);
+  // lose() waits for running work, and no other may begin.
+  bool is_being_lost(const Lock& /*held*/) const { return losing_ && !lost(); }
 
   Budget& budget() { return budget_; }
   bool has_link_to(const HostDevice& peer) const;
@@ -43,8 +47,8 @@ class HostDevice final : public backend::Device {
 
  private:
   Result<void> require_link_to(const HostDevice& peer) const;
-  // The one that stands for a native stream of null; made when it is first asked for.
-  Result<std::shared_ptr<Queue>> default_queue();
+  // Made when it is first asked for.
+  Result<void> make_default_queue();
   backend::Capability answer(gpumem_capability capability, const HostDevice* peer) const;
 
   Shared& shared_;
@@ -52,7 +56,8 @@ class HostDevice final : public backend::Device {
   Budget budget_;
   std::atomic<bool> lost_{false};
   char lost_reason_[160] = "";            // written once, before lost_
-  std::shared_ptr<Queue> default_queue_;  // guarded by Shared::mutex
+  bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
+  std::shared_ptr<Queue> default_queue_;  // stands for a native stream of null; guarded by Shared::mutex
   uint64_t enabled_peers_ = 0;            // bits of ordinals, switched on through the contract; guarded
   uint64_t foreign_peers_ = 0;            // the same, by other code
 };

@@ -14,11 +14,10 @@ Result<void> HostEvent::record(backend::Stream& stream) {
   const Lock lock(shared_.mutex);
   record->mark = queue.mark(lock);
   ++record->mark.number;  // its own operation, which takes the time
-  GPUMEM_TRY(queue.enqueue(lock,
-                           [record]() -> Result<void> {
+  GPUMEM_TRY(queue.enqueue(lock, {[record]() -> Result<void> {
                              record->time = std::chrono::steady_clock::now();
                              return {};
-                           },
+                           }},
                            {}));
   latest_ = record;
   return {};
@@ -40,8 +39,8 @@ Result<bool> HostEvent::synchronize(uint64_t timeout_ns) {
 
 Result<std::optional<float>> HostEvent::elapsed_since(backend::Event& start) {
   const CurrentDevice current(device_.facts().ordinal);
-  GPUMEM_TRY(device_.require_not_lost());
   const Lock lock(shared_.mutex);
+  GPUMEM_TRY(device_.require_not_lost());  // after it a record that was not run counts as complete too
   const auto& first = static_cast<HostEvent&>(start).latest_;
   for (const auto& record : {first, latest_}) {
     if (record->mark.timeline->completed < record->mark.number) return std::optional<float>();

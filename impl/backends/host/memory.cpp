@@ -183,9 +183,21 @@ Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, A
   return make_addresses(shared, *file, size, request, allocation);
 }
 
+// A driver refuses what it has locked already, wherever in the range that is (PIN-11); the layers above know
+// only their own memory.
+Result<void> require_not_foreign(Shared& shared, const backend::MemoryRequest& request) {
+  const Lock lock(shared.mutex);
+  const auto other = shared.table.first_in(request.host_pointer, request.size);
+  if (other == nullptr || other->foreign_id == 0) return {};
+  return make_error(other->kind == GPUMEM_KIND_DEVICE ? GPUMEM_ERROR_WRONG_KIND : GPUMEM_ERROR_ALREADY_EXISTS,
+                    "the range shares bytes with foreign %s memory at %p",
+                    other->kind == GPUMEM_KIND_DEVICE ? "device" : "pinned", other->device_address);
+}
+
 // Memory of the caller, which stays where it is.
 Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
   const gpumem_memory_flags asked = request.require | request.prefer;
+  GPUMEM_TRY(require_not_foreign(shared, request));
   GPUMEM_TRY(shared.options.require(EntryPoint::kRegister));
   if ((request.require & GPUMEM_MEMORY_IOMEMORY) != 0) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
@@ -233,14 +245,13 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
   return {};
 }
 
-// What only memory that is no longer in the table loses at once; its bytes end with the last work on them.
-void let_go(Shared& shared, Allocation& allocation) {
-  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
-    allocation.page_lock = PageLock();
-    allocation.registration = Charge();
-  }
-  shared.quarantine.add(std::move(allocation.host_range));
-  shared.quarantine.add(std::move(allocation.device_range));
+// From now on nobody finds it. The owner of registered memory may unmap it afterwards, so what moves bytes
+// of it is waited for.
+void take_out(Shared& shared, Lock& held, Allocation& allocation) {
+  shared.table.remove(allocation);
+  if (allocation.kind != GPUMEM_KIND_REGISTERED) return;
+  allocation.given_back = true;
+  shared.progress.wait(held, [&] { return !allocation.uses.touching(); });
 }
 
 }  // namespace
@@ -268,17 +279,22 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   return allocation;
 }
 
-Result<void> release(Shared& shared, Allocation& allocation) {
-  {
-    const Lock lock(shared.mutex);
-    if (!allocation.device.lost() && !allocation.uses.settled()) {
-      return make_error(GPUMEM_ERROR_BUSY,
-                        "work that uses the memory was not observed complete: synchronize its stream first");
-    }
-    shared.table.remove(allocation);
+Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation) {
+  if (!allocation.device.lost() && !allocation.uses.settled()) {
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "work that uses the memory was not observed complete: synchronize its stream first");
   }
-  let_go(shared, allocation);
+  take_out(shared, held, allocation);
   return {};
+}
+
+void let_go(Shared& shared, Allocation& allocation) {
+  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
+    allocation.page_lock = PageLock();
+    allocation.registration = Charge();
+  }
+  shared.quarantine.add(std::move(allocation.host_range));
+  shared.quarantine.add(std::move(allocation.device_range));
 }
 
 HostMemory::HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation)
@@ -293,15 +309,19 @@ HostMemory::HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation)
 HostMemory::~HostMemory() {
   if (allocation_ == nullptr) return;
   {
-    const Lock lock(shared_.mutex);
-    shared_.table.remove(*allocation_);
+    Lock lock(shared_.mutex);
+    take_out(shared_, lock, *allocation_);
   }
   let_go(shared_, *allocation_);
 }
 
 Result<void> HostMemory::release() {
   const CurrentDevice current(allocation_->device.facts().ordinal);
-  GPUMEM_TRY(host::release(shared_, *allocation_));
+  {
+    Lock lock(shared_.mutex);
+    GPUMEM_TRY(withdraw(shared_, lock, *allocation_));
+  }
+  let_go(shared_, *allocation_);
   allocation_.reset();
   return {};
 }

@@ -28,8 +28,11 @@ Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevic
 // The bytes alone, not yet in the table.
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
                                              const backend::MemoryRequest& request);
-// Takes it out of the table; its addresses become inaccessible, its bytes end with the last work that uses
-// them. BUSY if work on it was not observed complete.
-Result<void> release(Shared& shared, Allocation& allocation);
+// The first half of a release: takes it out of the table, so that nobody else can. BUSY if work on it was not
+// observed complete. Needs Shared::mutex held.
+Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation);
+// The second half, without the lock: its addresses become inaccessible, its bytes end with the last work that
+// uses them.
+void let_go(Shared& shared, Allocation& allocation);
 
 }  // namespace gpumem::host

@@ -135,8 +135,10 @@ Result<Options> check_options(const backend::HostOptions& options) {
   }
   if (checked.numa_nodes > 64)
     return out_of_range({"numa_nodes", "GPUMEM_HOST_NUMA_NODES"}, "1 to 64, or 0 for those of the machine");
-  if (checked.lock_piece % page != 0)
-    return out_of_range({"lock_piece", "GPUMEM_HOST_LOCK_PIECE"}, "a multiple of the page");
+  if (checked.lock_piece % page != 0 || checked.lock_piece > kSizeMax) {
+    return out_of_range({"lock_piece", "GPUMEM_HOST_LOCK_PIECE"},
+                        "a multiple of the page and at most 2^63-1");
+  }
   if (checked.quarantine > kQuarantineMax)
     return out_of_range({"quarantine", "GPUMEM_HOST_QUARANTINE"}, "1 to 65536, or 0 for 64");
 

@@ -26,6 +26,7 @@ Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
   GPUMEM_TRY(shared_.steps.take("enqueue"));
   // All that can run out of memory comes before the first change.
   std::list<Operation> node;
+  operation.room.emplace_back();
   node.push_back(std::move(operation));
   const bool tracked = shared_.options.strict;
   for (Allocation* const allocation : used) {
@@ -52,13 +53,12 @@ Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
   if (mark.before != nullptr) before->merge(*mark.before);
   before->prepare();
   before->advance(mark.timeline, mark.number);
-  GPUMEM_TRY(enqueue(held,
-                     [this, timeline = mark.timeline, number = mark.number]() -> Result<void> {
+  GPUMEM_TRY(enqueue(held, {[this, timeline = mark.timeline, number = mark.number]() -> Result<void> {
                        Lock lock(shared_.mutex);
                        shared_.progress.wait(lock,
                                              [&] { return timeline->completed >= number || device_.lost(); });
                        return {};
-                     },
+                     }},
                      {}));
   before_ = before;
   return {};
@@ -77,8 +77,11 @@ void Queue::hold_until(const std::function<bool()>& done) {
   constexpr std::chrono::microseconds kLongestPause{500};
   std::chrono::microseconds pause{10};
   Lock lock(shared_.mutex);
-  while (!done()) {
-    abandoned_ = device_.lost() || shared_.closing;
+  for (;;) {
+    // What `done` looks at need not be there any more once the device is lost.
+    abandoned_ = device_.lost();
+    if (abandoned_ || done()) return;
+    abandoned_ = shared_.closing;
     if (abandoned_) return;
     shared_.progress.wait_for(lock, pause);
     pause = std::min(2 * pause, kLongestPause);
@@ -93,14 +96,22 @@ void Queue::run() {
     if (operations_.empty()) return;
     std::list<Operation> current;
     current.splice(current.end(), operations_, operations_.begin());
+    shared_.progress.wait(lock, [&] { return !device_.is_being_lost(lock); });
     const bool wanted = !device_.lost() && !abandoned_;
+    timeline_->touching = wanted && current.front().touches;
     lock.unlock();
     Result<void> result;
-    if (wanted) result = current.front()();
+    if (wanted) result = current.front().run();
+    std::list<Failure> failure = std::move(current.front().room);
     current.clear();  // lets go of its memory before anyone can observe that it is over
     lock.lock();
+    timeline_->touching = false;
     const uint64_t number = ++timeline_->completed;
-    if (!result && !timeline_->failure) timeline_->failure = {number, result.error()};
+    timeline_->settle_unobservable();
+    if (!result) {
+      failure.front() = {number, result.error()};
+      timeline_->failures.splice(timeline_->failures.end(), failure);
+    }
     shared_.progress.notify_all();
   }
 }
@@ -112,6 +123,12 @@ void Queues::await_retired(const HostDevice& device) {
              const Queue& queue = *worker.queue;
              return &queue.device() == &device && queue.retired(lock) && !queue.idle(lock);
            });
+  });
+}
+
+bool Queues::touching(const Lock& held, const HostDevice& device) const {
+  return std::ranges::any_of(workers_, [&](const Worker& worker) {
+    return &worker.queue->device() == &device && worker.queue->touching(held);
   });
 }
 
@@ -149,11 +166,10 @@ Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_nativ
   return queue;
 }
 
-Result<std::shared_ptr<Queue>> Queues::find(const HostDevice& device, const void* native) {
-  const Lock lock(shared_.mutex);
+Result<std::shared_ptr<Queue>> Queues::find(const Lock& held, const HostDevice& device, const void* native) {
   for (Worker& worker : workers_) {
     Queue& queue = *worker.queue;
-    if (&queue == native && &queue.device() == &device && !queue.retired(lock)) return worker.queue;
+    if (&queue == native && &queue.device() == &device && !queue.retired(held)) return worker.queue;
   }
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u has no native stream %p",
                     device.facts().ordinal, native);

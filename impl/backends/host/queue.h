@@ -15,8 +15,12 @@
 namespace gpumem::host {
 
 // What runs on the worker. A failure is reported by whoever observes the operation.
-using Operation = std::function<Result<void>()>;
-using Lock = std::unique_lock<std::mutex>;
+struct Operation {
+  std::function<Result<void>()> run;
+  bool touches = false;  // moves bytes, and waits for nothing
+  // One element from enqueue() on: a lack of memory could be told to nobody when the operation fails.
+  std::list<Failure> room = {};
+};
 
 class Queue {
  public:
@@ -42,6 +46,7 @@ class Queue {
   bool retired(const Lock& held) const;
   // All that was enqueued has run.
   bool idle(const Lock& held) const;
+  bool touching(const Lock& /*held*/) const { return timeline_->touching; }
   // Lets an idle thread see that the backend closes.
   void wake(const Lock& /*held*/) { wake_.notify_one(); }
 
@@ -75,9 +80,11 @@ class Queues {
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
   // The queue with this address, if it belongs to the device and takes operations; otherwise
   // INVALID_ARGUMENT.
-  Result<std::shared_ptr<Queue>> find(const HostDevice& device, const void* native);
+  Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
   // Waits until the queues of the device that take no more operations have run theirs, or the device is lost.
   void await_retired(const HostDevice& device);
+  // Whether a queue of the device moves bytes now.
+  bool touching(const Lock& held, const HostDevice& device) const;
   // Ends all threads. Runs what is still pending, but waits for no value and for nothing of a lost device.
   void stop();
 

@@ -27,12 +27,12 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   GPUMEM_TRY(device.require_not_lost());
   if (timeline.observed < mark.number) timeline.observed = mark.number;
   if (mark.before != nullptr) mark.before->observe();
-  if (timeline.failure && timeline.failure->number <= mark.number) {
-    const Error error = timeline.failure->error;
-    timeline.failure.reset();
-    return error;
+  Result<bool> observed = true;
+  for (auto& failures = timeline.failures; !failures.empty() && failures.front().number <= mark.number;
+       failures.pop_front()) {
+    if (observed) observed = failures.front().error;  // later ones may only follow from the first
   }
-  return true;
+  return observed;
 }
 
 }  // namespace gpumem::host

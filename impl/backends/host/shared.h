@@ -14,12 +14,14 @@
 
 namespace gpumem::host {
 
+using Lock = std::unique_lock<std::mutex>;
+
 struct Shared {
   explicit Shared(const Options& checked)
       : options(checked), quarantine(checked.quarantine), registrations(checked.register_count_max) {}
 
   // True when the marked point is reached and thereby observed, false when the time runs out before. Reports
-  // a failure of the work before it, or that `device` is lost.
+  // the first failure of the work before it that was not observed yet, or that `device` is lost.
   Result<bool> await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns);
 
   const Options options;

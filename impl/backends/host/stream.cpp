@@ -35,10 +35,9 @@ std::atomic_ref<T> word_at(const Rectangle& word) {
 
 }  // namespace
 
-HostStream::HostStream(Shared& shared, std::shared_ptr<Queue> queue, void* native, int32_t priority,
-                       bool owned)
+HostStream::HostStream(Shared& shared, const Lock& /*held*/, std::shared_ptr<Queue> queue, void* native,
+                       int32_t priority, bool owned)
     : shared_(shared), queue_(std::move(queue)), native_(native), priority_(priority), owned_(owned) {
-  const Lock lock(shared_.mutex);
   ++queue_->timeline()->handles;
 }
 
@@ -50,6 +49,7 @@ Result<void> HostStream::release() {
   const Lock lock(shared_.mutex);
   if (std::exchange(released_, true)) return {};
   --queue_->timeline()->handles;
+  queue_->timeline()->settle_unobservable();
   if (owned_) queue_->retire(lock);
   return {};
 }
@@ -72,7 +72,7 @@ Result<void> HostStream::copy(const backend::CopyRequest& request) {
     source = stage(*source);
     if (!source) return source.error();
   }
-  return queue_->enqueue([to = *destination, from = *source] { return host::copy(to, from); },
+  return queue_->enqueue({[to = *destination, from = *source] { return host::copy(to, from); }, true},
                          {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
@@ -81,8 +81,10 @@ Result<void> HostStream::fill(const backend::FillRequest& request) {
   if (request.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
   auto destination = resolve(shared_, request.destination, request.pitch, request.width, request.height);
   if (!destination) return destination.error();
-  return queue_->enqueue([to = *destination, value = request.value,
-                          size = request.value_size] { return host::fill(to, value, size); },
+  return queue_->enqueue({[to = *destination, value = request.value, size = request.value_size] {
+                            return host::fill(to, value, size);
+                          },
+                          true},
                          {destination->bytes.allocation.get()});
 }
 
@@ -97,21 +99,20 @@ Result<void> HostStream::wait_event(backend::Event& event) {
 Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
-  return queue_->enqueue(
-      [function, user_data]() -> Result<void> {
-        function(user_data);
-        return {};
-      },
-      {});
+  return queue_->enqueue({[function, user_data]() -> Result<void> {
+                           function(user_data);
+                           return {};
+                         }},
+                         {});
 }
 
 Result<void> HostStream::launch_kernel(gpumem_host_kernel_function function, void* user_data) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   return queue_->enqueue(
-      [this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
+      {[this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
         RunningKernel::run(shared, *this_queue, function, user_data);
         return {};
-      },
+      }},
       {});
 }
 
@@ -120,17 +121,18 @@ Result<void> HostStream::write_value(const backend::Operand& word, uint64_t valu
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWriteValue));
   auto to = resolve(shared_, word, value_size, value_size, 1);
   if (!to) return to.error();
-  return queue_->enqueue(
-      [to = *to, value]() -> Result<void> {
-        GPUMEM_TRY(require_reachable(to, Use::kWrite));
-        if (to.width == sizeof(uint32_t)) {
-          word_at<uint32_t>(to).store(static_cast<uint32_t>(value), std::memory_order_release);
-        } else {
-          word_at<uint64_t>(to).store(value, std::memory_order_release);
-        }
-        return {};
-      },
-      {to->bytes.allocation.get()});
+  return queue_->enqueue({[to = *to, value]() -> Result<void> {
+                            GPUMEM_TRY(require_reachable(to, Use::kWrite));
+                            if (to.width == sizeof(uint32_t)) {
+                              word_at<uint32_t>(to).store(static_cast<uint32_t>(value),
+                                                          std::memory_order_release);
+                            } else {
+                              word_at<uint64_t>(to).store(value, std::memory_order_release);
+                            }
+                            return {};
+                          },
+                          true},
+                         {to->bytes.allocation.get()});
 }
 
 Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
@@ -140,7 +142,7 @@ Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value
   auto from = resolve(shared_, word, value_size, value_size, 1);
   if (!from) return from.error();
   return queue_->enqueue(
-      [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
+      {[queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
         Result<void> reached;
         const auto over = [&] {
           reached = require_reachable(from, Use::kRead);
@@ -153,7 +155,7 @@ Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value
         };
         queue->hold_until(std::ref(over));  // needs no memory: a lack of it could be told to nobody here
         return reached;
-      },
+      }},
       {from->bytes.allocation.get()});
 }
 

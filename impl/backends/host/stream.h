@@ -11,8 +11,10 @@ namespace gpumem::host {
 
 class HostStream final : public backend::Stream {
  public:
-  // `owned`: the queue ends with this stream.
-  HostStream(Shared& shared, std::shared_ptr<Queue> queue, void* native, int32_t priority, bool owned);
+  // `owned`: the queue ends with this stream. Needs Shared::mutex held, since when the queue was found: a
+  // queue that has a stream is not destroyed by the code that made it.
+  HostStream(Shared& shared, const Lock& held, std::shared_ptr<Queue> queue, void* native, int32_t priority,
+             bool owned);
   ~HostStream() override;
 
   void* native() const override { return native_; }

@@ -34,7 +34,13 @@ void fill_rows(const Rectangle& destination, T value) {
 }  // namespace
 
 Result<void> require_reachable(const Rectangle& rectangle, Use use) {
-  if (!rectangle.bytes.lent() || reachable(rectangle, use)) return {};
+  if (!rectangle.bytes.lent()) return {};
+  const auto& allocation = rectangle.bytes.allocation;
+  if (allocation != nullptr && allocation->given_back) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory at %p is not registered any more",
+                      static_cast<void*>(rectangle.bytes.first));
+  }
+  if (reachable(rectangle, use)) return {};
   return make_error(GPUMEM_ERROR_INVALID_STATE,
                     "the %s memory at %p is not mapped any more so that it can be %s",
                     rectangle.bytes.allocation == nullptr ? "pageable" : "registered",
