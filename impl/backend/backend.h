@@ -52,7 +52,9 @@ class Memory {
   virtual ~Memory() = default;  // never calls a driver: release() does
   const MemoryFacts& facts() const { return facts_; }
 
-  // Gives the memory back. A failure leaves it as it was. BUSY if the backend knows of unobserved work on it.
+  // BUSY if the backend knows of unobserved work on it. Changes nothing.
+  virtual Result<void> check_unused() { return {}; }
+  // Gives the memory back. A failure leaves it as it was. BUSY as check_unused().
   // Succeeds if the device is lost.
   virtual Result<void> release() = 0;
 

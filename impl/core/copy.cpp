@@ -124,6 +124,8 @@ Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& argum
   GPUMEM_TRY(check_usable(stream, device));
   GPUMEM_TRY(check_destination(*destination, arguments.destination, arguments.destination_extent));
 
+  const PassingUse writes(stream == nullptr ? destination->memory.get() : nullptr);
+  const PassingUse reads(stream == nullptr ? source->memory.get() : nullptr);
   backend::CopyRequest request;
   request.destination = std::move(destination->operand);
   request.source = std::move(source->operand);
@@ -148,6 +150,7 @@ Result<void> fill(Instance& instance, Stream* stream, const FillArguments& argum
   GPUMEM_TRY(check_usable(stream, device));
   GPUMEM_TRY(check_destination(*destination, arguments.destination, arguments.extent));
 
+  const PassingUse writes(stream == nullptr ? destination->memory.get() : nullptr);
   backend::FillRequest request;
   request.destination = std::move(destination->operand);
   request.value = arguments.value;

@@ -122,6 +122,13 @@ Result<void> Memory::reachable_by(const Device& device, bool write) const {
   return {};
 }
 
+Result<void> Memory::check_unused() const {
+  const uint64_t begun = passing_uses_begun_;
+  if (passing_uses_ended_ != begun) return {};
+  auto unused = backend_->check_unused();
+  return passing_uses_begun_ == begun ? unused : Result<void>();
+}
+
 Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryRequest request,
                                std::string name) {
   Instance& instance = device_object->instance();
@@ -223,6 +230,8 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   GPUMEM_TRY(outside_host_function());
   const auto open = memory->instance().stay_open();
   if (!open) return open.error();
+  // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
+  GPUMEM_TRY(memory->check_unused());
   if (!handles::end(*memory, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this memory");
   }

@@ -2,6 +2,7 @@
 // Making and destroying memory of every kind.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -37,7 +38,12 @@ class Memory final : public Object {
   // Whether work of a device may read, or write, this memory in place, that is by its device pointer.
   Result<void> reachable_by(const Device& device, bool write) const;
 
+  // BUSY if work that was left to a stream is known to use the memory. Calls that use it only until they
+  // return are waited for when it is destroyed, and do not count.
+  Result<void> check_unused() const;
+
  private:
+  friend class PassingUse;
   friend Result<uint64_t> create_memory(Ref<DeviceObject> device, backend::MemoryRequest request,
                                         std::string name);
   friend Result<void> release_memory(Memory& memory);
@@ -47,6 +53,24 @@ class Memory final : public Object {
   const uint64_t buffer_id_;
   const std::string name_;
   std::shared_ptr<backend::Memory> backend_;
+  std::atomic<uint64_t> passing_uses_begun_{0};
+  std::atomic<uint64_t> passing_uses_ended_{0};
+};
+
+// Stands for a call that uses a memory only until it returns; of null, nothing.
+class PassingUse {
+ public:
+  explicit PassingUse(Memory* memory) : memory_(memory) {
+    if (memory_ != nullptr) ++memory_->passing_uses_begun_;
+  }
+  PassingUse(const PassingUse&) = delete;
+  PassingUse& operator=(const PassingUse&) = delete;
+  ~PassingUse() {
+    if (memory_ != nullptr) ++memory_->passing_uses_ended_;
+  }
+
+ private:
+  Memory* const memory_;
 };
 
 // The handle of new memory. The request has been checked by value; whether it can be honoured is decided

@@ -169,6 +169,28 @@ TEST_F(Race, pin_11_while_an_unregister_is_refused) {
   EXPECT_OK(gpumem_unregister(instance_, pages.get(), why()));
 }
 
+TEST_F(Race, com_10_a_refused_destroy_hides_nothing) {
+  if (!on_host()) SKIP_RULE("only the host backend refuses to free memory that is in use");
+  const Memory memory = alloc_pinned(device_, kKiB);
+  const uint8_t* const address = memory.host();
+  GatedStream stream(device_);
+  ASSERT_OK(gpumem_fill(instance_, stream, memory.host(), kKiB, 1, 1, why()));
+  std::atomic<bool> stop{false};
+  std::thread destroyer([&] {
+    while (!stop) {
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(memory, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_free(instance_, const_cast<uint8_t*>(address), why()));
+    }
+  });
+  for (int round = 0; round < 3000; ++round) {
+    EXPECT_EQ(memory.info().kind, GPUMEM_KIND_PINNED);
+    EXPECT_EQ(pointer_info(instance_, address).kind, GPUMEM_KIND_PINNED);
+  }
+  stop = true;
+  destroyer.join();
+  stream.finish();
+}
+
 TEST_F(Race, com_10_a_copy_while_its_bytes_are_registered) {
   if (on_cuda()) SKIP_RULE("a driver sees the bytes unregistered under a copy of ordinary memory");
   Pages pages(4 * page_size());

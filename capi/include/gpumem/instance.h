@@ -82,8 +82,9 @@ typedef struct gpumem_host_options {
                             `GPUMEM_HOST_NUMA_NODES` */
   uint64_t register_count_max; /**< Registrations (pieces) that may live at once; 0 means 65500.
                                     `GPUMEM_HOST_REGISTER_MAX` */
-  uint64_t lock_piece; /**< Locking works in pieces of this many bytes, a multiple of the page; 0 means 256
-                          MiB. `GPUMEM_HOST_LOCK_PIECE` */
+  uint64_t
+      lock_piece; /**< Locking works in pieces of this many bytes, a multiple of the page, at most 2^63-1; 0
+                          means 256 MiB. `GPUMEM_HOST_LOCK_PIECE` */
   /** How many freed address ranges stay inaccessible before they can be used again, 1 to 65536; 0 means 64.
    * `GPUMEM_HOST_QUARANTINE` */
   uint32_t quarantine;

@@ -279,11 +279,18 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   return allocation;
 }
 
+namespace {
+
+Result<void> require_unused(const Allocation& allocation) {
+  if (allocation.device.lost() || allocation.uses.settled()) return {};
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "work that uses the memory was not observed complete: synchronize its stream first");
+}
+
+}  // namespace
+
 Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation) {
-  if (!allocation.device.lost() && !allocation.uses.settled()) {
-    return make_error(GPUMEM_ERROR_BUSY,
-                      "work that uses the memory was not observed complete: synchronize its stream first");
-  }
+  GPUMEM_TRY(require_unused(allocation));
   take_out(shared, held, allocation);
   return {};
 }
@@ -313,6 +320,11 @@ HostMemory::~HostMemory() {
     take_out(shared_, lock, *allocation_);
   }
   let_go(shared_, *allocation_);
+}
+
+Result<void> HostMemory::check_unused() {
+  const Lock lock(shared_.mutex);
+  return require_unused(*allocation_);
 }
 
 Result<void> HostMemory::release() {

@@ -14,6 +14,7 @@ class HostMemory final : public backend::Memory {
   HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation);
   ~HostMemory() override;  // as release(), whatever is pending
 
+  Result<void> check_unused() override;
   Result<void> release() override;
   const std::shared_ptr<Allocation>& allocation() const { return allocation_; }
 
