@@ -553,6 +553,65 @@ TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
   EXPECT_DONE((*event)->release());
 }
 
+TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
+  open();
+  Pages pages(kMiB);
+  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  aligned.alignment = 64 * kMiB;
+  const backend::MemoryRequest requests[] = {
+      request(GPUMEM_KIND_DEVICE, 1000), aligned, request(GPUMEM_KIND_PINNED, 1000),
+      request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED), registering(pages.get(), 10000)};
+  const uint64_t contexts = live(FAKE_CUDA_ANY);
+  const std::pair<CUresult, Status> refusals[] = {
+      {CUDA_ERROR_NOT_PERMITTED, GPUMEM_ERROR_PERMISSION_DENIED},
+      {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, GPUMEM_ERROR_INVALID_STATE}};
+  for (const auto& [code, status] : refusals) {
+    const auto refuse = [&, code = code, status = status](auto& object) {
+      const uint64_t alive = live(FAKE_CUDA_ANY);
+      for (const char* release :
+           {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFreeHost",
+            "cuMemHostUnregister", "cuStreamDestroy", "cuEventDestroy"})
+        FAKE(fake_cuda_fail)(release, 1, 0, code);
+      EXPECT_FAILS(status, object.release());
+      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+      EXPECT_EQ(live(FAKE_CUDA_ANY), alive);
+      EXPECT_DONE(object.release());
+    };
+    for (const backend::MemoryRequest& one : requests) {
+      auto memory = device().create_memory(one);
+      ASSERT_TRUE(memory.ok()) << memory.error().message;
+      refuse(**memory);
+    }
+    auto stream = device().create_stream(0);
+    auto event = device().create_event(0);
+    refuse(**stream);
+    refuse(**event);
+    EXPECT_EQ(live(FAKE_CUDA_ANY), contexts);
+  }
+}
+
+// The library's own host functions are kept from it by the layers above; those of other code are not.
+TEST_F(CudaFake, AReleaseInAHostFunctionOfOtherCodeIsTurnedDown) {
+  open();
+  auto stream = device().create_stream(0);
+  auto event = device().create_event(0);
+  auto idle = device().create_stream(0);
+  ASSERT_TRUE(stream.ok() && event.ok() && idle.ok());
+  const std::function<void()> release = [&] {
+    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*event)->release());
+    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*idle)->release());
+  };
+  const auto run = [](void* function) { (*static_cast<const std::function<void()>*>(function))(); };
+  EXPECT_DONE((*stream)->launch_host_function(run, const_cast<std::function<void()>*>(&release)));
+  EXPECT_DONE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  FAKE(fake_cuda_clear_violations)();  // of the calls in the host function
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 2u);
+  EXPECT_DONE((*event)->release());
+  EXPECT_DONE((*idle)->release());
+  EXPECT_DONE((*stream)->release());
+}
+
 TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
   open();
   const auto begin =

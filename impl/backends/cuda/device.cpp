@@ -196,8 +196,9 @@ Result<void> Device::disable_peer_access_locked(Device& peer) {
 }
 
 bool refused(const Outcome& outcome) {
-  return !outcome.ok() &&
-         (outcome.missing || status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE);
+  // NOT_PERMITTED is what the driver says to calls in a host function.
+  return outcome.missing || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
+         status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE;
 }
 
 }  // namespace gpumem::cuda
