@@ -754,6 +754,32 @@ TEST_F(CudaFake, WaitsHaveATimeLimit) {
   EXPECT_DONE((*start)->release());
 }
 
+// The driver crashes if an event is destroyed twice; the fake writes down that it was used once more.
+TEST_F(CudaFake, AnEventBehindAReleasedStreamIsDestroyedOnce) {
+  open();
+  const auto release_busy_stream = [&] {
+    auto stream = device().create_stream(0);
+    ASSERT_TRUE(stream.ok());
+    Gate gate;
+    EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+    EXPECT_DONE((*stream)->release());
+    gate.open = true;
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+  };
+  release_busy_stream();
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED}) {
+    FAKE(fake_cuda_fail)("cuEventDestroy", 1, 0, code);
+    release_busy_stream();
+    const bool turned_down = code == CUDA_ERROR_NOT_PERMITTED;
+    EXPECT_EQ(live(FAKE_CUDA_EVENT), turned_down ? 2u : 1u) << "the next one has its own";
+    EXPECT_EQ(violations(), "");
+  }
+  release_busy_stream();
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  EXPECT_DONE(device().await_released_streams());
+}
+
 TEST_F(CudaFake, ElapsedTimeOfAdoptedEventsWithoutTime) {
   open();
   auto plain = device().create_event(GPUMEM_EVENT_DISABLE_TIMING);

@@ -231,7 +231,7 @@ void Device::remember_work(CUstream stream) {
   if (!cu_.EventRecord(event, stream).ok()) return;
   const std::lock_guard lock(released_mutex_);
   std::erase_if(released_, [&](CUevent earlier) {
-    return cu_.EventQuery(earlier).ok() && cu_.EventDestroy(earlier).ok();
+    return cu_.EventQuery(earlier).ok() && !refused(cu_.EventDestroy(earlier));
   });
   try {
     released_.push_back(event);
