@@ -2,9 +2,11 @@
 #include "backends/cuda/pointer.h"
 
 #include <condition_variable>
+#include <cstddef>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "base/arithmetic.h"
 
@@ -39,7 +41,7 @@ class Question {
 
 namespace {
 
-// Of all instances; never destroyed.
+// Of all instances.
 struct Addresses {
   std::mutex mutex;
   std::map<uint64_t, UsedPart> used_parts;  // by the address of the allocation
@@ -48,8 +50,10 @@ struct Addresses {
   Freeing* freeing = nullptr;
 };
 
-Addresses& addresses() {
-  static auto* const only = new Addresses;
+// Never destroyed, and made without an allocation: the first use may be a free, which must not fail.
+Addresses& addresses() noexcept {
+  alignas(Addresses) constinit static std::byte place[sizeof(Addresses)] = {};
+  static auto* const only = new (place) Addresses;
   return *only;
 }
 
