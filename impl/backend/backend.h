@@ -194,7 +194,8 @@ class Device {
   virtual Result<void*> foreign_device_pointer(const void* pointer) = 0;
 
   virtual Result<bool> can_access_peer(Device& peer) = 0;
-  // True if this call switched the access on, false if other code had done so. Counting is done above.
+  // True if the backend has switched the access on, here or for another of its instances: then it is to be
+  // disabled once. False if other code had done so. The calls of one instance are counted above.
   virtual Result<bool> enable_peer_access(Device& peer) = 0;
   virtual Result<void> disable_peer_access(Device& peer) = 0;
 

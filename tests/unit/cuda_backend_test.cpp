@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -1089,16 +1090,123 @@ TEST_F(CudaFake, PeerAccessOfOthersIsLeftAlone) {
             uint64_t{GPUMEM_CAPABILITY_YES});
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(2)).status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device(0).enable_peer_access(device(2)));
+  Scope scope(device(0));
+  EXPECT_TRUE(cu().CtxEnablePeerAccess(device(1).context(), 0).ok()) << "the trial has left nothing behind";
   auto enabled = device(0).enable_peer_access(device(1));
   ASSERT_TRUE(enabled.ok());
-  EXPECT_TRUE(*enabled) << "the trial has left nothing behind";
+  EXPECT_FALSE(*enabled) << "on already";
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
             uint64_t{GPUMEM_CAPABILITY_YES});
-  enabled = device(0).enable_peer_access(device(1));
-  ASSERT_TRUE(enabled.ok());
-  EXPECT_FALSE(*enabled) << "on already, also after a second trial";
-  EXPECT_DONE(device(0).disable_peer_access(device(1)));
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, device(0).disable_peer_access(device(1)));
+  EXPECT_TRUE(cu().CtxDisablePeerAccess(device(1).context()).ok()) << "nobody else has switched it off";
+}
+
+// Whether device 0 can use the memory of device 1.
+bool has_peer_access(Device& device, Device& peer) {
+  const Scope scope(device);
+  const Outcome outcome = device.cu().CtxEnablePeerAccess(peer.context(), 0);
+  if (outcome.ok()) device.cu().CtxDisablePeerAccess(peer.context());
+  return outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+TEST_F(CudaFake, PeerAccessIsOnUntilItsLastInstanceDisablesIt) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  auto other = std::move(backend_);
+  open();
+  const auto device_of = [](backend::Backend& backend, size_t ordinal) -> Device& {
+    return static_cast<Device&>(*backend.devices().at(ordinal));
+  };
+  const auto enable = [&](backend::Backend& backend) {
+    auto enabled = device_of(backend, 0).enable_peer_access(device_of(backend, 1));
+    ASSERT_TRUE(enabled.ok()) << enabled.error().message;
+    EXPECT_TRUE(*enabled) << "it is to be disabled again";
+  };
+  enable(*other);
+  enable(*backend_);
+  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
+            uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_DONE(device_of(*other, 0).disable_peer_access(device_of(*other, 1)));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  // An instance may also end without a disable, as it does when its device was lost.
+  enable(*other);
+  other.reset();
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
+TEST_F(CudaFake, PeerAccessMayBeGoneWithAContextThatWasReset) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  auto other = std::move(backend_);
+  open();
+  const auto switch_off = [&] {
+    const Scope scope(device(0));
+    EXPECT_TRUE(cu().CtxDisablePeerAccess(device(1).context()).ok());
+  };
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  switch_off();
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  switch_off();
+  auto& same = static_cast<Device&>(*other->devices().at(0));
+  auto& peer = static_cast<Device&>(*other->devices().at(1));
+  EXPECT_DONE(same.enable_peer_access(peer));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(same.disable_peer_access(peer));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
+TEST_F(CudaFake, ADisableThatFailedCanBeRepeated) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  // The first was carried out, the second was not.
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED}) {
+    EXPECT_DONE(device(0).enable_peer_access(device(1)));
+    FAKE(fake_cuda_fail)("cuCtxDisablePeerAccess", 1, 0, code);
+    EXPECT_FALSE(device(0).disable_peer_access(device(1)).ok());
+    EXPECT_DONE(device(0).disable_peer_access(device(1)));
+    EXPECT_FALSE(has_peer_access(device(0), device(1)));
+  }
+}
+
+// Set while a trial of peer access has it switched on.
+std::atomic<bool> trial_runs{false};
+std::atomic<bool> enabled_meanwhile{false};
+CUresult (*disable_peer_access)(CUcontext) = nullptr;
+
+TEST_F(CudaFake, ATrialOfPeerAccessSwitchesNobodyElsesOff) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  // Another instance, whose driver gives everybody the time to come between the two steps of its trial.
+  trial_runs = false;
+  enabled_meanwhile = false;
+  disable_peer_access = cu().CtxDisablePeerAccess.function;
+  Driver slow = cu();
+  slow.CtxDisablePeerAccess.function = [](CUcontext peer) {
+    trial_runs = true;
+    for (int round = 0; round < 100 && !enabled_meanwhile; ++round)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return disable_peer_access(peer);
+  };
+  auto first = Device::open(slow, device().all(), 0, nullptr);
+  auto second = Device::open(slow, device().all(), 1, nullptr);
+  ASSERT_TRUE(first.ok() && second.ok());
+  std::thread trial([&] {
+    EXPECT_EQ((*first)->capability(GPUMEM_CAPABILITY_PEER_ACCESS, second->get()).value,
+              uint64_t{GPUMEM_CAPABILITY_YES});
+  });
+  while (!trial_runs)
+    std::this_thread::yield();
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  enabled_meanwhile = true;
+  trial.join();
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
 }
 
 TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {

@@ -2,6 +2,7 @@
 // What a device can do: asked by attribute and, where one is possible, proved by a trial that leaves nothing
 // behind (COM-21).
 #include "backends/cuda/memory.h"
+#include "backends/cuda/peers.h"
 #include "base/cleanup.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
@@ -116,18 +117,21 @@ Capability Device::try_peer_access(Device& peer) {
                   "the driver knows no link from device %u to device %u", facts_.ordinal,
                   peer.facts().ordinal);
   }
-  const std::lock_guard lock(peers_);
+  const auto already = [] {
+    return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "the access is on already");
+  };
+  Peers& known = peers();
+  const std::lock_guard lock(known.mutex);
+  if (known.holders.contains({context_, peer.context_})) return already();
   Scope scope(*this);
   if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  auto enabled = enable_peer_access_locked(peer);
+  auto enabled = enable_peer_access_locked(known, peer);
   if (!enabled) return failed(enabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  if (*enabled) {
-    auto disabled = disable_peer_access_locked(peer);
-    if (!disabled) disabled = disable_peer_access_locked(peer);
-    if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  }
-  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s",
-                *enabled ? "switching the access on worked" : "the access is on already");
+  if (!*enabled) return already();
+  auto disabled = disable_peer_access_locked(known, peer);
+  if (!disabled) disabled = disable_peer_access_locked(known, peer);
+  if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "switching the access on worked");
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {

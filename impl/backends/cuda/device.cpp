@@ -12,11 +12,12 @@
 namespace gpumem::cuda {
 
 Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
-    : cu_(cu), all_(all), handle_(all[ordinal]), maybe_off_(all.size()) {
+    : cu_(cu), all_(all), handle_(all[ordinal]), held_peers_(all.size()) {
   facts_.ordinal = ordinal;
 }
 
 Device::~Device() {
+  drop_all_peers();
   // Nobody is left to be told of a failure, and nothing could be done about it.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
 }
@@ -150,49 +151,6 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   }
   GPUMEM_TRY(check(outcome, Place::kDevice, "device %u has no address for %p", facts_.ordinal, pointer));
   return pointer_to(address);
-}
-
-Result<bool> Device::can_access_peer(backend::Device& peer) {
-  int can = 0;
-  const CUdevice other = static_cast<Device&>(peer).handle_;
-  GPUMEM_TRY(check(cu_.DeviceCanAccessPeer(&can, handle_, other), Place::kHost,
-                   "device %u does not tell whether it reaches device %u", facts_.ordinal,
-                   peer.facts().ordinal));
-  return can != 0;
-}
-
-Result<bool> Device::enable_peer_access(backend::Device& peer) {
-  const std::lock_guard lock(peers_);
-  return enable_peer_access_locked(static_cast<Device&>(peer));
-}
-
-Result<void> Device::disable_peer_access(backend::Device& peer) {
-  const std::lock_guard lock(peers_);
-  return disable_peer_access_locked(static_cast<Device&>(peer));
-}
-
-Result<bool> Device::enable_peer_access_locked(Device& peer) {
-  Scope scope(*this);
-  GPUMEM_TRY(scope.entered());
-  const Outcome outcome = cu_.CtxEnablePeerAccess(peer.context_, 0);
-  maybe_off_[peer.facts_.ordinal] = false;
-  if (outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return false;
-  GPUMEM_TRY(check(outcome, Place::kDevice, "device %u cannot be given access to the memory of device %u",
-                   facts_.ordinal, peer.facts_.ordinal));
-  return true;
-}
-
-Result<void> Device::disable_peer_access_locked(Device& peer) {
-  Scope scope(*this);
-  GPUMEM_TRY(scope.entered());
-  const Outcome outcome = cu_.CtxDisablePeerAccess(peer.context_);
-  // An earlier try may have done it and been told of something else.
-  const bool tried = maybe_off_[peer.facts_.ordinal];
-  maybe_off_[peer.facts_.ordinal] = !outcome.ok();
-  if (tried && outcome.code == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) return {};
-  return check(outcome, Place::kDevice,
-               "access of device %u to the memory of device %u cannot be switched off", facts_.ordinal,
-               peer.facts_.ordinal);
 }
 
 bool refused(const Outcome& outcome) {
