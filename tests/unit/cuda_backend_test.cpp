@@ -704,6 +704,17 @@ TEST_F(CudaFake, AdoptedStreamsMustBeOfTheContext) {
   EXPECT_DONE((*theirs)->release());
 }
 
+// It is another stream on each thread, so a handle to it would mean a stream of whoever asks.
+TEST_F(CudaFake, TheStreamOfEachThreadIsNotAdopted) {
+  open();
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, device().wrap_stream(CU_STREAM_PER_THREAD));
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 0u);
+  auto legacy = device().wrap_stream(CU_STREAM_LEGACY);
+  ASSERT_TRUE(legacy.ok()) << legacy.error().message;
+  EXPECT_DONE((*legacy)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_DONE((*legacy)->release());
+}
+
 TEST_F(CudaFake, PriorityIsCutToTheRange) {
   open();
   for (const auto& [asked, granted] : {std::pair{0, 0}, {-2, -2}, {-1000, -5}, {1000, 0}}) {

@@ -55,12 +55,14 @@ GPUMEM_API gpumem_status gpumem_stream_create(gpumem_device device, const gpumem
  * destroyed.
  *
  * \param device device of the stream
- * \param native_stream the `CUstream`, or what gpumem_host_native_stream_create() made; NULL is the device's
- *         legacy default stream
+ * \param native_stream the `CUstream`, or what gpumem_host_native_stream_create() made; NULL and
+ *         `CU_STREAM_LEGACY` are the device's legacy default stream. `CU_STREAM_PER_THREAD`, the default stream
+ *         of each thread, is refused: it would be another stream on each thread that uses the handle
  * \param[out] out_stream receives the handle
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or the stream belongs to another device
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, `CU_STREAM_PER_THREAD`, or the stream belongs to another
+ *         device
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the library's records
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function

@@ -53,6 +53,12 @@ Result<void> Stream::create(int32_t priority) {
 }
 
 Result<void> Stream::wrap(CUstream native) {
+  if (native == CU_STREAM_PER_THREAD) {
+    // It names another stream on each thread: who waits for it need not wait for what another one enqueued.
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "CU_STREAM_PER_THREAD is another stream on each thread: pass a stream of your own, "
+                      "created with cuStreamCreate()");
+  }
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
