@@ -233,7 +233,8 @@ struct Stream {
   uint64_t completed = 0;
   Clock clock;  // what the stream's last operation is ordered behind, itself excluded
   bool destroyed = false;
-  bool running = false;   // the worker is inside an operation
+  bool running = false;  // the worker is inside an operation
+  bool in_host_function = false;
   bool finished = false;  // the worker has ended and can be joined
   std::atomic<bool> abandoned = false;
   std::thread worker;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The cuda backend over the fake driver: what the conformance suite, which sees the public interface, cannot
 // see. Every test ends by asserting that no object of the driver is left and no rule of it was broken.
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -1026,6 +1027,89 @@ TEST_F(CudaFake, AFillOfPageableMemoryIsDoneAtTheCall) {
   EXPECT_DONE((*stream)->fill(fill));
   EXPECT_EQ(word, 0xA1B2C3D4U);
   EXPECT_DONE((*stream)->release());
+}
+
+// A page that holds up whoever touches it until it is let through, or for 100 ms: a test that would have to
+// wait for longer has seen by then what it wanted to see. One at a time.
+class SlowPage {
+ public:
+  explicit SlowPage(void* page) {
+    page_ = page;
+    touched_ = false;
+    through_ = false;
+    struct sigaction action {};
+    action.sa_sigaction = hold_up;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_NONE), 0);
+  }
+  ~SlowPage() {
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE), 0);
+    sigaction(SIGSEGV, &before_, nullptr);
+  }
+  SlowPage(const SlowPage&) = delete;
+  SlowPage& operator=(const SlowPage&) = delete;
+
+  void let_through() { through_ = true; }
+  void wait_until_touched() {
+    while (!touched_)
+      std::this_thread::yield();
+  }
+
+ private:
+  static void hold_up(int, siginfo_t* info, void*) {
+    const uint64_t offset = address_of(info->si_addr) - address_of(page_);
+    if (offset >= platform::page_size()) std::abort();
+    touched_ = true;
+    for (int round = 0; round < 100 && !through_; ++round)
+      usleep(1000);
+    mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE);
+  }
+
+  static inline void* page_ = nullptr;
+  static inline std::atomic<bool> touched_{false};
+  static inline std::atomic<bool> through_{false};
+  struct sigaction before_ {};
+};
+
+// Nobody can wait for the stream of a lost device, and what the CPU fills belongs to others afterwards.
+TEST_F(CudaFake, NothingIsFilledOnceALostDeviceHasGivenBack) {
+  const uint64_t page = platform::page_size();
+  enum class How { kRelease, kReleaseThatFindsOut, kClose };
+  for (const How how : {How::kRelease, How::kReleaseThatFindsOut, How::kClose}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    reset();
+    open();
+    const Pages pages(2 * page);
+    auto memory = device().create_memory(registering(pages.get(), 2 * page));
+    auto stream = device().create_stream(0);
+    ASSERT_TRUE(memory.ok() && stream.ok());
+    SlowPage slow(pages.get() + page);
+    FillRequest fill;
+    fill.destination = operand(GPUMEM_KIND_REGISTERED, *memory);
+    fill.width = 2 * page;
+    fill.value = 1;
+    EXPECT_DONE((*stream)->fill(fill));
+    slow.wait_until_touched();
+    fill.value = 2;
+    EXPECT_DONE((*stream)->fill(fill));
+    FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (how != How::kReleaseThatFindsOut) EXPECT_FAILS(GPUMEM_ERROR_DEVICE_LOST, device().memory_available());
+    if (how == How::kClose) {
+      EXPECT_DONE(device().await_released_streams());
+    } else {
+      EXPECT_DONE((*memory)->release());
+    }
+    slow.let_through();
+    EXPECT_EQ(pages.get()[0], 1);
+    EXPECT_EQ(pages.get()[2 * page - 1], 1) << "the fill that ran has ended";
+    // What no real driver does: so the fake runs what comes behind, as a real one might.
+    FAKE(fake_cuda_set_sticky)(0, 0);
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+    EXPECT_EQ(pages.get()[0], 1) << "the fill that had not begun never does";
+    EXPECT_DONE((*memory)->release());
+    EXPECT_DONE((*stream)->release());
+  }
 }
 
 // ---- pointers, peers, capabilities ----

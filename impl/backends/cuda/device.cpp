@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/cuda/host_work.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
@@ -17,6 +18,7 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
 }
 
 Device::~Device() {
+  forget_device_of_host_work(*this);
   drop_all_peers();
   // Nobody is left to be told of a failure, and nothing could be done about it.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "backends/cuda/host_work.h"
 #include "backends/cuda/pointer.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
@@ -245,6 +246,7 @@ class DriverPinnedMemory final : public Memory {
     if (base_ == nullptr) return {};
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
+    end_host_work_on(*this);
     // The driver may use the pages for somebody else next.
     platform::give_to_children(facts_.host_pointer, pages_size_);
     const Outcome outcome = free();
@@ -301,6 +303,7 @@ class MappedPinnedMemory final : public Memory {
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
     GPUMEM_TRY(range_.unlock());
+    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
     mapped_ = false;
     if (device_.lost()) {
       // The driver may still take these addresses for registered ones, so they are never used again.
@@ -403,7 +406,9 @@ class RegisteredMemory final : public Memory {
   Result<void> release() override {
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    return range_.unlock();
+    auto unlocked = range_.unlock();
+    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
+    return unlocked;
   }
 
  private:

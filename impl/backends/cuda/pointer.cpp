@@ -2,12 +2,11 @@
 #include "backends/cuda/pointer.h"
 
 #include <condition_variable>
-#include <cstddef>
 #include <iterator>
 #include <map>
 #include <mutex>
-#include <new>
 
+#include "backends/cuda/process_wide.h"
 #include "base/arithmetic.h"
 
 namespace gpumem::cuda {
@@ -50,12 +49,7 @@ struct Addresses {
   Freeing* freeing = nullptr;
 };
 
-// Never destroyed, and made without an allocation: the first use may be a free, which must not fail.
-Addresses& addresses() noexcept {
-  alignas(Addresses) constinit static std::byte place[sizeof(Addresses)] = {};
-  static auto* const only = new (place) Addresses;
-  return *only;
-}
+Addresses& addresses() { return process_wide<Addresses>(); }
 
 // Narrows what the driver knows to what a memory of ours uses; false if the address lies beside it.
 bool narrow(backend::PointerFacts& facts, const void* pointer) {

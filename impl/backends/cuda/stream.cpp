@@ -250,6 +250,9 @@ void Device::remember_work(CUstream stream) {
 Result<void> Device::await_released_streams() {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered_for_release());
+  const Cleanup end_rest([this] {
+    if (lost()) end_host_work_of(*this);
+  });
   const std::lock_guard lock(released_mutex_);
   Result<void> result;
   for (const CUevent event : released_) {

@@ -3,10 +3,9 @@
 #pragma once
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/host_work.h"
 
 namespace gpumem::cuda {
-
-struct HostWork;
 
 class Stream final : public backend::Stream {
  public:
@@ -39,7 +38,7 @@ class Stream final : public backend::Stream {
   Result<void> fill_elsewhere(Device& home, const backend::FillRequest& request);
   // The address at which this device writes to an operand; 0 if it has none.
   uint64_t device_address(const backend::Operand& operand);
-  Result<void> launch(HostWork* work);
+  Result<void> launch(HostWorkId work);
 
   Device& device_;
   CUstream native_ = nullptr;
