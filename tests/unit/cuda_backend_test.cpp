@@ -684,6 +684,45 @@ TEST_F(CudaFake, ALostDeviceStillGivesBack) {
   EXPECT_DONE((*event)->release());
 }
 
+void* registered_pages = nullptr;
+CUresult (*register_pages)(void*, size_t, unsigned) = nullptr;
+
+// The driver may go on taking addresses for registered ones, so nobody else may get them.
+TEST_F(CudaFake, ALostDeviceKeepsTheAddressesOfMemoryThatCouldNotBeMade) {
+  open();
+  register_pages = cu().MemHostRegister.function;
+  Driver watched = cu();
+  watched.MemHostRegister.function = [](void* pages, size_t size, unsigned flags) {
+    registered_pages = pages;
+    return register_pages(pages, size, flags);
+  };
+  const auto is_mapped = [] { return msync(registered_pages, platform::page_size(), MS_ASYNC) == 0; };
+  struct Case {
+    const char* function;
+    CUresult code;
+    bool keeps;
+  };
+  const Case cases[] = {{"cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY, false},
+                        {"cuMemHostRegister", CUDA_ERROR_ILLEGAL_ADDRESS, false},
+                        {"cuMemHostGetDevicePointer", CUDA_ERROR_UNKNOWN, false},
+                        {"cuMemHostGetDevicePointer", CUDA_ERROR_ILLEGAL_ADDRESS, true}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(testing::Message() << one.function << " " << one.code);
+    auto fresh = Device::open(watched, device().all(), 0, nullptr);
+    ASSERT_TRUE(fresh.ok());
+    FAKE(fake_cuda_fail)(one.function, 1, 0, one.code);
+    EXPECT_FALSE((*fresh)->create_memory(request(GPUMEM_KIND_PINNED, 4 * kMiB)).ok());
+    EXPECT_EQ(is_mapped(), one.keeps);
+  }
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_ILLEGAL_ADDRESS}) {
+    auto fresh = Device::open(watched, device().all(), 0, nullptr);
+    ASSERT_TRUE(fresh.ok());
+    FAKE(fake_cuda_fail)("cuMemHostUnregister", 1, 0, code);
+    (void)(*fresh)->capability(GPUMEM_CAPABILITY_PIN_REGISTER, nullptr);
+    EXPECT_EQ(is_mapped(), code == CUDA_ERROR_ILLEGAL_ADDRESS) << "the page of a trial";
+  }
+}
+
 // ---- streams and events ----
 
 TEST_F(CudaFake, AdoptedStreamsMustBeOfTheContext) {

@@ -77,7 +77,14 @@ Capability try_register(Device& device) {
   request.kind = GPUMEM_KIND_REGISTERED;
   request.size = page;
   request.host_pointer = *mapping;
-  const Cleanup unmap([&] { platform::unmap(*mapping, page); });
+  const Cleanup end_page([&] {
+    // As with pinned memory: the driver of a lost device may still take the page for a registered one.
+    if (device.lost()) {
+      (void)platform::make_inaccessible(*mapping, page);
+    } else {
+      platform::unmap(*mapping, page);
+    }
+  });
   return try_memory(device, request, "registering a page");
 }
 
