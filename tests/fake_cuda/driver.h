@@ -59,6 +59,7 @@ struct Config {
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
   unsigned pointer_delay_us = 0;
+  unsigned init_delay_us = 0;
   CUresult init = CUDA_SUCCESS;
   uint64_t sticky_at = 0;
   CUresult sticky_code = CUDA_SUCCESS;

@@ -665,4 +665,42 @@ void run_log_in_child() {
   EXPECT_EQ(parent, 0);
 }
 
+#ifdef HAVE_CUDA_HEADERS
+void run_fork_around_init() {
+  const auto probe = [] {
+    gpumem_probe_info info = GPUMEM_PROBE_INFO_INIT;
+    return gpumem_instance_probe(GPUMEM_BACKEND_CUDA, &info, nullptr);
+  };
+  const int parent = in_child([&] {
+    // A child of a process in which it has failed starts afresh.
+    fake().fake_cuda_configure("FAKE_CUDA_INIT", "100");
+    EXPECT_EQ(probe(), GPUMEM_ERROR_NO_DEVICE);
+    fake().fake_cuda_configure("FAKE_CUDA_INIT", "0");
+    EXPECT_EQ(in_child([&] {
+                EXPECT_EQ(probe(), GPUMEM_SUCCESS);
+                return 0;
+              }),
+              0);
+    // One that comes while it runs gets a driver that nobody will ever finish.
+    fake().fake_cuda_configure("FAKE_CUDA_INIT_DELAY_US", "200000");
+    const uint64_t before = fake().fake_cuda_call_count("cuInit");
+    std::thread initialising([&] { EXPECT_EQ(probe(), GPUMEM_SUCCESS); });
+    while (fake().fake_cuda_call_count("cuInit") == before)
+      std::this_thread::yield();
+    EXPECT_EQ(in_child([&] {
+                EXPECT_EQ(probe(), GPUMEM_ERROR_FORKED);
+                EXPECT_EQ(violations(), "") << "the driver was called";
+                return 0;
+              }),
+              0);
+    initialising.join();
+    EXPECT_EQ(probe(), GPUMEM_SUCCESS);
+    return 0;
+  });
+  EXPECT_EQ(parent, 0);
+}
+#else
+void run_fork_around_init() {}
+#endif
+
 }  // namespace faults
