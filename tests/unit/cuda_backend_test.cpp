@@ -1443,8 +1443,11 @@ TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
       }
       finished = true;
     });
-    while (!finished)
+    while (!finished) {
       EXPECT_DONE(backend_->pointer_facts(pointer_to(address + 1000)));
+      auto known = device().foreign_device_pointer(pointer_to(address + 1000));
+      EXPECT_TRUE(known.ok() || known.error().status == GPUMEM_ERROR_NO_ACCESS) << known.error().message;
+    }
     maker.join();
     configure("FAKE_CUDA_POINTER_DELAY_US", "0");
     EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_UNKNOWN);

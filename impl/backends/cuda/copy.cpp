@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backends/cuda/parts.h"
+#include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
@@ -127,7 +128,7 @@ uint64_t Stream::device_address(const backend::Operand& operand) {
   if (operand.kind == GPUMEM_KIND_PAGEABLE) return 0;
   if (operand.on_device) return address_of(operand.address);
   CUdeviceptr address = 0;
-  return device_.cu().MemHostGetDevicePointer(&address, operand.address, 0).ok() ? address : 0;
+  return find_device_pointer(device_.cu(), operand.address, &address).ok() ? address : 0;
 }
 
 Result<void> Stream::fill(const backend::FillRequest& request) {

@@ -6,6 +6,7 @@
 
 #include "backends/cuda/host_work.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
 #include "platform/numa.h"
@@ -143,7 +144,7 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered());
   CUdeviceptr address = 0;
-  const Outcome outcome = cu_.MemHostGetDevicePointer(&address, const_cast<void*>(pointer), 0);
+  const Outcome outcome = find_device_pointer(cu_, pointer, &address);
   // The driver has no better word for memory that is registered for another device, or not mapped at all.
   if (outcome.code == CUDA_ERROR_INVALID_VALUE) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
