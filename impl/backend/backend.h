@@ -100,6 +100,7 @@ class Stream {
 
   virtual void* native() const = 0;
   virtual int32_t priority() const = 0;
+  // Fails on a thread that cannot use the stream.
   virtual Result<bool> is_capturing() = 0;
 
   virtual Result<void> copy(const CopyRequest& request) = 0;
@@ -197,7 +198,8 @@ class Device {
   virtual Result<void*> foreign_device_pointer(const void* pointer) = 0;
 
   virtual Result<bool> can_access_peer(Device& peer) = 0;
-  // True if this call switched the access on, false if other code had done so. Counting is done above.
+  // True if the backend has switched the access on, here or for another of its instances: then it is to be
+  // disabled once. False if other code had done so. The calls of one instance are counted above.
   virtual Result<bool> enable_peer_access(Device& peer) = 0;
   virtual Result<void> disable_peer_access(Device& peer) = 0;
 

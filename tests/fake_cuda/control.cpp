@@ -143,6 +143,8 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
     return number ? (config.delay_us = static_cast<unsigned>(*number), true) : false;
   if (name == "FAKE_CUDA_POINTER_DELAY_US")
     return number ? (config.pointer_delay_us = static_cast<unsigned>(*number), true) : false;
+  if (name == "FAKE_CUDA_INIT_DELAY_US")
+    return number ? (config.init_delay_us = static_cast<unsigned>(*number), true) : false;
   if (name == "FAKE_CUDA_INIT") return to_result(value) ? (config.init = *to_result(value), true) : false;
   if (name == "FAKE_CUDA_FAIL") return set_rules(d, value);
   if (name == "FAKE_CUDA_STICKY") return set_sticky(config, value);

@@ -195,6 +195,8 @@ CUresult cuInit(unsigned flags) {
   require(d.config.devices > 0, CUDA_ERROR_NO_DEVICE);
   if (d.initialized) return CUDA_SUCCESS;
   watch_for_fork_and_exit();
+  pause(d.config.init_delay_us);
+  if (d.initialized) return CUDA_SUCCESS;
   for (int ordinal = 0; ordinal < d.config.devices; ++ordinal) {
     auto device = std::make_unique<Device>();
     device->ordinal = ordinal;

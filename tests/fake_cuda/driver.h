@@ -59,6 +59,7 @@ struct Config {
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
   unsigned pointer_delay_us = 0;
+  unsigned init_delay_us = 0;
   CUresult init = CUDA_SUCCESS;
   uint64_t sticky_at = 0;
   CUresult sticky_code = CUDA_SUCCESS;
@@ -233,7 +234,8 @@ struct Stream {
   uint64_t completed = 0;
   Clock clock;  // what the stream's last operation is ordered behind, itself excluded
   bool destroyed = false;
-  bool running = false;   // the worker is inside an operation
+  bool running = false;  // the worker is inside an operation
+  bool in_host_function = false;
   bool finished = false;  // the worker has ended and can be joined
   std::atomic<bool> abandoned = false;
   std::thread worker;

@@ -532,6 +532,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr* address, void* pointer, unsig
   require(address != nullptr);
   *address = 0;
   require(pointer != nullptr && flags == 0);
+  const Asking asking(reinterpret_cast<uintptr_t>(pointer));
   Located found = locate(reinterpret_cast<uintptr_t>(pointer));
   require(found.memory != nullptr && is_host(found.memory->kind));
   const Device& device = *current_context()->device;

@@ -323,7 +323,12 @@ void drain(const Context& context) {
   std::vector<Point> tails;
   for (const auto& stream : streams_of(context))
     tails.push_back({stream, stream->enqueued});
-  wait_until([&] { return std::all_of(tails.begin(), tails.end(), is_complete); });
+  // The end of a host function on a lost device is nobody's concern any more, and nothing runs behind it.
+  auto is_over = [&](const Point& tail) {
+    bool given_up = context.device->sticky != CUDA_SUCCESS && tail.stream->in_host_function;
+    return given_up || is_complete(tail);
+  };
+  wait_until([&] { return std::all_of(tails.begin(), tails.end(), is_over); });
 }
 
 bool settle() {
@@ -530,14 +535,17 @@ CUresult cuLaunchHostFunc(CUstream handle, CUhostFn function, void* argument) {
   // Its start proves to the host that all earlier work has ended; what that is becomes known once it is
   // enqueued.
   auto before = std::make_shared<Clock>();
-  enqueue(stream, [function, argument, before] {
+  enqueue(stream, [function, argument, before, own = stream.get()] {
     {
       std::lock_guard lock(driver().mutex);
       observe(*before);
+      own->in_host_function = true;
     }
     t_in_host_function = true;
     function(argument);
     t_in_host_function = false;
+    std::lock_guard lock(driver().mutex);
+    own->in_host_function = false;
   });
   *before = tail_of(*stream);
   return CUDA_SUCCESS;

@@ -146,6 +146,8 @@ int main(int argc, char** argv) {
   }
   if (faults::Loops::first_use) {
     if (faults::allocation_can_fail()) faults::add("first_use", "log_in_a_child", faults::run_log_in_child);
+    if (faults::have_fake_driver())
+      faults::add("first_use", "fork_around_init", faults::run_fork_around_init);
     faults::add_all(faults::first_use_scenarios());
   } else {
     faults::add("coverage", "every_public_function_is_in_a_scenario",

@@ -360,7 +360,7 @@ std::vector<Scenario> first_scenarios() {
       CALL(gpumem_stream_launch_host_function, w.out.stream[0], do_nothing, nullptr),
       DEVICE_CALL(gpumem_event_record, w.out.event[0], w.out.stream[0]),
       synchronize(0)};
-  const auto first = [&](const char* name, std::vector<Step> steps, bool uses) {
+  const auto first = [&](const std::string& name, std::vector<Step> steps, bool uses) {
     Scenario scenario{name, kBoth, {}, std::move(steps)};
     scenario.opens = true;
     for (const Step& step : use) {
@@ -372,6 +372,28 @@ std::vector<Scenario> first_scenarios() {
   first("probe", {CALL(gpumem_instance_probe, w.backend, &w.out.probe)}, false);
   first("open and use", {open_step()}, true);
   first("log and open", {set_log, open_step()}, false);
+  // Nothing is used before it is given back.
+  const Step free_step{"gpumem_free", [](World& w) {
+                         const gpumem_status status = gpumem_free(w.out.instance, w.out.pointer[0], &w.error);
+                         if (status == GPUMEM_SUCCESS) unset(w.out.pointer[0]);
+                         return status;
+                       }};
+  first("open, allocate and free", {open_step(), get_device(0), malloc_step, free_step}, false);
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED}) {
+    const uint64_t alignment = kind == GPUMEM_KIND_REGISTERED ? 0 : 4096;
+    first("open, create and destroy memory of kind " + std::to_string(kind),
+          {open_step(), get_device(0), create(0, kind, 1000, 0, 0, alignment),
+           ENDING_CALL(gpumem_memory_destroy, w.out.memory[0])},
+          false);
+  }
+  first("open, create and destroy a stream",
+        {open_step(), get_device(0), create_stream(0), ENDING_CALL(gpumem_stream_destroy, w.out.stream[0])},
+        false);
+  first("open, enable and disable peer access",
+        {open_step(), get_device(0), get_device(1),
+         DEVICE_CALL(gpumem_device_enable_peer_access, w.out.device[0], w.out.device[1]),
+         DEVICE_CALL(gpumem_device_disable_peer_access, w.out.device[0], w.out.device[1])},
+        false);
   // The environment decides about the backend of the default instance.
   const auto named = [](World& w) {
     setenv("GPUMEM_BACKEND", w.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", 1);

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The cuda backend over the fake driver: what the conformance suite, which sees the public interface, cannot
 // see. Every test ends by asserting that no object of the driver is left and no rule of it was broken.
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -553,6 +555,65 @@ TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
   EXPECT_DONE((*event)->release());
 }
 
+TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
+  open();
+  Pages pages(kMiB);
+  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  aligned.alignment = 64 * kMiB;
+  const backend::MemoryRequest requests[] = {
+      request(GPUMEM_KIND_DEVICE, 1000), aligned, request(GPUMEM_KIND_PINNED, 1000),
+      request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED), registering(pages.get(), 10000)};
+  const uint64_t contexts = live(FAKE_CUDA_ANY);
+  const std::pair<CUresult, Status> refusals[] = {
+      {CUDA_ERROR_NOT_PERMITTED, GPUMEM_ERROR_PERMISSION_DENIED},
+      {CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, GPUMEM_ERROR_INVALID_STATE}};
+  for (const auto& [code, status] : refusals) {
+    const auto refuse = [&, code = code, status = status](auto& object) {
+      const uint64_t alive = live(FAKE_CUDA_ANY);
+      for (const char* release :
+           {"cuMemFree", "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFreeHost",
+            "cuMemHostUnregister", "cuStreamDestroy", "cuEventDestroy"})
+        FAKE(fake_cuda_fail)(release, 1, 0, code);
+      EXPECT_FAILS(status, object.release());
+      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+      EXPECT_EQ(live(FAKE_CUDA_ANY), alive);
+      EXPECT_DONE(object.release());
+    };
+    for (const backend::MemoryRequest& one : requests) {
+      auto memory = device().create_memory(one);
+      ASSERT_TRUE(memory.ok()) << memory.error().message;
+      refuse(**memory);
+    }
+    auto stream = device().create_stream(0);
+    auto event = device().create_event(0);
+    refuse(**stream);
+    refuse(**event);
+    EXPECT_EQ(live(FAKE_CUDA_ANY), contexts);
+  }
+}
+
+// The library's own host functions are kept from it by the layers above; those of other code are not.
+TEST_F(CudaFake, AReleaseInAHostFunctionOfOtherCodeIsTurnedDown) {
+  open();
+  auto stream = device().create_stream(0);
+  auto event = device().create_event(0);
+  auto idle = device().create_stream(0);
+  ASSERT_TRUE(stream.ok() && event.ok() && idle.ok());
+  const std::function<void()> release = [&] {
+    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*event)->release());
+    EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*idle)->release());
+  };
+  const auto run = [](void* function) { (*static_cast<const std::function<void()>*>(function))(); };
+  EXPECT_DONE((*stream)->launch_host_function(run, const_cast<std::function<void()>*>(&release)));
+  EXPECT_DONE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  FAKE(fake_cuda_clear_violations)();  // of the calls in the host function
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 2u);
+  EXPECT_DONE((*event)->release());
+  EXPECT_DONE((*idle)->release());
+  EXPECT_DONE((*stream)->release());
+}
+
 TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
   open();
   const auto begin =
@@ -623,6 +684,45 @@ TEST_F(CudaFake, ALostDeviceStillGivesBack) {
   EXPECT_DONE((*event)->release());
 }
 
+void* registered_pages = nullptr;
+CUresult (*register_pages)(void*, size_t, unsigned) = nullptr;
+
+// The driver may go on taking addresses for registered ones, so nobody else may get them.
+TEST_F(CudaFake, ALostDeviceKeepsTheAddressesOfMemoryThatCouldNotBeMade) {
+  open();
+  register_pages = cu().MemHostRegister.function;
+  Driver watched = cu();
+  watched.MemHostRegister.function = [](void* pages, size_t size, unsigned flags) {
+    registered_pages = pages;
+    return register_pages(pages, size, flags);
+  };
+  const auto is_mapped = [] { return msync(registered_pages, platform::page_size(), MS_ASYNC) == 0; };
+  struct Case {
+    const char* function;
+    CUresult code;
+    bool keeps;
+  };
+  const Case cases[] = {{"cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY, false},
+                        {"cuMemHostRegister", CUDA_ERROR_ILLEGAL_ADDRESS, false},
+                        {"cuMemHostGetDevicePointer", CUDA_ERROR_UNKNOWN, false},
+                        {"cuMemHostGetDevicePointer", CUDA_ERROR_ILLEGAL_ADDRESS, true}};
+  for (const Case& one : cases) {
+    SCOPED_TRACE(testing::Message() << one.function << " " << one.code);
+    auto fresh = Device::open(watched, device().all(), 0, nullptr);
+    ASSERT_TRUE(fresh.ok());
+    FAKE(fake_cuda_fail)(one.function, 1, 0, one.code);
+    EXPECT_FALSE((*fresh)->create_memory(request(GPUMEM_KIND_PINNED, 4 * kMiB)).ok());
+    EXPECT_EQ(is_mapped(), one.keeps);
+  }
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_ILLEGAL_ADDRESS}) {
+    auto fresh = Device::open(watched, device().all(), 0, nullptr);
+    ASSERT_TRUE(fresh.ok());
+    FAKE(fake_cuda_fail)("cuMemHostUnregister", 1, 0, code);
+    (void)(*fresh)->capability(GPUMEM_CAPABILITY_PIN_REGISTER, nullptr);
+    EXPECT_EQ(is_mapped(), code == CUDA_ERROR_ILLEGAL_ADDRESS) << "the page of a trial";
+  }
+}
+
 // ---- streams and events ----
 
 TEST_F(CudaFake, AdoptedStreamsMustBeOfTheContext) {
@@ -642,6 +742,23 @@ TEST_F(CudaFake, AdoptedStreamsMustBeOfTheContext) {
   EXPECT_DONE((*legacy)->synchronize(GPUMEM_TIMEOUT_INFINITE));
   EXPECT_DONE((*legacy)->release());
   EXPECT_DONE((*theirs)->release());
+}
+
+// The name stands for another stream on each thread, so nobody else may enqueue in it or wait for it.
+TEST_F(CudaFake, TheDefaultStreamOfAThreadIsThatThreadsAlone) {
+  open();
+  auto own = device().wrap_stream(CU_STREAM_PER_THREAD);
+  ASSERT_TRUE(own.ok()) << own.error().message;
+  auto here = (*own)->is_capturing();
+  ASSERT_TRUE(here.ok()) << here.error().message;
+  EXPECT_FALSE(*here);
+  EXPECT_DONE((*own)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  std::thread([&] { EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, (*own)->is_capturing()); }).join();
+  EXPECT_DONE((*own)->release());
+  auto legacy = device().wrap_stream(CU_STREAM_LEGACY);
+  ASSERT_TRUE(legacy.ok()) << legacy.error().message;
+  EXPECT_DONE((*legacy)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_DONE((*legacy)->release());
 }
 
 TEST_F(CudaFake, PriorityIsCutToTheRange) {
@@ -693,6 +810,32 @@ TEST_F(CudaFake, WaitsHaveATimeLimit) {
   EXPECT_DONE((*stream)->release());
   EXPECT_DONE((*event)->release());
   EXPECT_DONE((*start)->release());
+}
+
+// The driver crashes if an event is destroyed twice; the fake writes down that it was used once more.
+TEST_F(CudaFake, AnEventBehindAReleasedStreamIsDestroyedOnce) {
+  open();
+  const auto release_busy_stream = [&] {
+    auto stream = device().create_stream(0);
+    ASSERT_TRUE(stream.ok());
+    Gate gate;
+    EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+    EXPECT_DONE((*stream)->release());
+    gate.open = true;
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+  };
+  release_busy_stream();
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED}) {
+    FAKE(fake_cuda_fail)("cuEventDestroy", 1, 0, code);
+    release_busy_stream();
+    const bool turned_down = code == CUDA_ERROR_NOT_PERMITTED;
+    EXPECT_EQ(live(FAKE_CUDA_EVENT), turned_down ? 2u : 1u) << "the next one has its own";
+    EXPECT_EQ(violations(), "");
+  }
+  release_busy_stream();
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  EXPECT_DONE(device().await_released_streams());
 }
 
 TEST_F(CudaFake, ElapsedTimeOfAdoptedEventsWithoutTime) {
@@ -873,14 +1016,12 @@ TEST_F(CudaFake, FillsReachAllKinds) {
   ASSERT_TRUE(on_device.ok() && pinned.ok() && unmapped.ok() && mapped.ok() && of_other.ok() && stream.ok());
   struct Case {
     Operand destination;
-    bool by_cpu;
+    uint64_t host_functions;  // pageable memory needs none: it is filled at the call
   };
-  const Case cases[] = {{operand(GPUMEM_KIND_DEVICE, *on_device, 8), false},
-                        {operand(GPUMEM_KIND_PINNED, *pinned, 8), false},
-                        {operand(GPUMEM_KIND_REGISTERED, *mapped, 8), false},
-                        {operand(GPUMEM_KIND_REGISTERED, *unmapped, 8), true},
-                        {operand(GPUMEM_KIND_REGISTERED, *of_other, 8), true},
-                        {pageable(heap.data() + 8), true}};
+  const Case cases[] = {
+      {operand(GPUMEM_KIND_DEVICE, *on_device, 8), 0},    {operand(GPUMEM_KIND_PINNED, *pinned, 8), 0},
+      {operand(GPUMEM_KIND_REGISTERED, *mapped, 8), 0},   {operand(GPUMEM_KIND_REGISTERED, *unmapped, 8), 1},
+      {operand(GPUMEM_KIND_REGISTERED, *of_other, 8), 1}, {pageable(heap.data() + 8), 0}};
   for (const Case& one : cases) {
     for (const uint32_t value_size : {1U, 2U, 4U}) {
       for (const uint64_t height : {uint64_t{1}, uint64_t{5}}) {
@@ -896,7 +1037,7 @@ TEST_F(CudaFake, FillsReachAllKinds) {
         fill.value_size = value_size;
         const uint64_t host_functions = calls("cuLaunchHostFunc");
         EXPECT_DONE((*stream)->fill(fill));
-        EXPECT_EQ(calls("cuLaunchHostFunc") - host_functions, one.by_cpu ? 1u : 0u);
+        EXPECT_EQ(calls("cuLaunchHostFunc") - host_functions, one.host_functions);
         for (uint64_t row = 0; row < height; ++row) {
           for (uint64_t at = 0; at < 40; ++at) {
             expected[row * 64 + at] = static_cast<unsigned char>(fill.value >> (8 * (at % value_size)));
@@ -913,6 +1054,107 @@ TEST_F(CudaFake, FillsReachAllKinds) {
   EXPECT_DONE((*stream)->release());
   for (const auto& memory : {*on_device, *pinned, *unmapped, *mapped, *of_other})
     EXPECT_DONE(memory->release());
+}
+
+TEST_F(CudaFake, AFillOfPageableMemoryIsDoneAtTheCall) {
+  open();
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(stream.ok());
+  uint32_t word = 0;
+  // What runs before the fill writes there too.
+  EXPECT_DONE(
+      (*stream)->launch_host_function([](void* place) { *static_cast<uint32_t*>(place) = 1; }, &word));
+  FillRequest fill;
+  fill.destination = pageable(&word);
+  fill.width = sizeof word;
+  fill.value = 0xA1B2C3D4;
+  fill.value_size = sizeof word;
+  EXPECT_DONE((*stream)->fill(fill));
+  EXPECT_EQ(word, 0xA1B2C3D4U);
+  EXPECT_DONE((*stream)->release());
+}
+
+// A page that holds up whoever touches it until it is let through, or for 100 ms: a test that would have to
+// wait for longer has seen by then what it wanted to see. One at a time.
+class SlowPage {
+ public:
+  explicit SlowPage(void* page) {
+    page_ = page;
+    touched_ = false;
+    through_ = false;
+    struct sigaction action {};
+    action.sa_sigaction = hold_up;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_NONE), 0);
+  }
+  ~SlowPage() {
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE), 0);
+    sigaction(SIGSEGV, &before_, nullptr);
+  }
+  SlowPage(const SlowPage&) = delete;
+  SlowPage& operator=(const SlowPage&) = delete;
+
+  void let_through() { through_ = true; }
+  void wait_until_touched() {
+    while (!touched_)
+      std::this_thread::yield();
+  }
+
+ private:
+  static void hold_up(int, siginfo_t* info, void*) {
+    const uint64_t offset = address_of(info->si_addr) - address_of(page_);
+    if (offset >= platform::page_size()) std::abort();
+    touched_ = true;
+    for (int round = 0; round < 100 && !through_; ++round)
+      usleep(1000);
+    mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE);
+  }
+
+  static inline void* page_ = nullptr;
+  static inline std::atomic<bool> touched_{false};
+  static inline std::atomic<bool> through_{false};
+  struct sigaction before_ {};
+};
+
+// Nobody can wait for the stream of a lost device, and what the CPU fills belongs to others afterwards.
+TEST_F(CudaFake, NothingIsFilledOnceALostDeviceHasGivenBack) {
+  const uint64_t page = platform::page_size();
+  enum class How { kRelease, kReleaseThatFindsOut, kClose };
+  for (const How how : {How::kRelease, How::kReleaseThatFindsOut, How::kClose}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    reset();
+    open();
+    const Pages pages(2 * page);
+    auto memory = device().create_memory(registering(pages.get(), 2 * page));
+    auto stream = device().create_stream(0);
+    ASSERT_TRUE(memory.ok() && stream.ok());
+    SlowPage slow(pages.get() + page);
+    FillRequest fill;
+    fill.destination = operand(GPUMEM_KIND_REGISTERED, *memory);
+    fill.width = 2 * page;
+    fill.value = 1;
+    EXPECT_DONE((*stream)->fill(fill));
+    slow.wait_until_touched();
+    fill.value = 2;
+    EXPECT_DONE((*stream)->fill(fill));
+    FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+    if (how != How::kReleaseThatFindsOut) EXPECT_FAILS(GPUMEM_ERROR_DEVICE_LOST, device().memory_available());
+    if (how == How::kClose) {
+      EXPECT_DONE(device().await_released_streams());
+    } else {
+      EXPECT_DONE((*memory)->release());
+    }
+    slow.let_through();
+    EXPECT_EQ(pages.get()[0], 1);
+    EXPECT_EQ(pages.get()[2 * page - 1], 1) << "the fill that ran has ended";
+    // What no real driver does: so the fake runs what comes behind, as a real one might.
+    FAKE(fake_cuda_set_sticky)(0, 0);
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+    EXPECT_EQ(pages.get()[0], 1) << "the fill that had not begun never does";
+    EXPECT_DONE((*memory)->release());
+    EXPECT_DONE((*stream)->release());
+  }
 }
 
 // ---- pointers, peers, capabilities ----
@@ -988,16 +1230,123 @@ TEST_F(CudaFake, PeerAccessOfOthersIsLeftAlone) {
             uint64_t{GPUMEM_CAPABILITY_YES});
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(2)).status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device(0).enable_peer_access(device(2)));
+  Scope scope(device(0));
+  EXPECT_TRUE(cu().CtxEnablePeerAccess(device(1).context(), 0).ok()) << "the trial has left nothing behind";
   auto enabled = device(0).enable_peer_access(device(1));
   ASSERT_TRUE(enabled.ok());
-  EXPECT_TRUE(*enabled) << "the trial has left nothing behind";
+  EXPECT_FALSE(*enabled) << "on already";
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
             uint64_t{GPUMEM_CAPABILITY_YES});
-  enabled = device(0).enable_peer_access(device(1));
-  ASSERT_TRUE(enabled.ok());
-  EXPECT_FALSE(*enabled) << "on already, also after a second trial";
-  EXPECT_DONE(device(0).disable_peer_access(device(1)));
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, device(0).disable_peer_access(device(1)));
+  EXPECT_TRUE(cu().CtxDisablePeerAccess(device(1).context()).ok()) << "nobody else has switched it off";
+}
+
+// Whether device 0 can use the memory of device 1.
+bool has_peer_access(Device& device, Device& peer) {
+  const Scope scope(device);
+  const Outcome outcome = device.cu().CtxEnablePeerAccess(peer.context(), 0);
+  if (outcome.ok()) device.cu().CtxDisablePeerAccess(peer.context());
+  return outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+}
+
+TEST_F(CudaFake, PeerAccessIsOnUntilItsLastInstanceDisablesIt) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  auto other = std::move(backend_);
+  open();
+  const auto device_of = [](backend::Backend& backend, size_t ordinal) -> Device& {
+    return static_cast<Device&>(*backend.devices().at(ordinal));
+  };
+  const auto enable = [&](backend::Backend& backend) {
+    auto enabled = device_of(backend, 0).enable_peer_access(device_of(backend, 1));
+    ASSERT_TRUE(enabled.ok()) << enabled.error().message;
+    EXPECT_TRUE(*enabled) << "it is to be disabled again";
+  };
+  enable(*other);
+  enable(*backend_);
+  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
+            uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_DONE(device_of(*other, 0).disable_peer_access(device_of(*other, 1)));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  // An instance may also end without a disable, as it does when its device was lost.
+  enable(*other);
+  other.reset();
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
+TEST_F(CudaFake, PeerAccessMayBeGoneWithAContextThatWasReset) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  auto other = std::move(backend_);
+  open();
+  const auto switch_off = [&] {
+    const Scope scope(device(0));
+    EXPECT_TRUE(cu().CtxDisablePeerAccess(device(1).context()).ok());
+  };
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  switch_off();
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  switch_off();
+  auto& same = static_cast<Device&>(*other->devices().at(0));
+  auto& peer = static_cast<Device&>(*other->devices().at(1));
+  EXPECT_DONE(same.enable_peer_access(peer));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(same.disable_peer_access(peer));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
+TEST_F(CudaFake, ADisableThatFailedCanBeRepeated) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  // The first was carried out, the second was not.
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED}) {
+    EXPECT_DONE(device(0).enable_peer_access(device(1)));
+    FAKE(fake_cuda_fail)("cuCtxDisablePeerAccess", 1, 0, code);
+    EXPECT_FALSE(device(0).disable_peer_access(device(1)).ok());
+    EXPECT_DONE(device(0).disable_peer_access(device(1)));
+    EXPECT_FALSE(has_peer_access(device(0), device(1)));
+  }
+}
+
+// Set while a trial of peer access has it switched on.
+std::atomic<bool> trial_runs{false};
+std::atomic<bool> enabled_meanwhile{false};
+CUresult (*disable_peer_access)(CUcontext) = nullptr;
+
+TEST_F(CudaFake, ATrialOfPeerAccessSwitchesNobodyElsesOff) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  // Another instance, whose driver gives everybody the time to come between the two steps of its trial.
+  trial_runs = false;
+  enabled_meanwhile = false;
+  disable_peer_access = cu().CtxDisablePeerAccess.function;
+  Driver slow = cu();
+  slow.CtxDisablePeerAccess.function = [](CUcontext peer) {
+    trial_runs = true;
+    for (int round = 0; round < 100 && !enabled_meanwhile; ++round)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return disable_peer_access(peer);
+  };
+  auto first = Device::open(slow, device().all(), 0, nullptr);
+  auto second = Device::open(slow, device().all(), 1, nullptr);
+  ASSERT_TRUE(first.ok() && second.ok());
+  std::thread trial([&] {
+    EXPECT_EQ((*first)->capability(GPUMEM_CAPABILITY_PEER_ACCESS, second->get()).value,
+              uint64_t{GPUMEM_CAPABILITY_YES});
+  });
+  while (!trial_runs)
+    std::this_thread::yield();
+  EXPECT_DONE(device(0).enable_peer_access(device(1)));
+  enabled_meanwhile = true;
+  trial.join();
+  EXPECT_TRUE(has_peer_access(device(0), device(1)));
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
 }
 
 TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
@@ -1100,8 +1449,11 @@ TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
       }
       finished = true;
     });
-    while (!finished)
+    while (!finished) {
       EXPECT_DONE(backend_->pointer_facts(pointer_to(address + 1000)));
+      auto known = device().foreign_device_pointer(pointer_to(address + 1000));
+      EXPECT_TRUE(known.ok() || known.error().status == GPUMEM_ERROR_NO_ACCESS) << known.error().message;
+    }
     maker.join();
     configure("FAKE_CUDA_POINTER_DELAY_US", "0");
     EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_UNKNOWN);

@@ -122,8 +122,9 @@ GPUMEM_API gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpu
 GPUMEM_API gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_device peer,
                                                           gpumem_error *error);
 
-/** Undoes one gpumem_device_enable_peer_access(). The last one switches the access off, unless other code had
- * switched it on before. Work of the device that still uses the peer's memory may fault: wait for it first.
+/** Undoes one gpumem_device_enable_peer_access(). The last one, over all instances that use the same context,
+ * switches the access off, unless other code had switched it on before. Work of the device that still uses the
+ * peer's memory may fault: wait for it first.
  *
  * \param device device that had access
  * \param peer device that has the memory

@@ -55,8 +55,9 @@ GPUMEM_API gpumem_status gpumem_stream_create(gpumem_device device, const gpumem
  * destroyed.
  *
  * \param device device of the stream
- * \param native_stream the `CUstream`, or what gpumem_host_native_stream_create() made; NULL is the device's
- *         legacy default stream
+ * \param native_stream the `CUstream`, or what gpumem_host_native_stream_create() made; NULL and
+ *         `CU_STREAM_LEGACY` are the device's legacy default stream. `CU_STREAM_PER_THREAD` is the default stream
+ *         of the calling thread: on other threads the handle is #GPUMEM_ERROR_INVALID_STATE
  * \param[out] out_stream receives the handle
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS done

@@ -2,6 +2,7 @@
 // What a device can do: asked by attribute and, where one is possible, proved by a trial that leaves nothing
 // behind (COM-21).
 #include "backends/cuda/memory.h"
+#include "backends/cuda/peers.h"
 #include "base/cleanup.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
@@ -78,7 +79,14 @@ Capability try_register(Device& device) {
   request.kind = GPUMEM_KIND_REGISTERED;
   request.size = page;
   request.host_pointer = *mapping;
-  const Cleanup unmap([&] { platform::unmap(*mapping, page); });
+  const Cleanup end_page([&] {
+    // As with pinned memory: the driver of a lost device may still take the page for a registered one.
+    if (device.lost()) {
+      (void)platform::make_inaccessible(*mapping, page);
+    } else {
+      platform::unmap(*mapping, page);
+    }
+  });
   return try_memory(device, request, "registering a page");
 }
 
@@ -118,18 +126,21 @@ Capability Device::try_peer_access(Device& peer) {
                   "the driver knows no link from device %u to device %u", facts_.ordinal,
                   peer.facts().ordinal);
   }
-  const std::lock_guard lock(peers_);
+  const auto already = [] {
+    return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "the access is on already");
+  };
+  Peers& known = peers();
+  const std::lock_guard lock(known.mutex);
+  if (known.holders.contains({context_, peer.context_})) return already();
   Scope scope(*this);
   if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  auto enabled = enable_peer_access_locked(peer);
+  auto enabled = enable_peer_access_locked(known, peer);
   if (!enabled) return failed(enabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  if (*enabled) {
-    auto disabled = disable_peer_access_locked(peer);
-    if (!disabled) disabled = disable_peer_access_locked(peer);
-    if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  }
-  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s",
-                *enabled ? "switching the access on worked" : "the access is on already");
+  if (!*enabled) return already();
+  auto disabled = disable_peer_access_locked(known, peer);
+  if (!disabled) disabled = disable_peer_access_locked(known, peer);
+  if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "switching the access on worked");
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {

@@ -3,8 +3,8 @@
 #include <array>
 #include <cstring>
 
-#include "backends/cuda/host_work.h"
 #include "backends/cuda/parts.h"
+#include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
@@ -105,7 +105,7 @@ Result<void> Stream::copy_during_call(const backend::CopyRequest& request) {
   }
   // Read now, into a block that lives until the stream has passed the copy.
   const auto block = std::make_shared_for_overwrite<unsigned char[]>(request.width * request.height);
-  HostWork* const keep = add_host_work([block] {});
+  const HostWorkId keep = add_host_work([block] {});
   const uint64_t source = copy_address(request.source);
   for (uint64_t row = 0; row < request.height; ++row) {
     std::memcpy(&block[static_cast<ptrdiff_t>(row * request.width)],
@@ -128,7 +128,7 @@ uint64_t Stream::device_address(const backend::Operand& operand) {
   if (operand.kind == GPUMEM_KIND_PAGEABLE) return 0;
   if (operand.on_device) return address_of(operand.address);
   CUdeviceptr address = 0;
-  return device_.cu().MemHostGetDevicePointer(&address, operand.address, 0).ok() ? address : 0;
+  return find_device_pointer(device_.cu(), operand.address, &address).ok() ? address : 0;
 }
 
 Result<void> Stream::fill(const backend::FillRequest& request) {
@@ -150,7 +150,8 @@ Result<void> Stream::fill(const backend::FillRequest& request) {
   }
   // Registered memory that is not mapped, or not for this device, is filled by the CPU when the stream comes
   // to it.
-  return launch(add_host_work([request] { fill_by_cpu(request); }));
+  return launch(
+      add_host_work([request] { fill_by_cpu(request); }, {&device_, request.destination.memory.get()}));
 }
 
 // The driver fills only memory of the stream's own device (measured). So a stream over there does it, between
@@ -198,9 +199,9 @@ Result<void> Stream::fill_on_device(const backend::FillRequest& request, uint64_
   });
 }
 
-Result<void> Stream::launch(HostWork* work) {
-  auto result = device_.check(device_.cu().LaunchHostFunc(native_, run_host_work, work), Place::kHost,
-                              "work of the CPU cannot be enqueued");
+Result<void> Stream::launch(HostWorkId work) {
+  auto result = device_.check(device_.cu().LaunchHostFunc(native_, run_host_work, pointer_to(work)),
+                              Place::kHost, "work of the CPU cannot be enqueued");
   if (!result) {
     // What the work keeps alive may be in use by what was enqueued before it.
     device_.cu().StreamSynchronize(native_);

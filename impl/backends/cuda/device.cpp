@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/cuda/host_work.h"
 #include "backends/cuda/memory.h"
+#include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
 #include "platform/numa.h"
@@ -12,11 +14,13 @@
 namespace gpumem::cuda {
 
 Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
-    : cu_(cu), all_(all), handle_(all[ordinal]), maybe_off_(all.size()) {
+    : cu_(cu), all_(all), handle_(all[ordinal]), held_peers_(all.size()) {
   facts_.ordinal = ordinal;
 }
 
 Device::~Device() {
+  forget_device_of_host_work(*this);
+  drop_all_peers();
   // Nobody is left to be told of a failure, and nothing could be done about it.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
 }
@@ -140,7 +144,7 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered());
   CUdeviceptr address = 0;
-  const Outcome outcome = cu_.MemHostGetDevicePointer(&address, const_cast<void*>(pointer), 0);
+  const Outcome outcome = find_device_pointer(cu_, pointer, &address);
   // The driver has no better word for memory that is registered for another device, or not mapped at all.
   if (outcome.code == CUDA_ERROR_INVALID_VALUE) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
@@ -152,52 +156,10 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   return pointer_to(address);
 }
 
-Result<bool> Device::can_access_peer(backend::Device& peer) {
-  int can = 0;
-  const CUdevice other = static_cast<Device&>(peer).handle_;
-  GPUMEM_TRY(check(cu_.DeviceCanAccessPeer(&can, handle_, other), Place::kHost,
-                   "device %u does not tell whether it reaches device %u", facts_.ordinal,
-                   peer.facts().ordinal));
-  return can != 0;
-}
-
-Result<bool> Device::enable_peer_access(backend::Device& peer) {
-  const std::lock_guard lock(peers_);
-  return enable_peer_access_locked(static_cast<Device&>(peer));
-}
-
-Result<void> Device::disable_peer_access(backend::Device& peer) {
-  const std::lock_guard lock(peers_);
-  return disable_peer_access_locked(static_cast<Device&>(peer));
-}
-
-Result<bool> Device::enable_peer_access_locked(Device& peer) {
-  Scope scope(*this);
-  GPUMEM_TRY(scope.entered());
-  const Outcome outcome = cu_.CtxEnablePeerAccess(peer.context_, 0);
-  maybe_off_[peer.facts_.ordinal] = false;
-  if (outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) return false;
-  GPUMEM_TRY(check(outcome, Place::kDevice, "device %u cannot be given access to the memory of device %u",
-                   facts_.ordinal, peer.facts_.ordinal));
-  return true;
-}
-
-Result<void> Device::disable_peer_access_locked(Device& peer) {
-  Scope scope(*this);
-  GPUMEM_TRY(scope.entered());
-  const Outcome outcome = cu_.CtxDisablePeerAccess(peer.context_);
-  // An earlier try may have done it and been told of something else.
-  const bool tried = maybe_off_[peer.facts_.ordinal];
-  maybe_off_[peer.facts_.ordinal] = !outcome.ok();
-  if (tried && outcome.code == CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) return {};
-  return check(outcome, Place::kDevice,
-               "access of device %u to the memory of device %u cannot be switched off", facts_.ordinal,
-               peer.facts_.ordinal);
-}
-
 bool refused(const Outcome& outcome) {
-  return !outcome.ok() &&
-         (outcome.missing || status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE);
+  // NOT_PERMITTED is what the driver says to calls in a host function.
+  return outcome.missing || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
+         status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE;
 }
 
 }  // namespace gpumem::cuda

@@ -12,6 +12,8 @@
 
 namespace gpumem::cuda {
 
+struct Peers;
+
 class Device final : public backend::Device {
  public:
   // `context` is the caller's, or null for the primary one. `all` are the devices of the backend, in the
@@ -69,8 +71,10 @@ class Device final : public backend::Device {
   Result<void> fill_traits();
   [[gnu::format(printf, 4, 0)]] Error fail(const Outcome& outcome, Place place, const char* format,
                                            va_list arguments);
-  Result<bool> enable_peer_access_locked(Device& peer);
-  Result<void> disable_peer_access_locked(Device& peer);
+  Result<bool> enable_peer_access_locked(Peers& known, Device& peer);
+  Result<void> disable_peer_access_locked(Peers& known, Device& peer);
+  void drop_peer(Peers& known, CUcontext& held);
+  void drop_all_peers();
   backend::Capability try_peer_access(Device& peer);
 
   const Driver& cu_;
@@ -82,8 +86,9 @@ class Device final : public backend::Device {
   std::atomic<bool> lost_{false};
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded where a stream ended that was released with work pending
-  std::mutex peers_;               // so that a trial of peer access never undoes an enable
-  std::vector<bool> maybe_off_;    // by ordinal: switching the access off has failed; guarded by peers_
+  // By ordinal: the context for whose memory this device holds the access; null if it does not. Guarded by
+  // the mutex of Peers.
+  std::vector<CUcontext> held_peers_;
 };
 
 // Makes the device's context current for a scope, and the caller's again at its end (COM-9). Meanwhile the

@@ -29,7 +29,8 @@ GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_SAME_SIGNATURE)
 // threads that load at once find the same library, and one of the two tables is kept.
 constinit std::atomic<const Driver*> kept{nullptr};
 
-// Process in which cuInit has succeeded, plus 1; 0 if none has.
+// Process in which cuInit has succeeded, plus 1; 0 if none has. Already set while it runs, since a child that
+// is forked meanwhile has half a driver, and locks of it that nobody gives back.
 constinit std::atomic<uint64_t> initialised_in{0};
 
 class Symbols {
@@ -167,8 +168,14 @@ Result<const Driver*> load() {
   }
   auto driver = find_driver();
   if (!driver) return driver.error();
+  uint64_t nobody = 0;
+  const bool first = initialised_in.compare_exchange_strong(nobody, here);
   const Outcome outcome = (*driver)->Init(0);
-  if (!outcome.ok()) return init_error(outcome);
+  if (!outcome.ok()) {
+    // Should another thread have succeeded meanwhile, the driver itself refuses what is forked.
+    if (first) initialised_in.store(0);
+    return init_error(outcome);
+  }
   initialised_in.store(here);
   return *driver;
 }

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "backends/cuda/host_work.h"
 #include "backends/cuda/pointer.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
@@ -245,6 +246,7 @@ class DriverPinnedMemory final : public Memory {
     if (base_ == nullptr) return {};
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
+    end_host_work_on(*this);
     // The driver may use the pages for somebody else next.
     platform::give_to_children(facts_.host_pointer, pages_size_);
     const Outcome outcome = free();
@@ -275,17 +277,21 @@ class MappedPinnedMemory final : public Memory {
     facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device);
   }
 
+  // From here on the pages are this memory's, also to give them back if they cannot be locked.
   Result<void> lock() {
     Scope scope(device_);
+    Cleanup undo([&] {
+      (void)range_.unlock();
+      (void)end_pages();
+    });
     GPUMEM_TRY(scope.entered());
     GPUMEM_TRY(range_.lock());
-    if (!device_.traits().can_map_host) return {};
-    auto pointer = device_pointer_of(device_, facts_.host_pointer);
-    if (!pointer) {
-      (void)range_.unlock();
-      return pointer.error();
+    if (device_.traits().can_map_host) {
+      auto pointer = device_pointer_of(device_, facts_.host_pointer);
+      if (!pointer) return pointer.error();
+      facts_.device_pointer = *pointer;
     }
-    facts_.device_pointer = *pointer;
+    undo.dismiss();
     return {};
   }
 
@@ -301,8 +307,14 @@ class MappedPinnedMemory final : public Memory {
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
     GPUMEM_TRY(range_.unlock());
+    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
     mapped_ = false;
-    if (device_.lost()) {
+    return end_pages();
+  }
+
+ private:
+  Result<void> end_pages() {
+    if (device_.lost() && range_.was_locked()) {
       // The driver may still take these addresses for registered ones, so they are never used again.
       return platform::make_inaccessible(facts_.host_pointer, facts_.granted_size);
     }
@@ -310,7 +322,6 @@ class MappedPinnedMemory final : public Memory {
     return {};
   }
 
- private:
   LockedRange range_;
   bool mapped_ = true;
 };
@@ -343,9 +354,9 @@ Result<std::shared_ptr<backend::Memory>> create_mapped_pinned(Device& device,
   GPUMEM_TRY(platform::populate(base, size, threads));
 
   auto memory = std::make_shared<MappedPinnedMemory>(device, base, request.size, size);
+  undo.dismiss();
   GPUMEM_TRY(memory->lock());
   if (node_wanted) memory->set_node(node);
-  undo.dismiss();
   return {memory};
 }
 
@@ -403,7 +414,9 @@ class RegisteredMemory final : public Memory {
   Result<void> release() override {
     Scope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    return range_.unlock();
+    auto unlocked = range_.unlock();
+    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
+    return unlocked;
   }
 
  private:
@@ -517,6 +530,7 @@ Result<void> LockedRange::lock() {
       return error;
     }
     ++locked_;
+    was_locked_ = true;
     live_registrations.fetch_add(1, std::memory_order_relaxed);
   }
   return {};

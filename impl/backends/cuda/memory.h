@@ -29,6 +29,7 @@ class LockedRange {
 
   Result<void> lock();
   Result<void> unlock();
+  bool was_locked() const { return was_locked_; }  // at any time, in part or whole
   uint64_t contiguous(uint64_t offset) const { return piece_end(piece_of(offset)) - (base_ + offset); }
 
  private:
@@ -44,6 +45,7 @@ class LockedRange {
   const unsigned flags_;
   const uint64_t piece_;
   uint64_t locked_ = 0;  // pieces
+  bool was_locked_ = false;
 };
 
 // Largest range that the driver registers in one call; the contract's number for driver 580 and later.

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 
+#include "backends/cuda/process_wide.h"
 #include "base/arithmetic.h"
 
 namespace gpumem::cuda {
@@ -16,30 +17,7 @@ struct UsedPart {
   uint64_t size;
 };
 
-}  // namespace
-
-// An address that the driver is asked about, for as long as this lives.
-class Question {
- public:
-  explicit Question(uint64_t address);
-  ~Question();
-  Question(const Question&) = delete;
-  Question& operator=(const Question&) = delete;
-  // False: the memory there is being freed.
-  bool allowed() const { return allowed_; }
-
- private:
-  friend class Freeing;
-  bool lies_in(const Freeing& range) const { return address_ - range.base_ < range.size_; }
-
-  const uint64_t address_;
-  bool allowed_ = true;
-  Question* next_ = nullptr;
-};
-
-namespace {
-
-// Of all instances; never destroyed.
+// Of all instances.
 struct Addresses {
   std::mutex mutex;
   std::map<uint64_t, UsedPart> used_parts;  // by the address of the allocation
@@ -48,10 +26,7 @@ struct Addresses {
   Freeing* freeing = nullptr;
 };
 
-Addresses& addresses() {
-  static auto* const only = new Addresses;
-  return *only;
-}
+Addresses& addresses() { return process_wide<Addresses>(); }
 
 // Narrows what the driver knows to what a memory of ours uses; false if the address lies beside it.
 bool narrow(backend::PointerFacts& facts, const void* pointer) {
@@ -74,7 +49,9 @@ void unlink(Member*& first, Member* member, Member* Member::*next) {
 
 }  // namespace
 
-Question::Question(uint64_t address) : address_(address) {
+bool Question::lies_in(const Freeing& range) const { return address_ - range.base_ < range.size_; }
+
+Question::Question(const void* pointer) : address_(address_of(pointer)) {
   Addresses& all = addresses();
   const std::lock_guard lock(all.mutex);
   for (const Freeing* range = all.freeing; range != nullptr; range = range->next_) {
@@ -122,6 +99,12 @@ void forget_used_part(uint64_t allocation) {
   addresses().used_parts.erase(allocation);
 }
 
+Outcome find_device_pointer(const Driver& cu, const void* pointer, CUdeviceptr* out) {
+  const Question question(pointer);
+  if (!question.allowed()) return {CUDA_ERROR_INVALID_VALUE, cu.MemHostGetDevicePointer.name};
+  return cu.MemHostGetDevicePointer(out, const_cast<void*>(pointer), 0);
+}
+
 // The plural form: it gives nulls for strangers, where the singular one fails, and is faster.
 Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer) {
   CUmemorytype type{};
@@ -141,7 +124,7 @@ Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer)
   // Without a current context the driver tells no device pointer.
   Scope scope(device);
   GPUMEM_TRY(scope.entered());
-  const Question question(address_of(pointer));
+  const Question question(pointer);
   if (!question.allowed()) return backend::PointerFacts();
   GPUMEM_TRY(device.check(
       device.cu().PointerGetAttributes(std::size(attributes), attributes, values, address_of(pointer)),

@@ -29,6 +29,30 @@ class Freeing {
   Freeing* next_ = nullptr;
 };
 
+// An address that the driver is asked about, for as long as this lives. Only what this backend frees can be
+// kept apart from it.
+class Question {
+ public:
+  explicit Question(const void* pointer);
+  ~Question();
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+  // False: the memory there is being freed.
+  bool allowed() const { return allowed_; }
+
+ private:
+  friend class Freeing;
+  bool lies_in(const Freeing& range) const;
+
+  const uint64_t address_;
+  bool allowed_ = true;
+  Question* next_ = nullptr;
+};
+
+// The address at which a device, whose context is current, reaches memory of the host that was not made here.
+// INVALID_VALUE if there is none.
+Outcome find_device_pointer(const Driver& cu, const void* pointer, CUdeviceptr* out);
+
 // `device` is the one that asks; the answer is the same for all.
 Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer);
 

@@ -2,6 +2,7 @@
 #include "backends/cuda/stream.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -24,6 +25,13 @@ Result<bool> poll(uint64_t timeout_ns, Query query) {
     if (passed >= timeout_ns) return false;
     std::this_thread::sleep_for(nanoseconds(std::min(pause, timeout_ns - passed)));
   }
+}
+
+// Of the calling thread, from 1; never given to another one.
+uint64_t thread_number() {
+  static constinit std::atomic<uint64_t> last{0};
+  thread_local const uint64_t own = ++last;
+  return own;
 }
 
 // NOT_READY is an answer, everything else a failure.
@@ -71,10 +79,18 @@ Result<void> Stream::wrap(CUstream native) {
   GPUMEM_TRY(device_.check(cu.StreamGetPriority(native, &priority_), Place::kDevice,
                            "the stream does not tell its priority"));
   native_ = native;
+  if (native == CU_STREAM_PER_THREAD) thread_ = thread_number();
   return {};
 }
 
 Result<bool> Stream::is_capturing() {
+  // On another thread the name stands for that thread's stream, with other work in it.
+  if (thread_ != 0 && thread_ != thread_number()) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_STATE,
+        "this is the default stream of another thread, which alone can use it: adopt a stream that "
+        "was created with cuStreamCreate()");
+  }
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -231,7 +247,7 @@ void Device::remember_work(CUstream stream) {
   if (!cu_.EventRecord(event, stream).ok()) return;
   const std::lock_guard lock(released_mutex_);
   std::erase_if(released_, [&](CUevent earlier) {
-    return cu_.EventQuery(earlier).ok() && cu_.EventDestroy(earlier).ok();
+    return cu_.EventQuery(earlier).ok() && !refused(cu_.EventDestroy(earlier));
   });
   try {
     released_.push_back(event);
@@ -244,6 +260,9 @@ void Device::remember_work(CUstream stream) {
 Result<void> Device::await_released_streams() {
   Scope scope(*this);
   GPUMEM_TRY(scope.entered_for_release());
+  const Cleanup end_rest([this] {
+    if (lost()) end_host_work_of(*this);
+  });
   const std::lock_guard lock(released_mutex_);
   Result<void> result;
   for (const CUevent event : released_) {

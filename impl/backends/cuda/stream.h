@@ -3,10 +3,9 @@
 #pragma once
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/host_work.h"
 
 namespace gpumem::cuda {
-
-struct HostWork;
 
 class Stream final : public backend::Stream {
  public:
@@ -39,11 +38,12 @@ class Stream final : public backend::Stream {
   Result<void> fill_elsewhere(Device& home, const backend::FillRequest& request);
   // The address at which this device writes to an operand; 0 if it has none.
   uint64_t device_address(const backend::Operand& operand);
-  Result<void> launch(HostWork* work);
+  Result<void> launch(HostWorkId work);
 
   Device& device_;
   CUstream native_ = nullptr;
   int32_t priority_ = 0;
+  uint64_t thread_ = 0;  // whose default stream it is; 0: that of no single thread
   bool owned_;
 };
 
