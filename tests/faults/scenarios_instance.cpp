@@ -394,6 +394,12 @@ std::vector<Scenario> first_scenarios() {
          DEVICE_CALL(gpumem_device_enable_peer_access, w.out.device[0], w.out.device[1]),
          DEVICE_CALL(gpumem_device_disable_peer_access, w.out.device[0], w.out.device[1])},
         false);
+  // Nobody ever enqueued a host function that the close would have to wait for.
+  first("open, lose a device and close",
+        {open_step(), get_device(0), CALL(gpumem_host_device_lose, w.out.device[0]),
+         close_step(GPUMEM_CLOSE_FORCE)},
+        false);
+  all.back().backends = kHost;
   // The environment decides about the backend of the default instance.
   const auto named = [](World& w) {
     setenv("GPUMEM_BACKEND", w.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", 1);
