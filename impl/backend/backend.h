@@ -115,6 +115,8 @@ class Stream {
   // blocks.
   virtual Result<bool> query() = 0;
   virtual Result<bool> synchronize(uint64_t timeout_ns) = 0;
+  // Waits for all work, as far as that spoils no capture of other code.
+  virtual Result<void> drain() = 0;
 
   // Ends the stream, or lets go of a wrapped one. Pending work still completes. Does not block for it.
   virtual Result<void> release() = 0;

@@ -231,12 +231,7 @@ void Instance::await_streams() noexcept {
     if (object->type() != Type::kStream) continue;
     auto& stream = static_cast<Stream&>(*object);
     if (stream.device().backend().lost()) continue;
-    // To wait for a stream that other code is capturing would spoil its capture (STR-20).
-    auto capturing = stream.backend().is_capturing();
-    if (capturing && *capturing) continue;
-    if (!capturing) {
-      log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", capturing.error().message);
-    } else if (auto done = stream.backend().synchronize(GPUMEM_TIMEOUT_INFINITE); !done) {
+    if (auto done = stream.backend().drain(); !done) {
       log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", done.error().message);
     }
   }

@@ -173,8 +173,8 @@ typedef int32_t gpumem_close_mode;
 
 /** Closes an instance. Afterwards every call with it or with a handle made through it fails with
  * #GPUMEM_ERROR_CLOSED. With #GPUMEM_CLOSE_FORCE that is so from the beginning of the call on: no work is enqueued
- * once it waits. A stream that other code is capturing, or that is the
- * default stream of another thread, is not waited for.
+ * once it waits. On cuda it does not wait for a stream that other code is capturing, or that is the default stream of
+ * another thread.
  *
  * \param instance instance to close; NULL does nothing and succeeds
  * \param mode one of the GPUMEM_CLOSE_ values

@@ -160,6 +160,15 @@ Result<bool> Stream::synchronize(uint64_t timeout_ns) {
   return answer(device_, device_.cu().StreamSynchronize(native_), "the stream cannot be waited for");
 }
 
+Result<void> Stream::drain() {
+  auto capturing = is_capturing();
+  if (!capturing) return capturing.error();
+  if (*capturing) return {};  // to wait would end the capture (STR-20)
+  auto complete = synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  return {};
+}
+
 Result<void> Stream::release() {
   if (!owned_ || native_ == nullptr) return {};
   const Scope scope(device_);  // tried in any case: a stream knows its context

@@ -26,6 +26,7 @@ class Stream final : public backend::Stream {
                           gpumem_wait_value condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<void> drain() override;
   Result<void> release() override;
 
  private:

@@ -171,4 +171,11 @@ Result<bool> HostStream::synchronize(uint64_t timeout_ns) {
   return shared_.await(queue_->device(), mark, timeout_ns);
 }
 
+// What stands for a capture here is not spoiled by a wait.
+Result<void> HostStream::drain() {
+  auto complete = synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  return {};
+}
+
 }  // namespace gpumem::host

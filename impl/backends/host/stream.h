@@ -29,6 +29,7 @@ class HostStream final : public backend::Stream {
                           gpumem_wait_value condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
+  Result<void> drain() override;
   Result<void> release() override;
 
   Queue& queue() { return *queue_; }
