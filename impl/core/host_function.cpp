@@ -6,22 +6,14 @@
 #include <map>
 #include <mutex>
 
+#include "backend/host_function_mark.h"
 #include "base/arithmetic.h"
-#include "core/backends.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
-namespace {
-
-thread_local int marks = 0;
-
-}  // namespace
-
-HostFunctionMark::HostFunctionMark() { ++marks; }
-HostFunctionMark::~HostFunctionMark() { --marks; }
 
 Result<void> outside_host_function() {
-  if (marks == 0 && current_host_kernel() == nullptr) return {};
+  if (!backend::HostFunctionMark::is_set()) return {};
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
       "called from a host function or kernel, which may only ask for information; do this on another thread");
@@ -88,7 +80,7 @@ void run(void* argument) {
   }
   const uint32_t process = platform::process_epoch();
   {
-    const HostFunctionMark mark;
+    const backend::HostFunctionMark mark;
     entry.function(entry.user_data);
   }
   if (platform::process_epoch() != process) return;  // it forked, and the child must not touch the lock

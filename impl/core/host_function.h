@@ -13,15 +13,6 @@ class Instance;
 // Refuses on a thread that runs a host function or a kernel stand-in.
 Result<void> outside_host_function();
 
-// Marks the calling thread for as long as it lives.
-class HostFunctionMark {
- public:
-  HostFunctionMark();
-  HostFunctionMark(const HostFunctionMark&) = delete;
-  HostFunctionMark& operator=(const HostFunctionMark&) = delete;
-  ~HostFunctionMark();
-};
-
 // The functions that were enqueued and have not run yet, of the whole process: one may run after the instance
 // that enqueued it was closed.
 namespace host_functions {

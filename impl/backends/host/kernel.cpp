@@ -3,6 +3,7 @@
 
 #include <cinttypes>
 
+#include "backend/host_function_mark.h"
 #include "backends/host/device.h"
 #include "backends/host/host_backend.h"
 #include "platform/pages.h"
@@ -36,7 +37,10 @@ backend::Kernel* current_kernel() { return running; }
 void RunningKernel::run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data) {
   RunningKernel kernel(shared, queue);
   running = &kernel;
-  function(reinterpret_cast<gpumem_host_kernel>(running), user_data);
+  {
+    const backend::HostFunctionMark mark;
+    function(reinterpret_cast<gpumem_host_kernel>(running), user_data);
+  }
   running = nullptr;
   const Lock lock(shared.mutex);
   queue.timeline()->faulting = false;
