@@ -150,6 +150,10 @@ namespace GpuMem.Tests
             stream.Synchronize();
             Check.That(received.SequenceEqual(sent), "round " + round);
             if (round % 2 == 0) registered.Dispose();
+            registered = null;
+            // The device has room for 32, and the finalizers may fall behind.
+            if (instance.Stats.LiveObjects > 24)
+              Check.Eventually(() => instance.Stats.LiveObjects < 20, "the finalizers");
           }
         }
       }
