@@ -70,18 +70,22 @@ TEST_F(Race, com_24_a_refused_close_holds_up_nobody) {
   const gpumem_event event = create_event(device_).release();
   GatedStream stream(device_);
   ASSERT_OK(gpumem_event_record(event, stream, why()));
+  std::atomic<bool> begun{false};
   std::thread waiter([&] {
+    begun = true;
     EXPECT_STATUS_IN(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()), GPUMEM_SUCCESS,
                      GPUMEM_ERROR_STALE_HANDLE);
   });
+  while (!begun)
+    std::this_thread::yield();
+  // Most likely inside the call then; otherwise less is tested.
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::thread destroyer([&] { EXPECT_OK(gpumem_event_destroy(event, why())); });
-  std::thread closer([&] {
-    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
-  });
-  // The waiter waits for the gate and the destroyer, perhaps, for the waiter; nobody else does.
-  for (int round = 0; round < 100; ++round)
-    create_event(device_).destroy();
-  closer.join();
+  while (gpumem_event_query(event, nullptr) != GPUMEM_ERROR_STALE_HANDLE)
+    std::this_thread::yield();
+  // The waiter waits for the gate and the destroyer for the waiter; nobody else waits.
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
+  create_event(device_).destroy();
   stream.finish();
   waiter.join();
   destroyer.join();
