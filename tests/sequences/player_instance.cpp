@@ -243,22 +243,13 @@ void Player::step_instance_close(Choice& choice) {
 }
 
 void Player::step_instance_get_info(Choice& choice) {
-  Call call(*this, choice, "gpumem_instance_get_info");
-  const Picked chosen = pick_instance(choice);
-  Answer<gpumem_instance_info> info(choice);
-  call.text("%s, %s", chosen.text.c_str(), info.text().c_str());
-  Verdict verdict;
-  verdict.handle(chosen.wrong);
-  verdict.require(info.good());
-  Expect expect = verdict.done();
-  if (expect.empty()) expect = {GPUMEM_SUCCESS};
-  const gpumem_status status = call.check(
-      expect, gpumem_instance_get_info(as<gpumem_instance>(chosen.value), info.pointer(), call.error()),
-      info);
-  if (status != GPUMEM_SUCCESS) return;
-  const Instance& known = instance(chosen.index);
-  require(info->device_count == known.devices.size() && info->name == known.name &&
-              info->pin_budget == known.pin_budget && (info->strict != 0) == known.strict,
+  const auto told =
+      ask_info(choice, "gpumem_instance_get_info", &Player::pick_instance, gpumem_instance_get_info);
+  if (!told) return;
+  const auto& [index, info] = *told;
+  const Instance& known = instance(index);
+  require(info.device_count == known.devices.size() && info.name == known.name &&
+              info.pin_budget == known.pin_budget && (info.strict != 0) == known.strict,
           "an instance tells something else than before");
 }
 

@@ -529,12 +529,7 @@ TEST_F(CudaFake, CopiesAndFillsStopAtTheBordersOfPieces) {
 TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
   open();
   Pages pages(kMiB);
-  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
-  aligned.alignment = 64 * kMiB;
-  const backend::MemoryRequest requests[] = {
-      request(GPUMEM_KIND_DEVICE, 1000), aligned, request(GPUMEM_KIND_PINNED, 1000),
-      request(GPUMEM_KIND_PINNED, 4 * kMiB), registering(pages.get(), 10000)};
-  for (const backend::MemoryRequest& one : requests) {
+  for (const backend::MemoryRequest& one : requests_of_every_sort(pages.get())) {
     auto memory = device().create_memory(one);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
     for (const char* release : {"cuMemFree", "cuMemUnmap", "cuMemFreeHost", "cuMemHostUnregister"}) {
@@ -558,11 +553,6 @@ TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
 TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
   open();
   Pages pages(kMiB);
-  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
-  aligned.alignment = 64 * kMiB;
-  const backend::MemoryRequest requests[] = {
-      request(GPUMEM_KIND_DEVICE, 1000), aligned, request(GPUMEM_KIND_PINNED, 1000),
-      request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED), registering(pages.get(), 10000)};
   const uint64_t contexts = live(FAKE_CUDA_ANY);
   const std::pair<CUresult, Status> refusals[] = {
       {CUDA_ERROR_NOT_PERMITTED, GPUMEM_ERROR_PERMISSION_DENIED},
@@ -579,7 +569,7 @@ TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
       EXPECT_EQ(live(FAKE_CUDA_ANY), alive);
       EXPECT_DONE(object.release());
     };
-    for (const backend::MemoryRequest& one : requests) {
+    for (const backend::MemoryRequest& one : requests_of_every_sort(pages.get())) {
       auto memory = device().create_memory(one);
       ASSERT_TRUE(memory.ok()) << memory.error().message;
       refuse(**memory);

@@ -99,6 +99,19 @@ class CudaFake : public testing::Test {
     return result;
   }
 
+  // Memory of each sort that is made and given back in a way of its own; 10,000 bytes of `pages` are
+  // registered.
+  static std::vector<backend::MemoryRequest> requests_of_every_sort(void* pages) {
+    backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+    aligned.alignment = uint64_t{64} << 20;
+    return {request(GPUMEM_KIND_DEVICE, 1000),
+            aligned,
+            request(GPUMEM_KIND_PINNED, 1000),
+            request(GPUMEM_KIND_PINNED, uint64_t{4} << 20),
+            request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED),
+            registering(pages, 10000)};
+  }
+
   static backend::Operand pageable(void* address) {
     backend::Operand operand;
     operand.kind = GPUMEM_KIND_PAGEABLE;
