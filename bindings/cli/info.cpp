@@ -16,7 +16,7 @@ struct BackendAnswer {
   std::string name;
   gpumem_probe_info info = GPUMEM_PROBE_INFO_INIT;
   gpumem_error error = GPUMEM_ERROR_INIT;
-  bool usable() const { return error.status == GPUMEM_SUCCESS; }
+  bool usable() const { return !GPUMEM_FAILED(error.status); }
 };
 
 struct CapabilityAnswer {
@@ -100,15 +100,15 @@ std::string compute_text(const gpumem_device_info& info) {
   return std::to_string(info.compute_major) + "." + std::to_string(info.compute_minor);
 }
 
-std::string source_text(gpumem_capability_source source) {
+std::string source_text(gpumem_answer_source source) {
   switch (source) {
-    case GPUMEM_CAPABILITY_FROM_ATTRIBUTE:
+    case GPUMEM_ANSWER_FROM_ATTRIBUTE:
       return "attribute";
-    case GPUMEM_CAPABILITY_FROM_TRIAL:
+    case GPUMEM_ANSWER_FROM_TRIAL:
       return "trial";
-    case GPUMEM_CAPABILITY_FROM_CONFIGURATION:
+    case GPUMEM_ANSWER_FROM_CONFIGURATION:
       return "configuration";
-    case GPUMEM_CAPABILITY_FROM_CONTRACT:
+    case GPUMEM_ANSWER_FROM_CONTRACT:
       return "contract";
     default:
       return std::to_string(source);
@@ -116,13 +116,13 @@ std::string source_text(gpumem_capability_source source) {
 }
 
 Json value_json(const gpumem_capability_info& info) {
-  if (info.type != GPUMEM_CAPABILITY_TYPE_TRI) return info.value;
+  if (info.type != GPUMEM_ANSWER_TYPE_TRI) return info.value;
   switch (info.value) {
-    case GPUMEM_CAPABILITY_NO:
+    case GPUMEM_ANSWER_NO:
       return "no";
-    case GPUMEM_CAPABILITY_YES:
+    case GPUMEM_ANSWER_YES:
       return "yes";
-    case GPUMEM_CAPABILITY_EMULATED:
+    case GPUMEM_ANSWER_EMULATED:
       return "emulated";
     default:
       return info.value;
@@ -130,7 +130,7 @@ Json value_json(const gpumem_capability_info& info) {
 }
 
 std::string value_text(const gpumem_capability_info& info) {
-  if (info.type == GPUMEM_CAPABILITY_TYPE_BYTES) return size_text(info.value);
+  if (info.type == GPUMEM_ANSWER_TYPE_BYTES) return size_text(info.value);
   const Json value = value_json(info);
   return value.is_string() ? value.get<std::string>() : value.dump();
 }

@@ -60,11 +60,19 @@ Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
   return Memory(memory);
 }
 
+Memory register_memory(gpumem_device device, void* pointer, uint64_t size) {
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = pointer;
+  desc.size = size;
+  gpumem_memory memory = nullptr;
+  call(gpumem_memory_register, device, &desc, &memory);
+  return Memory(memory);
+}
+
 void require_nothing_lives(gpumem_instance instance) {
   gpumem_stats stats = GPUMEM_STATS_INIT;
   call(gpumem_stats_get, instance, &stats);
-  const uint64_t memories = stats.device.live_count + stats.pinned.live_count + stats.registered.live_count;
-  if (memories + stats.streams + stats.events == 0) return;
+  if (stats.live_count + stats.streams + stats.events == 0) return;
   std::array<char, 4096> report{};
   call(gpumem_stats_report, instance, report.data(), uint64_t{report.size()}, nullptr);
   std::replace(report.begin(), report.end(), '\n', ';');
@@ -86,7 +94,7 @@ std::string backend_name(gpumem_backend backend) {
 
 gpumem_status_info status_info(gpumem_status status) {
   gpumem_status_info info = GPUMEM_STATUS_INFO_INIT;
-  if (gpumem_status_get_info(status, &info, nullptr) != GPUMEM_SUCCESS) {
+  if (GPUMEM_FAILED(gpumem_status_get_info(status, &info, nullptr))) {
     info.status = status;
     info.name = gpumem_status_name(status);
     info.cause = info.remedy = "";

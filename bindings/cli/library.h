@@ -21,11 +21,11 @@ class CallFailed : public std::runtime_error {
   gpumem_status status_;
 };
 
-// Calls a function of the library whose last parameter is the error; throws CallFailed unless it succeeds.
+// Calls a function of the library whose last parameter is the error; throws CallFailed if it fails.
 template <typename Function, typename... Arguments>
 void call(Function function, Arguments... arguments) {
   gpumem_error error = GPUMEM_ERROR_INIT;
-  if (function(arguments..., &error) != GPUMEM_SUCCESS) throw CallFailed(error);
+  if (GPUMEM_FAILED(function(arguments..., &error))) throw CallFailed(error);
 }
 
 // Destroys its object at the end of its life.
@@ -63,6 +63,7 @@ gpumem_memory_info memory_info(const Memory& memory);
 gpumem_device find_device(gpumem_instance instance, uint32_t ordinal);
 Stream create_stream(gpumem_device device);
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
+Memory register_memory(gpumem_device device, void* pointer, uint64_t size);
 
 // Throws with the library's own list if memory, streams or events of the instance are left.
 void require_nothing_lives(gpumem_instance instance);

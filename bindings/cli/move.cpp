@@ -355,7 +355,7 @@ Report move_file(gpumem_instance instance, const MoveOptions& options) {
   desc.size = capacity;
   desc.name = "move";
   const Memory memory = create_memory(device, desc);
-  const Target target = {instance, device, stream.get(), memory_info(memory).device_pointer};
+  const Target target = {device, stream.get(), memory_info(memory).device_pointer};
   const std::unique_ptr<RawPaths> raw = find_raw(report, capacity);
 
   // Lanes end before what they refer to; only their results leave.

@@ -13,18 +13,13 @@ namespace {
 
 constexpr unsigned char kSpoiled = 0xA5;
 
-gpumem_memory_desc describe(Kind kind, std::byte* pages, uint64_t capacity) {
+Memory create_pinned(gpumem_device device, Kind kind, uint64_t capacity) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = GPUMEM_KIND_PINNED;
   desc.size = capacity;
-  if (kind == Kind::kRegistered) {
-    desc.kind = GPUMEM_KIND_REGISTERED;
-    desc.host_pointer = pages;
-  } else {
-    desc.kind = GPUMEM_KIND_PINNED;
-    if (kind == Kind::kWriteCombined) desc.require = GPUMEM_MEMORY_WRITE_COMBINED;
-    if (kind == Kind::kMapped) desc.require = GPUMEM_MEMORY_MAPPED;
-  }
-  return desc;
+  if (kind == Kind::kWriteCombined) desc.require = GPUMEM_MEMORY_WRITE_COMBINED;
+  if (kind == Kind::kMapped) desc.require = GPUMEM_MEMORY_MAPPED;
+  return create_memory(device, desc);
 }
 
 class MemcpyPath final : public Path {
@@ -104,7 +99,8 @@ GpumemPath::GpumemPath(Kind kind, const Target& target, uint64_t capacity, uint6
   if (kind == Kind::kPageable) {
     bytes_ = pages_.get();
   } else {
-    memory_ = create_memory(target.device, describe(kind, pages_.get(), capacity));
+    memory_ = kind == Kind::kRegistered ? register_memory(target.device, pages_.get(), capacity)
+                                        : create_pinned(target.device, kind, capacity);
     bytes_ = static_cast<std::byte*>(memory_info(memory_).host_pointer);
   }
   address_ = bytes_;
@@ -114,13 +110,13 @@ GpumemPath::GpumemPath(Kind kind, const Target& target, uint64_t capacity, uint6
     address_ = static_cast<std::byte*>(device_pointer);
   }
   if (kind == Kind::kWriteCombined) {
-    readable_ = create_memory(target.device, describe(Kind::kPinned, nullptr, capacity));
+    readable_ = create_pinned(target.device, Kind::kPinned, capacity);
     came_back_ = static_cast<std::byte*>(memory_info(readable_).host_pointer);
   }
 }
 
 void GpumemPath::spoil_device(uint64_t size) {
-  call(gpumem_fill, target_.instance, target_.stream, target_.bytes, size, uint32_t{kSpoiled}, uint32_t{1});
+  call(gpumem_fill_async, target_.stream, target_.bytes, size, uint32_t{kSpoiled}, uint32_t{1});
   wait();
 }
 
@@ -130,7 +126,7 @@ const std::byte* GpumemPath::came_back(uint64_t size) {
   if (came_back_ == nullptr) return bytes_;
   spoil_device(size);
   move(Direction::kToDevice, size);
-  call(gpumem_copy, target_.instance, target_.stream, came_back_, target_.bytes, size, nullptr);
+  call(gpumem_copy_async, target_.stream, came_back_, target_.bytes, size, nullptr);
   wait();
   return came_back_;
 }
@@ -139,8 +135,8 @@ void GpumemPath::enqueue(Direction direction, uint64_t offset, uint64_t size) {
   std::byte* host = address_ + offset;
   std::byte* device = static_cast<std::byte*>(target_.bytes) + offset;
   const bool to_device = direction == Direction::kToDevice;
-  call(gpumem_copy, target_.instance, target_.stream, to_device ? device : host, to_device ? host : device,
-       size, nullptr);
+  call(gpumem_copy_async, target_.stream, to_device ? device : host, to_device ? host : device, size,
+       nullptr);
 }
 
 void GpumemPath::wait() { call(gpumem_stream_synchronize, target_.stream, GPUMEM_TIMEOUT_INFINITE); }

@@ -63,7 +63,6 @@ class Pages {
 
 // Where the bytes go, shared by the paths of gpumem.
 struct Target {
-  gpumem_instance instance = nullptr;
   gpumem_device device = nullptr;
   gpumem_stream stream = nullptr;
   void* bytes = nullptr;  // device memory

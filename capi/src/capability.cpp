@@ -7,10 +7,6 @@
 
 using namespace gpumem;
 
-void gpumem_capability_info_init(gpumem_capability_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_CAPABILITY_INFO_INIT;
-}
-
 gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capability capability,
                                            gpumem_device peer, gpumem_capability_info* out_info,
                                            gpumem_error* error) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/copy.h"
 
+#include <algorithm>
 #include <cinttypes>
 
 #include "call.h"
@@ -9,135 +10,207 @@
 
 using namespace gpumem;
 
-void gpumem_copy_options_init(gpumem_copy_options* out_options) {
-  if (out_options != nullptr) *out_options = GPUMEM_COPY_OPTIONS_INIT;
-}
-
 namespace {
 
-// The instance and, unless it is NULL, the stream of a copy or fill.
+// Where a copy or fill is done: in a stream, or else without one by an instance, until it is complete.
 struct Place {
-  core::Ref<core::InstanceObject> instance;
+  core::Ref<core::InstanceObject> own;
   core::Ref<core::Stream> stream;
+
+  core::Instance& instance() const { return stream ? stream->instance() : own->instance(); }
 };
 
-Place decode_place(capi::Decoder& decode, gpumem_instance instance, gpumem_stream stream) {
-  Place place;
-  place.instance = decode.object<core::InstanceObject>(instance);
-  if (stream != nullptr) place.stream = decode.object<core::Stream>(stream);
-  if (place.instance && place.stream) {
-    decode.require(&place.instance->instance() == &place.stream->instance(),
-                   "the stream belongs to another instance");
-  }
-  return place;
+Place decode_place(capi::Decoder& decode, gpumem_instance instance) {
+  return {decode.object<core::InstanceObject>(instance), {}};
 }
 
-// Bytes from the first to the last one that rows touch; 0 if there are none.
-uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t width,
-                       uint64_t height, const char* what) {
-  if (width == 0 || height == 0) return 0;
+Place decode_place(capi::Decoder& decode, gpumem_stream stream) {
+  return {{}, decode.object<core::Stream>(stream)};
+}
+
+struct Extents {
+  uint64_t width = 0;
+  uint64_t height = 1;
+  uint64_t depth = 1;
+
+  bool empty() const { return width == 0 || height == 0 || depth == 0; }
+};
+
+// Bytes from the first to the last one that the rows touch; 0 if there are none.
+uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t slice_pitch,
+                       const Extents& extents, const char* what) {
+  if (extents.empty()) return 0;
+  uint64_t slice = 0;
   uint64_t extent = 0;
-  const bool fits = multiply(pitch, height - 1, &extent) && add(extent, width, &extent) &&
+  const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&
+                    multiply(slice_pitch, extents.depth - 1, &extent) && add(extent, slice, &extent) &&
                     extent <= kSizeMax && !add_wraps(address_of(first), extent);
   decode.require(fits, "the range of the %s is above 2^63-1 bytes or wraps around the address space", what);
-  decode.require(height == 1 || pitch >= width,
-                 "the pitch of the %s is %" PRIu64 ", below the width of %" PRIu64, what, pitch, width);
+  decode.require(extents.height == 1 || pitch >= extents.width,
+                 "the pitch of the %s is %" PRIu64 ", below the width of %" PRIu64, what, pitch,
+                 extents.width);
+  decode.require(!fits || extents.depth == 1 || slice_pitch >= slice,
+                 "the slice pitch of the %s is %" PRIu64 ", but the rows of a slice span %" PRIu64 " bytes",
+                 what, slice_pitch, slice);
   return extent;
 }
 
-gpumem_status do_copy(const char* function, gpumem_instance instance, gpumem_stream stream,
-                      core::CopyArguments arguments, const gpumem_copy_options* options,
-                      gpumem_error* error) {
+void decode_choices(capi::Decoder& decode, gpumem_direction direction, gpumem_source_order source_order) {
+  decode.require(direction >= GPUMEM_DIRECTION_INFER && direction <= GPUMEM_DIRECTION_DEVICE_TO_DEVICE,
+                 "the direction is %d, which is no GPUMEM_DIRECTION_ value", direction);
+  decode.require(source_order >= GPUMEM_SOURCE_ORDER_STREAM && source_order <= GPUMEM_SOURCE_ORDER_ANY,
+                 "the source order is %d, which is no GPUMEM_SOURCE_ORDER_ value", source_order);
+}
+
+struct Rectangle {
+  void* destination;
+  uint64_t destination_pitch;
+  const void* source;
+  uint64_t source_pitch;
+  uint64_t width;
+  uint64_t height;
+};
+
+core::CopySide decode_side(capi::Decoder& decode, const void* first, uint64_t pitch, const Extents& extents,
+                           const char* what) {
+  core::CopySide side;
+  if (!extents.empty()) decode.not_null(first, what);
+  side.address = const_cast<void*>(first);
+  side.pitch = pitch;
+  side.extent = decode_extent(decode, first, pitch, 0, extents, what);
+  return side;
+}
+
+template <class Handle>
+gpumem_status do_copy(const char* function, Handle where, const Rectangle& rectangle,
+                      const gpumem_copy_options* options, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Place place = decode_place(decode, instance, stream);
+    const Place place = decode_place(decode, where);
     const gpumem_copy_options given = decode.optional_input(options, "options");
+    decode_choices(decode, given.direction, given.source_order);
+    const Extents extents{rectangle.width, rectangle.height};
+    core::CopyArguments arguments;
+    arguments.destination =
+        decode_side(decode, rectangle.destination, rectangle.destination_pitch, extents, "destination");
+    arguments.source = decode_side(decode, rectangle.source, rectangle.source_pitch, extents, "source");
+    arguments.width = rectangle.width;
+    arguments.height = rectangle.height;
     arguments.direction = given.direction;
     arguments.source_order = given.source_order;
-    decode.require(
-        given.direction >= GPUMEM_DIRECTION_INFER && given.direction <= GPUMEM_DIRECTION_DEVICE_TO_DEVICE,
-        "the direction is %d, which is no GPUMEM_DIRECTION_ value", given.direction);
-    decode.require(
-        given.source_order >= GPUMEM_SOURCE_ORDER_STREAM && given.source_order <= GPUMEM_SOURCE_ORDER_ANY,
-        "the source order is %d, which is no GPUMEM_SOURCE_ORDER_ value", given.source_order);
-    const bool empty = arguments.width == 0 || arguments.height == 0;
-    if (!empty) {
-      decode.not_null(arguments.destination, "destination");
-      decode.not_null(arguments.source, "source");
-    }
-    arguments.destination_extent = decode_extent(decode, arguments.destination, arguments.destination_pitch,
-                                                 arguments.width, arguments.height, "destination");
-    arguments.source_extent = decode_extent(decode, arguments.source, arguments.source_pitch, arguments.width,
-                                            arguments.height, "source");
     GPUMEM_TRY(decode.done());
-    if (empty) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::copy(place.instance->instance(), place.stream.get(), arguments));
+    if (extents.empty()) return GPUMEM_SUCCESS;
+    GPUMEM_TRY(core::copy(place.instance(), place.stream.get(), std::move(arguments)));
     return GPUMEM_SUCCESS;
   });
 }
 
-gpumem_status do_fill(const char* function, gpumem_instance instance, gpumem_stream stream,
-                      core::FillArguments arguments, gpumem_error* error) {
+core::CopySide decode_side(capi::Decoder& decode, const Place& place, const gpumem_copy_operand& given,
+                           const Extents& extents, const char* what) {
+  core::CopySide side;
+  decode.require((given.memory != nullptr) != (given.pointer != nullptr),
+                 "the %s has %s; set exactly one of memory and pointer", what,
+                 given.memory != nullptr ? "a memory and a pointer" : "neither memory nor pointer");
+  decode.require(given.pointer == nullptr || given.offset == 0, "the %s has an offset beside a pointer",
+                 what);
+  if (given.memory != nullptr) {
+    side.memory = decode.object<core::Memory>(given.memory);
+    if (side.memory && (place.own || place.stream)) {
+      decode.require(&side.memory->instance() == &place.instance(),
+                     "the memory of the %s belongs to another instance", what);
+    }
+  }
+  side.address = given.pointer;
+  side.offset = given.offset;
+  side.pitch = given.row_pitch != 0 ? given.row_pitch : extents.width;
+  side.slice_pitch = given.slice_pitch;
+  if (given.slice_pitch == 0 && !multiply(side.pitch, extents.height, &side.slice_pitch)) {
+    side.slice_pitch = UINT64_MAX;  // refused with the extent, if there is a second slice
+  }
+  side.extent = decode_extent(decode, given.pointer, side.pitch, side.slice_pitch, extents, what);
+  return side;
+}
+
+core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, const gpumem_copy_region* region,
+                                  uint64_t index, size_t stride) {
+  char name[32];
+  std::snprintf(name, sizeof name, "regions[%" PRIu64 "]", index);
+  const gpumem_copy_region given = decode.input(region, name);
+  decode.require(region->struct_size == stride, "%s has struct_size %zu, but the first region has %zu", name,
+                 region->struct_size, stride);
+  decode.require(stride % alignof(gpumem_copy_region) == 0,
+                 "struct_size is %zu, which is no distance between regions", stride);
+  decode_choices(decode, given.direction, given.source_order);
+  core::CopyArguments arguments;
+  if (given.width == 0) return arguments;
+  const Extents extents{given.width, std::max<uint64_t>(given.height, 1), std::max<uint64_t>(given.depth, 1)};
+  arguments.destination = decode_side(decode, place, given.destination, extents, "destination");
+  arguments.source = decode_side(decode, place, given.source, extents, "source");
+  arguments.width = extents.width;
+  arguments.height = extents.height;
+  arguments.depth = extents.depth;
+  arguments.direction = given.direction;
+  arguments.source_order = given.source_order;
+  return arguments;
+}
+
+template <class Handle>
+gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_copy_region* regions,
+                              uint64_t count, uint64_t* out_failed, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Place place = decode_place(decode, instance, stream);
+    const Place place = decode_place(decode, where);
+    if (count != 0) decode.not_null(regions, "regions");
+    const size_t stride = count != 0 && regions != nullptr ? regions->struct_size : 0;
+    uint64_t bytes = 0;
+    decode.require(multiply(stride, count, &bytes) && !add_wraps(address_of(regions), bytes),
+                   "%" PRIu64 " regions wrap around the address space", count);
+    const bool own_good = decode.done().ok();
+    std::vector<core::CopyArguments> entries;
+    uint64_t index = 0;
+    // A bad region can outrank a stale handle, so the first one is looked at in any case (COM-17).
+    for (; regions != nullptr && index < count; ++index) {
+      const auto* region = reinterpret_cast<const gpumem_copy_region*>(
+          reinterpret_cast<const unsigned char*>(regions) + index * stride);
+      entries.push_back(decode_region(decode, place, region, index, stride));
+      if (!decode.done()) break;
+    }
+    if (auto good = decode.done(); !good) {
+      if (own_good && out_failed != nullptr) *out_failed = index;
+      return good.error();
+    }
+    auto copied = core::copy_all(place.instance(), place.stream.get(), std::move(entries), &index);
+    if (copied) return GPUMEM_SUCCESS;
+    if (index < count && out_failed != nullptr) *out_failed = index;
+    return copied.error();
+  });
+}
+
+template <class Handle>
+gpumem_status do_fill(const char* function, Handle where, core::FillArguments arguments,
+                      gpumem_error* error) {
+  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const Place place = decode_place(decode, where);
     const uint32_t unit = arguments.value_size;
     const bool known_unit = unit == 1 || unit == 2 || unit == 4;
     decode.require(known_unit, "value_size is %u; it must be 1, 2 or 4", unit);
-    const bool empty = arguments.width == 0 || arguments.height == 0;
-    if (!empty) decode.not_null(arguments.destination, "destination");
-    if (known_unit && !empty) {
+    const Extents extents{arguments.width, arguments.height};
+    if (!extents.empty()) decode.not_null(arguments.destination, "destination");
+    if (known_unit && !extents.empty()) {
       decode.require(address_of(arguments.destination) % unit == 0,
                      "the destination %p is not aligned to %u bytes", arguments.destination, unit);
       decode.require(arguments.width % unit == 0 && (arguments.height == 1 || arguments.pitch % unit == 0),
                      "sizes must be multiples of the %u bytes of the value", unit);
     }
-    arguments.extent = decode_extent(decode, arguments.destination, arguments.pitch, arguments.width,
-                                     arguments.height, "destination");
+    arguments.extent =
+        decode_extent(decode, arguments.destination, arguments.pitch, 0, extents, "destination");
     GPUMEM_TRY(decode.done());
-    if (empty) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::fill(place.instance->instance(), place.stream.get(), arguments));
+    if (extents.empty()) return GPUMEM_SUCCESS;
+    GPUMEM_TRY(core::fill(place.instance(), place.stream.get(), arguments));
     return GPUMEM_SUCCESS;
   });
 }
 
-}  // namespace
-
-gpumem_status gpumem_copy(gpumem_instance instance, gpumem_stream stream, void* destination,
-                          const void* source, uint64_t size, const gpumem_copy_options* options,
-                          gpumem_error* error) {
-  core::CopyArguments arguments;
-  arguments.destination = destination;
-  arguments.source = source;
-  arguments.destination_pitch = arguments.source_pitch = arguments.width = size;
-  return do_copy(__func__, instance, stream, arguments, options, error);
-}
-
-gpumem_status gpumem_copy_2d(gpumem_instance instance, gpumem_stream stream, void* destination,
-                             uint64_t destination_pitch, const void* source, uint64_t source_pitch,
-                             uint64_t width, uint64_t height, const gpumem_copy_options* options,
-                             gpumem_error* error) {
-  core::CopyArguments arguments;
-  arguments.destination = destination;
-  arguments.source = source;
-  arguments.destination_pitch = destination_pitch;
-  arguments.source_pitch = source_pitch;
-  arguments.width = width;
-  arguments.height = height;
-  return do_copy(__func__, instance, stream, arguments, options, error);
-}
-
-gpumem_status gpumem_fill(gpumem_instance instance, gpumem_stream stream, void* destination, uint64_t size,
-                          uint32_t value, uint32_t value_size, gpumem_error* error) {
-  core::FillArguments arguments;
-  arguments.destination = destination;
-  arguments.pitch = arguments.width = size;
-  arguments.value = value;
-  arguments.value_size = value_size;
-  return do_fill(__func__, instance, stream, arguments, error);
-}
-
-gpumem_status gpumem_fill_2d(gpumem_instance instance, gpumem_stream stream, void* destination,
-                             uint64_t pitch, uint64_t width, uint64_t height, uint32_t value,
-                             uint32_t value_size, gpumem_error* error) {
+core::FillArguments fill_arguments(void* destination, uint64_t pitch, uint64_t width, uint64_t height,
+                                   uint32_t value, uint32_t value_size) {
   core::FillArguments arguments;
   arguments.destination = destination;
   arguments.pitch = pitch;
@@ -145,5 +218,64 @@ gpumem_status gpumem_fill_2d(gpumem_instance instance, gpumem_stream stream, voi
   arguments.height = height;
   arguments.value = value;
   arguments.value_size = value_size;
-  return do_fill(__func__, instance, stream, arguments, error);
+  return arguments;
+}
+
+}  // namespace
+
+gpumem_status gpumem_copy(gpumem_instance instance, void* destination, const void* source, uint64_t size,
+                          const gpumem_copy_options* options, gpumem_error* error) {
+  return do_copy(__func__, instance, {destination, size, source, size, size, 1}, options, error);
+}
+
+gpumem_status gpumem_copy_async(gpumem_stream stream, void* destination, const void* source, uint64_t size,
+                                const gpumem_copy_options* options, gpumem_error* error) {
+  return do_copy(__func__, stream, {destination, size, source, size, size, 1}, options, error);
+}
+
+gpumem_status gpumem_copy_2d(gpumem_instance instance, void* destination, uint64_t destination_pitch,
+                             const void* source, uint64_t source_pitch, uint64_t width, uint64_t height,
+                             const gpumem_copy_options* options, gpumem_error* error) {
+  return do_copy(__func__, instance, {destination, destination_pitch, source, source_pitch, width, height},
+                 options, error);
+}
+
+gpumem_status gpumem_copy_2d_async(gpumem_stream stream, void* destination, uint64_t destination_pitch,
+                                   const void* source, uint64_t source_pitch, uint64_t width, uint64_t height,
+                                   const gpumem_copy_options* options, gpumem_error* error) {
+  return do_copy(__func__, stream, {destination, destination_pitch, source, source_pitch, width, height},
+                 options, error);
+}
+
+gpumem_status gpumem_copy_regions(gpumem_instance instance, const gpumem_copy_region* regions, uint64_t count,
+                                  uint64_t* out_failed, gpumem_error* error) {
+  return do_copy_regions(__func__, instance, regions, count, out_failed, error);
+}
+
+gpumem_status gpumem_copy_regions_async(gpumem_stream stream, const gpumem_copy_region* regions,
+                                        uint64_t count, uint64_t* out_failed, gpumem_error* error) {
+  return do_copy_regions(__func__, stream, regions, count, out_failed, error);
+}
+
+gpumem_status gpumem_fill(gpumem_instance instance, void* destination, uint64_t size, uint32_t value,
+                          uint32_t value_size, gpumem_error* error) {
+  return do_fill(__func__, instance, fill_arguments(destination, size, size, 1, value, value_size), error);
+}
+
+gpumem_status gpumem_fill_async(gpumem_stream stream, void* destination, uint64_t size, uint32_t value,
+                                uint32_t value_size, gpumem_error* error) {
+  return do_fill(__func__, stream, fill_arguments(destination, size, size, 1, value, value_size), error);
+}
+
+gpumem_status gpumem_fill_2d(gpumem_instance instance, void* destination, uint64_t pitch, uint64_t width,
+                             uint64_t height, uint32_t value, uint32_t value_size, gpumem_error* error) {
+  return do_fill(__func__, instance, fill_arguments(destination, pitch, width, height, value, value_size),
+                 error);
+}
+
+gpumem_status gpumem_fill_2d_async(gpumem_stream stream, void* destination, uint64_t pitch, uint64_t width,
+                                   uint64_t height, uint32_t value, uint32_t value_size,
+                                   gpumem_error* error) {
+  return do_fill(__func__, stream, fill_arguments(destination, pitch, width, height, value, value_size),
+                 error);
 }

@@ -10,10 +10,6 @@
 
 using namespace gpumem;
 
-void gpumem_device_info_init(gpumem_device_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_DEVICE_INFO_INIT;
-}
-
 namespace {
 
 struct DevicePair {

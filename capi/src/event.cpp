@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gpumem/event.h"
 
+#include <cinttypes>
+
 #include "call.h"
 #include "core/instance.h"
 #include "core/stream.h"
 
 using namespace gpumem;
 
-void gpumem_event_desc_init(gpumem_event_desc* out_desc) {
-  if (out_desc != nullptr) *out_desc = GPUMEM_EVENT_DESC_INIT;
-}
-
-void gpumem_event_info_init(gpumem_event_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_EVENT_INFO_INIT;
-}
-
 namespace {
 
 void require_flags(capi::Decoder& decode, gpumem_event_flags flags) {
   decode.require((flags & ~(GPUMEM_EVENT_DISABLE_TIMING | GPUMEM_EVENT_BLOCKING_SYNC)) == 0,
-                 "the flags 0x%x hold an unknown bit", flags);
+                 "the flags 0x%" PRIx64 " have an unknown bit", flags);
 }
 
 }  // namespace
@@ -31,7 +25,6 @@ gpumem_status gpumem_event_create(gpumem_device device, const gpumem_event_desc*
     decode.not_null(out_event, "out_event");
     const gpumem_event_desc given = decode.optional_input(desc, "desc");
     require_flags(decode, given.flags);
-    decode.require(given.reserved == 0, "desc->reserved must be 0");
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
     auto handle = core::create_event(std::move(object), given.flags, std::move(name));
@@ -110,17 +103,17 @@ gpumem_status gpumem_event_synchronize(gpumem_event event, uint64_t timeout_ns, 
   });
 }
 
-gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpumem_event end, float* out_milliseconds,
+gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpumem_event end, int64_t* out_nanoseconds,
                                             gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto first = decode.object<core::Event>(start);
     const auto second = decode.object<core::Event>(end);
-    decode.not_null(out_milliseconds, "out_milliseconds");
+    decode.not_null(out_nanoseconds, "out_nanoseconds");
     GPUMEM_TRY(decode.done());
     auto elapsed = core::elapsed_time(*first, *second);
     if (!elapsed) return elapsed.error();
     if (!elapsed->has_value()) return GPUMEM_NOT_READY;
-    *out_milliseconds = **elapsed;
+    *out_nanoseconds = **elapsed;
     return GPUMEM_SUCCESS;
   });
 }

@@ -2,33 +2,32 @@
 #include "core/instance.h"
 
 #include "call.h"
-#include "core/backends.h"
 #include "core/host_function.h"
+#include "gpumem/cuda.h"
+#include "gpumem/host.h"
 #include "gpumem/instance.h"
 
 using namespace gpumem;
-
-void gpumem_probe_info_init(gpumem_probe_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_PROBE_INFO_INIT;
-}
-
-void gpumem_host_options_init(gpumem_host_options* out_options) {
-  if (out_options != nullptr) *out_options = GPUMEM_HOST_OPTIONS_INIT;
-}
-
-void gpumem_instance_desc_init(gpumem_instance_desc* out_desc) {
-  if (out_desc != nullptr) *out_desc = GPUMEM_INSTANCE_DESC_INIT;
-}
-
-void gpumem_instance_info_init(gpumem_instance_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_INSTANCE_INFO_INIT;
-}
 
 namespace {
 
 void require_backend(capi::Decoder& decode, gpumem_backend backend) {
   decode.require(backend >= GPUMEM_BACKEND_ANY && backend <= GPUMEM_BACKEND_HOST,
                  "the backend is %d, which is no GPUMEM_BACKEND_ value", backend);
+}
+
+// Backend options are read if that backend is opened or tried.
+bool may_open(gpumem_backend asked, gpumem_backend backend) {
+  return asked == backend || asked == GPUMEM_BACKEND_ANY;
+}
+
+std::vector<void*> decode_cuda_options(capi::Decoder& decode, const gpumem_cuda_options* given) {
+  const gpumem_cuda_options options = decode.optional_input(given, "desc->cuda");
+  const bool fits = (options.contexts != nullptr) == (options.context_count != 0);
+  decode.require(fits, "desc->cuda: contexts and context_count do not fit together");
+  decode.require(options.context_count <= 64, "desc->cuda: context_count is above 64");
+  if (!fits || options.context_count > 64) return {};
+  return {options.contexts, options.contexts + options.context_count};
 }
 
 backend::HostOptions decode_host_options(capi::Decoder& decode, const gpumem_host_options* given) {
@@ -60,14 +59,17 @@ gpumem_status gpumem_instance_probe(gpumem_backend backend, gpumem_probe_info* o
     if (out_info != nullptr) decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::outside_host_function());
-    auto facts = core::probe_backend(backend);
+    core::Fallback fallback;
+    auto facts = core::probe_backend(backend, &fallback);
     if (!facts) return facts.error();
     if (out_info != nullptr) {
       gpumem_probe_info info = GPUMEM_PROBE_INFO_INIT;
       info.backend = facts->backend;
       info.driver_version = facts->driver_version;
       info.device_count = facts->device_count;
+      info.fallback_status = fallback.status;
       capi::copy_text(info.name, facts->name.c_str());
+      capi::copy_text(info.fallback_reason, fallback.reason.c_str());
       capi::answer(out_info, info);
     }
     return GPUMEM_SUCCESS;
@@ -83,17 +85,15 @@ gpumem_status gpumem_instance_open(const gpumem_instance_desc* desc, gpumem_inst
     request.backend = given.backend;
     request.name = decode.name(given.name);
     request.pin_budget = given.pin_budget;
-    request.options.host = decode_host_options(decode, given.host);
     require_backend(decode, given.backend);
     decode.require(given.reserved == 0, "desc->reserved must be 0");
-    decode.require(
-        (given.cuda_contexts != nullptr) == (given.cuda_context_count != 0) && given.cuda_context_count <= 64,
-        "desc->cuda_contexts and desc->cuda_context_count do not fit together");
-    GPUMEM_TRY(decode.done());
-    if (given.cuda_contexts != nullptr) {
-      request.options.cuda_contexts.assign(given.cuda_contexts,
-                                           given.cuda_contexts + given.cuda_context_count);
+    if (may_open(given.backend, GPUMEM_BACKEND_HOST)) {
+      request.options.host = decode_host_options(decode, given.host);
     }
+    if (may_open(given.backend, GPUMEM_BACKEND_CUDA)) {
+      request.options.cuda_contexts = decode_cuda_options(decode, given.cuda);
+    }
+    GPUMEM_TRY(decode.done());
     auto handle = core::Instance::open(request);
     if (!handle) return handle.error();
     *out_instance = capi::make_handle<gpumem_instance>(*handle);
@@ -143,7 +143,9 @@ gpumem_status gpumem_instance_get_info(gpumem_instance instance, gpumem_instance
     info.device_count = static_cast<uint32_t>(opened.devices().size());
     info.strict = opened.backend().strict() ? 1 : 0;
     info.pin_budget = opened.pin_budget();
+    info.fallback_status = opened.fallback().status;
     capi::copy_text(info.name, opened.name().c_str());
+    capi::copy_text(info.fallback_reason, opened.fallback().reason.c_str());
     capi::answer(out_info, info);
     return GPUMEM_SUCCESS;
   });

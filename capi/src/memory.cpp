@@ -7,14 +7,6 @@
 
 using namespace gpumem;
 
-void gpumem_memory_desc_init(gpumem_memory_desc* out_desc) {
-  if (out_desc != nullptr) *out_desc = GPUMEM_MEMORY_DESC_INIT;
-}
-
-void gpumem_memory_info_init(gpumem_memory_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_MEMORY_INFO_INIT;
-}
-
 namespace {
 
 // The flags that a kind can have.
@@ -31,31 +23,27 @@ gpumem_memory_flags flags_of(gpumem_kind kind) {
   }
 }
 
+void require_flags(capi::Decoder& decode, gpumem_kind kind, gpumem_memory_flags flags) {
+  const gpumem_memory_flags unknown = flags & ~flags_of(kind);
+  decode.require(unknown == 0, "the flags 0x%llx are unknown or do not belong to %s memory",
+                 static_cast<unsigned long long>(unknown), core::kind_name(kind));
+}
+
 backend::MemoryRequest decode_request(capi::Decoder& decode, const gpumem_memory_desc& desc) {
-  const bool registers = desc.kind == GPUMEM_KIND_REGISTERED;
   decode.size(desc.size);
-  decode.require(desc.kind == GPUMEM_KIND_DEVICE || desc.kind == GPUMEM_KIND_PINNED || registers,
-                 "%s memory cannot be created; the kind must be DEVICE, PINNED or REGISTERED",
+  decode.require(desc.kind != GPUMEM_KIND_REGISTERED,
+                 "existing memory is not created; register it with gpumem_memory_register()");
+  decode.require(desc.kind == GPUMEM_KIND_DEVICE || desc.kind == GPUMEM_KIND_PINNED,
+                 "%s memory cannot be allocated; the kind must be DEVICE or PINNED",
                  core::kind_name(desc.kind));
   decode.require(desc.alignment == 0 || is_power_of_two(desc.alignment),
                  "the alignment of %llu is no power of two", static_cast<unsigned long long>(desc.alignment));
-  const gpumem_memory_flags unknown = (desc.require | desc.prefer) & ~flags_of(desc.kind);
-  decode.require(unknown == 0, "the flags 0x%llx are unknown or do not belong to %s memory",
-                 static_cast<unsigned long long>(unknown), core::kind_name(desc.kind));
+  require_flags(decode, desc.kind, desc.require | desc.prefer);
   const bool wants_node = ((desc.require | desc.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0;
   decode.require(wants_node || desc.numa_node == 0, "numa_node is set without GPUMEM_MEMORY_NUMA_NODE");
-  if (registers) {
-    decode.not_null(desc.host_pointer, "host_pointer");
-    decode.require(desc.alignment == 0,
-                   "registered memory has the alignment that it has; alignment must be 0");
-    decode.require(!add_wraps(address_of(desc.host_pointer), desc.size),
-                   "the range wraps around the address space");
-  } else {
-    decode.require(desc.host_pointer == nullptr, "host_pointer is only for registered memory");
-    // Rounding up to the alignment must not wrap either.
-    decode.require(desc.alignment <= kSizeMax && desc.size <= kSizeMax - desc.alignment,
-                   "size and alignment together are above 2^63-1");
-  }
+  // Rounding up to the alignment must not wrap either.
+  decode.require(desc.alignment <= kSizeMax && desc.size <= kSizeMax - desc.alignment,
+                 "size and alignment together are above 2^63-1");
   backend::MemoryRequest request;
   request.kind = desc.kind;
   request.size = desc.size;
@@ -63,7 +51,20 @@ backend::MemoryRequest decode_request(capi::Decoder& decode, const gpumem_memory
   request.require = desc.require;
   request.prefer = desc.prefer & ~desc.require;
   request.numa_node = wants_node ? desc.numa_node : -1;
-  request.host_pointer = desc.host_pointer;
+  return request;
+}
+
+backend::MemoryRequest decode_registration(capi::Decoder& decode, const gpumem_register_desc& desc) {
+  decode.not_null(desc.pointer, "pointer");
+  decode.size(desc.size);
+  decode.require(!add_wraps(address_of(desc.pointer), desc.size), "the range wraps around the address space");
+  require_flags(decode, GPUMEM_KIND_REGISTERED, desc.require | desc.prefer);
+  backend::MemoryRequest request;
+  request.kind = GPUMEM_KIND_REGISTERED;
+  request.size = desc.size;
+  request.require = desc.require;
+  request.prefer = desc.prefer & ~desc.require;
+  request.host_pointer = desc.pointer;
   return request;
 }
 
@@ -76,6 +77,22 @@ gpumem_status gpumem_memory_create(gpumem_device device, const gpumem_memory_des
     decode.not_null(out_memory, "out_memory");
     const gpumem_memory_desc given = decode.input(desc, "desc");
     const backend::MemoryRequest request = decode_request(decode, given);
+    std::string name = decode.name(given.name);
+    GPUMEM_TRY(decode.done());
+    auto handle = core::create_memory(std::move(object), request, std::move(name));
+    if (!handle) return handle.error();
+    *out_memory = capi::make_handle<gpumem_memory>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_memory_register(gpumem_device device, const gpumem_register_desc* desc,
+                                     gpumem_memory* out_memory, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(out_memory, "out_memory");
+    const gpumem_register_desc given = decode.input(desc, "desc");
+    const backend::MemoryRequest request = decode_registration(decode, given);
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
     auto handle = core::create_memory(std::move(object), request, std::move(name));
@@ -127,7 +144,6 @@ gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, uint64_t siz
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_pointer, "out_pointer");
-    decode.require(kind != GPUMEM_KIND_REGISTERED, "existing memory is registered with gpumem_register");
     gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
     desc.kind = kind;
     desc.size = size;
@@ -157,12 +173,11 @@ gpumem_status gpumem_register(gpumem_device device, void* pointer, uint64_t size
                               gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     auto object = decode.object<core::DeviceObject>(device);
-    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-    desc.kind = GPUMEM_KIND_REGISTERED;
+    gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+    desc.pointer = pointer;
     desc.size = size;
     desc.require = require;
-    desc.host_pointer = pointer;
-    const backend::MemoryRequest request = decode_request(decode, desc);
+    const backend::MemoryRequest request = decode_registration(decode, desc);
     GPUMEM_TRY(decode.done());
     auto handle = core::create_memory(std::move(object), request, {});
     if (!handle) return handle.error();

@@ -7,10 +7,6 @@
 
 using namespace gpumem;
 
-void gpumem_pointer_info_init(gpumem_pointer_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_POINTER_INFO_INIT;
-}
-
 gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* pointer,
                                       gpumem_pointer_info* out_info, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
@@ -21,6 +17,33 @@ gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* poin
     auto info = core::pointer_info(object->instance(), pointer);
     if (!info) return info.error();
     capi::answer(out_info, *info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* pointer,
+                                        gpumem_location location, int32_t location_id,
+                                        gpumem_access* out_access, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(pointer, "pointer");
+    decode.not_null(out_access, "out_access");
+    const bool device = location == GPUMEM_LOCATION_DEVICE;
+    decode.require(device || location == GPUMEM_LOCATION_HOST,
+                   "the location is %d; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST", location);
+    decode.require(location != GPUMEM_LOCATION_HOST || location_id == 0 || location_id == -1,
+                   "location_id is %d; it must be 0 or -1 for the CPU", location_id);
+    if (object && device) {
+      const size_t count = object->instance().devices().size();
+      decode.require(location_id >= 0 && static_cast<size_t>(location_id) < count,
+                     "there is no device %d; the instance has %zu, counted from 0", location_id, count);
+    }
+    GPUMEM_TRY(decode.done());
+    core::Instance& opened = object->instance();
+    auto access = core::pointer_access(
+        opened, pointer, device ? opened.devices()[static_cast<size_t>(location_id)].get() : nullptr);
+    if (!access) return access.error();
+    *out_access = *access;
     return GPUMEM_SUCCESS;
   });
 }

@@ -8,10 +8,6 @@
 
 using namespace gpumem;
 
-void gpumem_stats_init(gpumem_stats* out_stats) {
-  if (out_stats != nullptr) *out_stats = GPUMEM_STATS_INIT;
-}
-
 gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
@@ -20,6 +16,20 @@ gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats
     gpumem_stats stats = object->instance().statistics().read();
     stats.file_descriptors = object->instance().backend().file_descriptors();
     capi::answer(out_stats, stats);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind, gpumem_kind_stats* out_stats,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.output(out_stats, "out_stats");
+    decode.require(core::Statistics::counts_kind(kind),
+                   "an instance does not count memory of kind %d; ask for DEVICE, PINNED or REGISTERED",
+                   kind);
+    GPUMEM_TRY(decode.done());
+    capi::answer(out_stats, object->instance().statistics().read_kind(kind));
     return GPUMEM_SUCCESS;
   });
 }

@@ -6,14 +6,6 @@
 
 using namespace gpumem;
 
-void gpumem_error_init(gpumem_error* out_error) {
-  if (out_error != nullptr) *out_error = GPUMEM_ERROR_INIT;
-}
-
-void gpumem_status_info_init(gpumem_status_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_STATUS_INFO_INIT;
-}
-
 const char* gpumem_status_name(gpumem_status status) {
   const core::StatusText* text = core::find_status(status);
   return text != nullptr ? text->name : "GPUMEM_ERROR_?";

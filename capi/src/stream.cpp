@@ -7,14 +7,6 @@
 
 using namespace gpumem;
 
-void gpumem_stream_desc_init(gpumem_stream_desc* out_desc) {
-  if (out_desc != nullptr) *out_desc = GPUMEM_STREAM_DESC_INIT;
-}
-
-void gpumem_stream_info_init(gpumem_stream_info* out_info) {
-  if (out_info != nullptr) *out_info = GPUMEM_STREAM_INFO_INIT;
-}
-
 gpumem_status gpumem_stream_create(gpumem_device device, const gpumem_stream_desc* desc,
                                    gpumem_stream* out_stream, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
@@ -133,13 +125,13 @@ gpumem_status gpumem_stream_write_value(gpumem_stream stream, void* address, uin
 }
 
 gpumem_status gpumem_stream_wait_value(gpumem_stream stream, void* address, uint64_t value,
-                                       uint32_t value_size, gpumem_wait_value condition,
+                                       uint32_t value_size, gpumem_wait_condition condition,
                                        gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
     decode_word(decode, address, value_size);
-    decode.require(condition >= GPUMEM_WAIT_VALUE_GEQ && condition <= GPUMEM_WAIT_VALUE_NOR,
-                   "condition is %d, which is no GPUMEM_WAIT_VALUE_ value", condition);
+    decode.require(condition >= GPUMEM_WAIT_GEQ && condition <= GPUMEM_WAIT_NOR,
+                   "condition is %d, which is no GPUMEM_WAIT_ value", condition);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::wait_value(*object, address, value, value_size, condition));
     return GPUMEM_SUCCESS;

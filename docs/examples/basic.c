@@ -23,8 +23,8 @@ int main(void) {
 
   for (int i = 0; i < SIZE; ++i)
     sent[i] = (uint8_t)(i * 7);
-  TRY(gpumem_copy(instance, NULL, there, sent, SIZE, NULL, &error));
-  TRY(gpumem_copy(instance, NULL, received, there, SIZE, NULL, &error));
+  TRY(gpumem_copy(instance, there, sent, SIZE, NULL, &error));
+  TRY(gpumem_copy(instance, received, there, SIZE, NULL, &error));
   int equal = memcmp(sent, received, SIZE) == 0;
   printf("basic: %d bytes to the device and back, content %s\n", SIZE, equal ? "equal" : "different");
 

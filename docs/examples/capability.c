@@ -10,10 +10,10 @@ int main(void) {
 
   gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
   TRY(gpumem_device_get_capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY, NULL, &info, &error));
-  if (info.value == GPUMEM_CAPABILITY_NO) {
+  if (info.value == GPUMEM_ANSWER_NO) {
     printf("%s: no, a call would return %s: %s\n", info.name, gpumem_status_name(info.status), info.reason);
   } else {
-    printf("%s: %s: %s\n", info.name, info.value == GPUMEM_CAPABILITY_YES ? "yes" : "emulated", info.reason);
+    printf("%s: %s: %s\n", info.name, info.value == GPUMEM_ANSWER_YES ? "yes" : "emulated", info.reason);
   }
   return 0;
 }

@@ -30,7 +30,7 @@ int main(void) {
   TRY(gpumem_pointer_get_device_pointer(device, mine, &device_pointer, &error));
 
   /* The device writes it in place: no copy back. */
-  TRY(gpumem_fill(instance, NULL, device_pointer, size, 'x', 1, &error));
+  TRY(gpumem_fill(instance, device_pointer, size, 'x', 1, &error));
   printf("the CPU sees %c\n", mine[0]);
 
   TRY(gpumem_unregister(instance, mine, &error));

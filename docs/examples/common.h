@@ -13,7 +13,7 @@ static gpumem_error error = GPUMEM_ERROR_INIT;
 
 #define TRY(call)                                                                   \
   do {                                                                              \
-    if ((call) < 0) {                                                               \
+    if (GPUMEM_FAILED(call)) {                                                      \
       fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, error.message); \
       exit(1);                                                                      \
     }                                                                               \
@@ -22,9 +22,7 @@ static gpumem_error error = GPUMEM_ERROR_INIT;
 static inline void print_live_objects(gpumem_instance instance) {
   gpumem_stats stats = GPUMEM_STATS_INIT;
   TRY(gpumem_stats_get(instance, &stats, &error));
-  printf("live objects: %llu\n",
-         (unsigned long long)(stats.device.live_count + stats.pinned.live_count +
-                              stats.registered.live_count + stats.streams + stats.events));
+  printf("live objects: %llu\n", (unsigned long long)(stats.live_count + stats.streams + stats.events));
 }
 
 #endif

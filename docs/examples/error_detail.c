@@ -7,7 +7,8 @@ int main(void) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   gpumem_instance instance;
   gpumem_device device;
-  if (gpumem_instance_default(&instance, &error) < 0 || gpumem_device_get(instance, 0, &device, &error) < 0) {
+  if (GPUMEM_FAILED(gpumem_instance_default(&instance, &error)) ||
+      GPUMEM_FAILED(gpumem_device_get(instance, 0, &device, &error))) {
     fprintf(stderr, "%s\n", error.message);
     return 1;
   }
@@ -16,7 +17,7 @@ int main(void) {
   gpumem_status status = gpumem_malloc(device, GPUMEM_KIND_DEVICE, UINT64_C(1) << 50, &memory, &error);
   switch (status) {
     case GPUMEM_SUCCESS:
-      return gpumem_free(instance, memory, &error) < 0;
+      return GPUMEM_FAILED(gpumem_free(instance, memory, &error));
     case GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY:
       printf("%s: %s\n", gpumem_status_name(error.status), error.message);
       if (error.native_domain != GPUMEM_NATIVE_NONE) {

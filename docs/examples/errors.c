@@ -5,7 +5,7 @@
 
 static int refused(gpumem_status status) {
   printf("%s: %s\n", gpumem_status_name(status), error.message);
-  return status < 0;
+  return GPUMEM_FAILED(status);
 }
 
 int main(void) {
@@ -22,7 +22,7 @@ int main(void) {
   char source[16] = {0};
   TRY(gpumem_malloc(device, GPUMEM_KIND_DEVICE, 4096, &memory, &error));
   /* Only 8 bytes are left there. */
-  right &= refused(gpumem_copy(instance, NULL, (char*)memory + 4088, source, sizeof source, NULL, &error));
+  right &= refused(gpumem_copy(instance, (char*)memory + 4088, source, sizeof source, NULL, &error));
   TRY(gpumem_free(instance, memory, &error));
 
   gpumem_status_info info = GPUMEM_STATUS_INFO_INIT;

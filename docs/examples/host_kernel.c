@@ -10,8 +10,8 @@ struct square {
 static void GPUMEM_CALL square_all(gpumem_host_kernel kernel, void* user_data) {
   const struct square* work = user_data;
   void* view;
-  if (gpumem_host_kernel_view(kernel, work->numbers, work->count * sizeof(int), GPUMEM_ACCESS_READWRITE,
-                              &view, NULL) < 0) {
+  if (GPUMEM_FAILED(gpumem_host_kernel_view(kernel, work->numbers, work->count * sizeof(int),
+                                            GPUMEM_ACCESS_READWRITE, &view, NULL))) {
     return; /* The device is lost now, as after a kernel that faults. */
   }
   for (size_t i = 0; i < work->count; ++i)
@@ -34,10 +34,10 @@ int main(void) {
   int numbers[] = {1, 2, 3, 4};
   void* memory;
   TRY(gpumem_malloc(device, GPUMEM_KIND_DEVICE, sizeof numbers, &memory, &error));
-  TRY(gpumem_copy(instance, stream, memory, numbers, sizeof numbers, NULL, &error));
+  TRY(gpumem_copy_async(stream, memory, numbers, sizeof numbers, NULL, &error));
   struct square work = {memory, 4};
   TRY(gpumem_host_launch(stream, square_all, &work, &error));
-  TRY(gpumem_copy(instance, stream, numbers, memory, sizeof numbers, NULL, &error));
+  TRY(gpumem_copy_async(stream, numbers, memory, sizeof numbers, NULL, &error));
   TRY(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, &error));
   printf("%d %d %d %d\n", numbers[0], numbers[1], numbers[2], numbers[3]);
 

@@ -16,8 +16,8 @@ int main(void) {
   TRY(gpumem_malloc(device, GPUMEM_KIND_PINNED, size, &host, &error));
   TRY(gpumem_malloc(device, GPUMEM_KIND_DEVICE, size, &memory, &error));
 
-  TRY(gpumem_fill(instance, stream, memory, size, 7, 1, &error));
-  TRY(gpumem_copy(instance, stream, host, memory, size, NULL, &error));
+  TRY(gpumem_fill_async(stream, memory, size, 7, 1, &error));
+  TRY(gpumem_copy_async(stream, host, memory, size, NULL, &error));
 
   /* 1. Observe that the work is complete. */
   TRY(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, &error));

@@ -39,19 +39,18 @@ int main(void) {
   static int32_t mine[16384];
   for (int32_t i = 0; i < 16384; ++i)
     mine[i] = i * i;
-  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-  desc.kind = GPUMEM_KIND_REGISTERED;
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = mine;
   desc.size = sizeof mine;
-  desc.host_pointer = mine;
   gpumem_memory registered;
-  TRY(gpumem_memory_create(device, &desc, &registered, &error));
+  TRY(gpumem_memory_register(device, &desc, &registered, &error));
   printf("registered: %zu bytes\n", sizeof mine);
 
   gpumem_stream stream;
   gpumem_event event;
   TRY(gpumem_stream_create(device, NULL, &stream, &error));
   TRY(gpumem_event_create(device, NULL, &event, &error));
-  TRY(gpumem_copy(instance, stream, pinned_info.host_pointer, mine, sizeof mine, NULL, &error));
+  TRY(gpumem_copy_async(stream, pinned_info.host_pointer, mine, sizeof mine, NULL, &error));
   TRY(gpumem_event_record(event, stream, &error));
   TRY(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, &error));
   int equal = memcmp(pinned_info.host_pointer, mine, sizeof mine) == 0;

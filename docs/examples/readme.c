@@ -10,11 +10,12 @@ int main(void) {
   void* memory;
   char sent[] = "to the device and back", received[sizeof sent];
 
-  if (gpumem_instance_default(&instance, &error) || gpumem_device_get(instance, 0, &device, &error) ||
-      gpumem_malloc(device, GPUMEM_KIND_DEVICE, sizeof sent, &memory, &error) ||
-      gpumem_copy(instance, NULL, memory, sent, sizeof sent, NULL, &error) ||
-      gpumem_copy(instance, NULL, received, memory, sizeof sent, NULL, &error) ||
-      gpumem_free(instance, memory, &error)) {
+  if (GPUMEM_FAILED(gpumem_instance_default(&instance, &error)) ||
+      GPUMEM_FAILED(gpumem_device_get(instance, 0, &device, &error)) ||
+      GPUMEM_FAILED(gpumem_malloc(device, GPUMEM_KIND_DEVICE, sizeof sent, &memory, &error)) ||
+      GPUMEM_FAILED(gpumem_copy(instance, memory, sent, sizeof sent, NULL, &error)) ||
+      GPUMEM_FAILED(gpumem_copy(instance, received, memory, sizeof sent, NULL, &error)) ||
+      GPUMEM_FAILED(gpumem_free(instance, memory, &error))) {
     fprintf(stderr, "%s: %s\n", error.function, error.message);
     return 1;
   }

@@ -19,7 +19,7 @@ int main(void) {
   gpumem_error error = GPUMEM_ERROR_INIT;
   static gpumem_table gpumem;
   gpumem.struct_size = sizeof gpumem;
-  if (get(GPUMEM_VERSION, &gpumem, &error) < 0) {
+  if (GPUMEM_FAILED(get(GPUMEM_VERSION, &gpumem, &error))) {
     fprintf(stderr, "%s\n", error.message);
     return 1;
   }

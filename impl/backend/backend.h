@@ -109,7 +109,7 @@ class Stream {
   virtual Result<void> launch_host_function(gpumem_host_function function, void* user_data) = 0;
   virtual Result<void> write_value(const Operand& word, uint64_t value, uint32_t value_size) = 0;
   virtual Result<void> wait_value(const Operand& word, uint64_t value, uint32_t value_size,
-                                  gpumem_wait_value condition) = 0;
+                                  gpumem_wait_condition condition) = 0;
 
   // True when all work that was enqueued before the call is complete; that is an observation. query() never
   // blocks.
@@ -130,9 +130,9 @@ class Event {
   virtual Result<void> record(Stream& stream) = 0;
   virtual Result<bool> query() = 0;
   virtual Result<bool> synchronize(uint64_t timeout_ns) = 0;
-  // From `start` to this event, in milliseconds; both recorded (the layers above know) and of one device. No
+  // From `start` to this event, in nanoseconds; both recorded (the layers above know) and of one device. No
   // value when one of them is not complete.
-  virtual Result<std::optional<float>> elapsed_since(Event& start) = 0;
+  virtual Result<std::optional<int64_t>> elapsed_since(Event& start) = 0;
   virtual Result<void> release() = 0;
 };
 
@@ -158,9 +158,9 @@ struct MemoryAvailable {
 };
 
 struct Capability {
-  gpumem_capability_type type = GPUMEM_CAPABILITY_TYPE_TRI;
+  gpumem_answer_type type = GPUMEM_ANSWER_TYPE_TRI;
   uint64_t value = 0;
-  gpumem_capability_source source = GPUMEM_CAPABILITY_FROM_CONTRACT;
+  gpumem_answer_source source = GPUMEM_ANSWER_FROM_CONTRACT;
   Status status = GPUMEM_SUCCESS;  // what a call that needs it gets; not success exactly when a TRI is NO
   bool passing = false;            // the same question may get another answer later
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;

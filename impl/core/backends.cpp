@@ -32,22 +32,23 @@ bool has_backend(gpumem_backend backend) {
   return backend == GPUMEM_BACKEND_HOST || (backend == GPUMEM_BACKEND_CUDA && kHaveCuda);
 }
 
-Result<backend::ProbeFacts> probe_backend(gpumem_backend backend) {
+Result<backend::ProbeFacts> probe_backend(gpumem_backend backend, Fallback* fallback) {
   if (backend == GPUMEM_BACKEND_HOST) return host::probe();
   auto found = cuda::probe();
-  if (!found && backend == GPUMEM_BACKEND_ANY) return host::probe();
-  return found;
+  if (found || backend != GPUMEM_BACKEND_ANY) return found;
+  *fallback = {found.error().status, found.error().message};
+  return host::probe();
 }
 
 Result<std::unique_ptr<backend::Backend>> open_backend(gpumem_backend backend,
-                                                       const backend::OpenRequest& request) {
+                                                       const backend::OpenRequest& request,
+                                                       Fallback* fallback) {
   if (backend == GPUMEM_BACKEND_HOST) return host::open(request);
   auto opened = cuda::open(request);
-  if (!opened && backend == GPUMEM_BACKEND_ANY) {
-    log(GPUMEM_LOG_INFO, "using the host backend, because cuda is unusable: %s", opened.error().message);
-    return host::open(request);
-  }
-  return opened;
+  if (opened || backend != GPUMEM_BACKEND_ANY) return opened;
+  *fallback = {opened.error().status, opened.error().message};
+  log(GPUMEM_LOG_WARNING, "using the host backend, because cuda is unusable: %s", fallback->reason.c_str());
+  return host::open(request);
 }
 
 int32_t set_host_current_device(int32_t ordinal) { return host::set_current_device(ordinal); }

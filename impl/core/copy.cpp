@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/copy.h"
 
+#include <deque>
+#include <utility>
+
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/host_function.h"
@@ -12,15 +15,29 @@
 namespace gpumem::core {
 namespace {
 
-// Whether a row of the destination and one of the source have a byte in common: rectangles may lie in one
+// Whether a row of one side of a copy, which begins at `base`, has a byte in [first, first + width).
+bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first) {
+  // Only the first slice, and in it the first row, that ends behind `first` may reach in.
+  const uint64_t slice_extent = (box.height - 1) * side.pitch + box.width;
+  const bool in_first_slice = box.depth == 1 || first < base + slice_extent;
+  const uint64_t slice = in_first_slice ? 0 : (first - base - slice_extent) / side.slice_pitch + 1;
+  if (slice >= box.depth) return false;
+  const uint64_t start = base + slice * side.slice_pitch;
+  const bool in_first_row = box.height == 1 || first < start + box.width;
+  const uint64_t row = in_first_row ? 0 : (first - start - box.width) / side.pitch + 1;
+  if (row >= box.height) return false;
+  const uint64_t found = start + row * side.pitch;
+  return found < first + box.width && first < found + box.width;
+}
+
+// Whether a row of the destination and one of the source have a byte in common: boxes may lie in one
 // another's gaps.
-bool rows_meet(const CopyArguments& arguments, uint64_t to, uint64_t from) {
-  const uint64_t width = arguments.width;
-  for (uint64_t row = 0; row < arguments.height; ++row) {
-    const uint64_t first = to + row * arguments.destination_pitch;
-    // The only row of the source that may reach in is the first one that ends behind this byte.
-    const uint64_t other = first < from + width ? 0 : (first - from - width) / arguments.source_pitch + 1;
-    if (other < arguments.height && from + other * arguments.source_pitch < first + width) return true;
+bool rows_meet(const CopyArguments& box, uint64_t to, uint64_t from) {
+  for (uint64_t slice = 0; slice < box.depth; ++slice) {
+    for (uint64_t row = 0; row < box.height; ++row) {
+      const uint64_t first = to + slice * box.destination.slice_pitch + row * box.destination.pitch;
+      if (has_row_in(box, box.source, from, first)) return true;
+    }
   }
   return false;
 }
@@ -29,10 +46,10 @@ bool rows_meet(const CopyArguments& arguments, uint64_t to, uint64_t from) {
 bool overlap(const CopyArguments& arguments, const FoundOperand& destination, const FoundOperand& source) {
   if (destination.memory.get() != source.memory.get()) return false;
   const bool own = destination.memory.get() != nullptr;
-  const uint64_t to = own ? destination.operand.offset : address_of(arguments.destination);
-  const uint64_t from = own ? source.operand.offset : address_of(arguments.source);
+  const uint64_t to = own ? destination.operand.offset : address_of(destination.operand.address);
+  const uint64_t from = own ? source.operand.offset : address_of(source.operand.address);
   const uint64_t distance = to > from ? to - from : from - to;
-  if (distance >= (to > from ? arguments.source_extent : arguments.destination_extent)) return false;
+  if (distance >= (to > from ? arguments.source.extent : arguments.destination.extent)) return false;
   return rows_meet(arguments, to, from);
 }
 
@@ -54,7 +71,8 @@ Result<void> check_direction(gpumem_direction direction, const FoundOperand& des
   return {};
 }
 
-Result<void> check_destination(const FoundOperand& found, const void* address, uint64_t extent) {
+Result<void> check_destination(const FoundOperand& found, uint64_t extent) {
+  const void* const address = found.operand.address;
   if (found.memory && found.memory->has(GPUMEM_MEMORY_READ_ONLY)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination was registered with GPUMEM_MEMORY_READ_ONLY");
   }
@@ -102,13 +120,25 @@ Result<void> check_usable(Stream* stream, Device& device) {
   return stream != nullptr ? stream->usable() : device.usable();
 }
 
-}  // namespace
+// A copy that has been checked.
+struct CheckedCopy {
+  CopyArguments arguments;
+  FoundOperand destination;
+  FoundOperand source;
+  Device* device = nullptr;
+  uint64_t index = 0;  // among the entries of the call
+};
 
-Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments) {
-  GPUMEM_TRY(outside_host_function());
-  auto destination =
-      find_operand(instance, arguments.destination, arguments.destination_extent, "the destination");
-  auto source = find_operand(instance, arguments.source, arguments.source_extent, "the source");
+Result<FoundOperand> find_side(Instance& instance, CopySide& side, const char* what) {
+  if (side.memory) return operand_of(std::move(side.memory), side.offset, side.extent, what);
+  return find_operand(instance, side.address, side.extent, what);
+}
+
+// `usable` says whether the stream is; a check may be one of many on it.
+Result<CheckedCopy> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
+                               CopyArguments arguments) {
+  auto destination = find_side(instance, arguments.destination, "the destination");
+  auto source = find_side(instance, arguments.source, "the source");
   // That nothing is there comes before a range that leaves its object, on whichever side (COM-17).
   if (!source && source.error().status == GPUMEM_ERROR_NOT_FOUND) return source.error();
   if (!destination) return destination.error();
@@ -121,24 +151,125 @@ Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& argum
   Device& device = stream != nullptr ? stream->device() : choose_device(instance, *destination, &*source);
   GPUMEM_TRY(check_device(instance, *destination));
   GPUMEM_TRY(check_device(instance, *source));
-  GPUMEM_TRY(check_usable(stream, device));
-  GPUMEM_TRY(check_destination(*destination, arguments.destination, arguments.destination_extent));
+  GPUMEM_TRY(usable);
+  if (stream == nullptr) GPUMEM_TRY(device.usable());
+  GPUMEM_TRY(check_destination(*destination, arguments.destination.extent));
+  return CheckedCopy{std::move(arguments), std::move(*destination), std::move(*source), &device};
+}
 
-  const PassingUse writes(stream == nullptr ? destination->memory.get() : nullptr);
-  const PassingUse reads(stream == nullptr ? source->memory.get() : nullptr);
+// Enqueues slice by slice, or all at once where nothing lies between the rows.
+Result<void> enqueue_copy(backend::Stream& stream, CheckedCopy& copy) {
+  const CopyArguments& box = copy.arguments;
+  const CopySide& to = box.destination;
+  const CopySide& from = box.source;
   backend::CopyRequest request;
-  request.destination = std::move(destination->operand);
-  request.source = std::move(source->operand);
-  request.source_order = arguments.source_order;
-  if (arguments.destination_pitch == arguments.width && arguments.source_pitch == arguments.width) {
-    request.width = arguments.destination_extent;  // rows without gaps are one row
-  } else {
-    request.destination_pitch = arguments.destination_pitch;
-    request.source_pitch = arguments.source_pitch;
-    request.width = arguments.width;
-    request.height = arguments.height;
+  request.destination = std::move(copy.destination.operand);
+  request.source = std::move(copy.source.operand);
+  request.source_order = box.source_order;
+  if (to.extent == box.width * box.height * box.depth && from.extent == to.extent) {
+    request.width = to.extent;
+    return stream.copy(request);
   }
-  return run(stream, device, request, &backend::Stream::copy);
+  request.destination_pitch = to.pitch;
+  request.source_pitch = from.pitch;
+  request.width = box.width;
+  request.height = box.height;
+  const auto advance = [](backend::Operand& operand, uint64_t bytes) {
+    operand.offset += bytes;
+    operand.address = pointer_to(address_of(operand.address) + bytes);
+  };
+  for (uint64_t slice = 0; slice < box.depth; ++slice) {
+    GPUMEM_TRY(stream.copy(request));
+    advance(request.destination, to.slice_pitch);
+    advance(request.source, from.slice_pitch);
+  }
+  return {};
+}
+
+// Streams of our own, one for each device that the copies of a call run on.
+class BorrowedStreams {
+ public:
+  BorrowedStreams() = default;
+  BorrowedStreams(const BorrowedStreams&) = delete;
+  BorrowedStreams& operator=(const BorrowedStreams&) = delete;
+  ~BorrowedStreams() {
+    for (auto& [device, stream] : streams_)
+      device->return_stream(std::move(stream));
+  }
+
+  Result<backend::Stream*> of(Device& device) {
+    for (const auto& [known, stream] : streams_) {
+      if (known == &device) return stream.get();
+    }
+    streams_.reserve(streams_.size() + 1);
+    auto borrowed = device.borrow_stream();
+    if (!borrowed) return borrowed.error();
+    return streams_.emplace_back(&device, std::move(*borrowed)).second.get();
+  }
+
+  Result<void> synchronize() {
+    Result<void> result;
+    for (const auto& [device, stream] : streams_) {
+      auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
+      if (!complete && result) result = complete.error();
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
+};
+
+}  // namespace
+
+Result<void> copy(Instance& instance, Stream* stream, CopyArguments arguments) {
+  GPUMEM_TRY(outside_host_function());
+  const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
+  auto checked = check_copy(instance, stream, usable, std::move(arguments));
+  if (!checked) return checked.error();
+  if (stream != nullptr) return enqueue_copy(stream->backend(), *checked);
+  const PassingUse writes(checked->destination.memory.get());
+  const PassingUse reads(checked->source.memory.get());
+  BorrowedStreams streams;
+  auto own = streams.of(*checked->device);
+  if (!own) return own.error();
+  auto enqueued = enqueue_copy(**own, *checked);
+  auto complete = streams.synchronize();
+  return enqueued ? complete : enqueued;
+}
+
+Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArguments> entries,
+                      uint64_t* index) {
+  const uint64_t count = entries.size();
+  *index = count;
+  GPUMEM_TRY(outside_host_function());
+  const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
+  std::vector<CheckedCopy> checked;
+  checked.reserve(count);
+  std::deque<PassingUse> uses;
+  for (*index = 0; *index < count; ++*index) {
+    if (entries[*index].width == 0) continue;
+    auto good = check_copy(instance, stream, usable, std::move(entries[*index]));
+    if (!good) return good.error();
+    CheckedCopy& entry = checked.emplace_back(std::move(*good));
+    entry.index = *index;
+    if (stream == nullptr) {
+      uses.emplace_back(entry.destination.memory.get());
+      uses.emplace_back(entry.source.memory.get());
+    }
+  }
+
+  BorrowedStreams streams;
+  Result<void> enqueued;
+  for (CheckedCopy& entry : checked) {
+    *index = entry.index;
+    auto target = stream != nullptr ? Result(&stream->backend()) : streams.of(*entry.device);
+    enqueued = target ? enqueue_copy(**target, entry) : Result<void>(target.error());
+    if (!enqueued) break;
+  }
+  if (enqueued) *index = count;
+  auto complete = streams.synchronize();
+  return enqueued ? complete : enqueued;
 }
 
 Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments) {
@@ -148,7 +279,7 @@ Result<void> fill(Instance& instance, Stream* stream, const FillArguments& argum
   Device& device = stream != nullptr ? stream->device() : choose_device(instance, *destination, nullptr);
   GPUMEM_TRY(check_device(instance, *destination));
   GPUMEM_TRY(check_usable(stream, device));
-  GPUMEM_TRY(check_destination(*destination, arguments.destination, arguments.extent));
+  GPUMEM_TRY(check_destination(*destination, arguments.extent));
 
   const PassingUse writes(stream == nullptr ? destination->memory.get() : nullptr);
   backend::FillRequest request;

@@ -2,19 +2,29 @@
 // Copies and fills: what they may touch, on which device they run, and waiting for those without a stream.
 #pragma once
 
+#include <vector>
+
+#include "core/memory.h"
 #include "core/stream.h"
 
 namespace gpumem::core {
 
+// One side of a copy: an address, or a memory of the instance and an offset.
+struct CopySide {
+  void* address = nullptr;
+  Ref<Memory> memory;
+  uint64_t offset = 0;
+  uint64_t pitch = 0;
+  uint64_t slice_pitch = 0;  // meaningful if depth > 1
+  uint64_t extent = 0;       // bytes from the first to the last one touched
+};
+
 struct CopyArguments {
-  void* destination = nullptr;
-  const void* source = nullptr;
-  uint64_t destination_pitch = 0;
-  uint64_t source_pitch = 0;
-  uint64_t destination_extent = 0;  // bytes from the first to the last one touched
-  uint64_t source_extent = 0;
+  CopySide destination;
+  CopySide source;
   uint64_t width = 0;
   uint64_t height = 1;
+  uint64_t depth = 1;
   gpumem_direction direction = GPUMEM_DIRECTION_INFER;
   gpumem_source_order source_order = GPUMEM_SOURCE_ORDER_STREAM;
 };
@@ -30,7 +40,11 @@ struct FillArguments {
 };
 
 // With a null stream they return when the work is done.
-Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments);
+Result<void> copy(Instance& instance, Stream* stream, CopyArguments arguments);
+// Checks all before it enqueues any. `index` is that of the entry in work: on failure, of the one that
+// failed, and the number of entries if the failure belongs to none.
+Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArguments> entries,
+                      uint64_t* index);
 Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments);
 
 }  // namespace gpumem::core

@@ -95,8 +95,8 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
     lock.lock();
     if (is_final(answer)) capabilities_.emplace(question, answer);
   }
-  if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI && backend_.lost()) {
-    answer.value = GPUMEM_CAPABILITY_NO;
+  if (answer.type == GPUMEM_ANSWER_TYPE_TRI && backend_.lost()) {
+    answer.value = GPUMEM_ANSWER_NO;
     answer.status = GPUMEM_ERROR_DEVICE_LOST;
     std::snprintf(answer.reason, sizeof answer.reason, "the device is lost");
   }
@@ -105,7 +105,7 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
 
 Result<void> Device::need(gpumem_capability capability) {
   const backend::Capability answer = this->capability(capability);
-  if (answer.value != GPUMEM_CAPABILITY_NO) return {};
+  if (answer.value != GPUMEM_ANSWER_NO) return {};
   return make_error(answer.status, "device %u cannot do this, %s is NO: %s", ordinal(),
                     capability_name(capability), answer.reason)
       .from_native(answer.native_domain, answer.native_code, answer.native_name, answer.entry_point);

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include "base/cleanup.h"
-#include "core/backends.h"
 #include "core/host_function.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -18,17 +17,21 @@
 
 namespace gpumem::core {
 
-Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend)
-    : name_(request.name), pin_budget_(request.pin_budget), backend_(std::move(backend)) {
+Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend, Fallback fallback)
+    : name_(request.name),
+      pin_budget_(request.pin_budget),
+      fallback_(std::move(fallback)),
+      backend_(std::move(backend)) {
   for (const auto& device : backend_->devices())
     devices_.push_back(std::make_unique<Device>(*device));
 }
 
 Result<uint64_t> Instance::open(const OpenRequest& request) {
   GPUMEM_TRY(outside_host_function());
-  auto backend = open_backend(request.backend, request.options);
+  Fallback fallback;
+  auto backend = open_backend(request.backend, request.options, &fallback);
   if (!backend) return backend.error();
-  auto instance = std::make_shared<Instance>(request, std::move(*backend));
+  auto instance = std::make_shared<Instance>(request, std::move(*backend), std::move(fallback));
 
   auto root = std::make_unique<InstanceObject>(instance);
   auto handle = handles::reserve(*root);

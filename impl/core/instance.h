@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "core/backends.h"
 #include "core/device.h"
 #include "core/object.h"
 #include "core/registry.h"
@@ -31,11 +32,12 @@ class Instance : public std::enable_shared_from_this<Instance> {
   // The process-wide instance, configured by the environment.
   static Result<uint64_t> open_default();
 
-  Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend);
+  Instance(const OpenRequest& request, std::unique_ptr<backend::Backend> backend, Fallback fallback);
 
   backend::Backend& backend() const { return *backend_; }
   const std::string& name() const { return name_; }
   uint64_t pin_budget() const { return pin_budget_; }
+  const Fallback& fallback() const { return fallback_; }
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
 
@@ -74,6 +76,7 @@ class Instance : public std::enable_shared_from_this<Instance> {
 
   const std::string name_;
   const uint64_t pin_budget_;
+  const Fallback fallback_;
   bool is_default_ = false;
   std::atomic<bool> closing_{false};
   std::shared_mutex lifecycle_;  // shared by calls that make or destroy an object

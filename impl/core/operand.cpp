@@ -25,20 +25,36 @@ Error leaves_object(const char* what, gpumem_kind kind, uint64_t offset, uint64_
                     what, size, offset, kind_name(kind), object_size);
 }
 
-// Bits of all devices whose operations may use a memory (UVA-5).
-uint64_t devices_with_access(const Memory& memory) {
-  const auto& devices = memory.instance().devices();
-  uint64_t bits = 0;
-  for (const auto& device : devices) {
-    bool has = false;
-    if (memory.kind() == GPUMEM_KIND_DEVICE) {
-      has = device.get() == &memory.device() || device->has_peer_access(memory.device());
-    } else {
-      has = device.get() == &memory.device() || memory.has(GPUMEM_MEMORY_PORTABLE);
-    }
-    if (has && device->ordinal() < 64) bits |= uint64_t{1} << device->ordinal();
+// What the mapping of the process allows.
+gpumem_access mapped_access(const void* address) {
+  switch (platform::probe(address, 1)) {
+    case platform::Mapping::kWritable:
+      return GPUMEM_ACCESS_READWRITE;
+    case platform::Mapping::kReadOnly:
+      return GPUMEM_ACCESS_READ;
+    default:
+      return GPUMEM_ACCESS_NONE;
   }
-  return bits;
+}
+
+// What work of a device may do with a memory in place (UVA-5).
+gpumem_access device_access(const Memory& memory, const Device& device) {
+  if (memory.kind() == GPUMEM_KIND_DEVICE) {
+    const bool reaches = &device == &memory.device() || device.has_peer_access(memory.device());
+    return reaches ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
+  }
+  if (memory.reachable_by(device, true)) return GPUMEM_ACCESS_READWRITE;
+  return memory.reachable_by(device, false) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_NONE;
+}
+
+// The same for the CPU.
+gpumem_access cpu_access(const Memory& memory, uint64_t offset) {
+  if (memory.facts().host_pointer != nullptr) {
+    return mapped_access(advance(memory.facts().host_pointer, offset));
+  }
+  // Neither backend asks a driver about this.
+  const backend::Capability can = memory.device().capability(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS);
+  return can.value == GPUMEM_ANSWER_YES ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
 }
 
 gpumem_pointer_info info_of(const Registry::Found& found) {
@@ -64,12 +80,6 @@ gpumem_pointer_info info_of(const Registry::Found& found) {
   info.size = memory.size();
   info.buffer_id = memory.buffer_id();
   info.granted_flags = facts.granted;
-  info.access_devices = devices_with_access(memory);
-  if (info.access_devices == 0) {
-    info.access = GPUMEM_ACCESS_NONE;
-  } else {
-    info.access = memory.has(GPUMEM_MEMORY_READ_ONLY) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_READWRITE;
-  }
   info.memory = reinterpret_cast<gpumem_memory>(pointer_to(memory.handle()));
   return info;
 }
@@ -120,17 +130,9 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   if (!answer) return answer.error();
   Registry::Found& found = answer->found;
   if (found.memory) {
-    const Memory& memory = *found.memory;
-    if (size > memory.size() - found.offset) {
-      return leaves_object(what, memory.kind(), found.offset, size, memory.size());
-    }
-    result.operand.kind = memory.kind();
-    result.operand.memory = memory.backend();
-    result.operand.offset = found.offset;
-    result.operand.on_device = memory.kind() == GPUMEM_KIND_DEVICE;
-    result.device_ordinal = static_cast<int32_t>(memory.device().ordinal());
-    result.memory = std::move(found.memory);
-    return result;
+    auto own = operand_of(std::move(found.memory), found.offset, size, what);
+    if (own) own->operand.address = result.operand.address;
+    return own;
   }
 
   if (found.in_transition && found.transition_kind != GPUMEM_KIND_REGISTERED) {
@@ -166,6 +168,23 @@ Result<FoundOperand> find_operand(Instance& instance, const void* address, uint6
   return result;
 }
 
+Result<FoundOperand> operand_of(Ref<Memory> memory, uint64_t offset, uint64_t size, const char* what) {
+  if (offset > memory->size() || size > memory->size() - offset) {
+    return leaves_object(what, memory->kind(), offset, size, memory->size());
+  }
+  const backend::MemoryFacts& facts = memory->facts();
+  FoundOperand result;
+  result.operand.address =
+      advance(facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer, offset);
+  result.operand.kind = memory->kind();
+  result.operand.memory = memory->backend();
+  result.operand.offset = offset;
+  result.operand.on_device = memory->kind() == GPUMEM_KIND_DEVICE;
+  result.device_ordinal = static_cast<int32_t>(memory->device().ordinal());
+  result.memory = std::move(memory);
+  return result;
+}
+
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
   auto answer = look_up(instance, pointer);
   if (!answer) return answer.error();
@@ -184,7 +203,6 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
     info.base = facts->base;
     info.size = facts->size;
     info.buffer_id = facts->buffer_id;
-    info.access = GPUMEM_ACCESS_UNKNOWN;
     return info;
   }
   if (!is_readable(pointer)) return info;
@@ -192,10 +210,24 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
   info.location = GPUMEM_LOCATION_HOST;
   info.host_pointer = const_cast<void*>(pointer);
   for (const auto& device : instance.devices()) {
-    if (device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_CAPABILITY_YES) continue;
+    if (device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_YES) continue;
     info.device_pointer = const_cast<void*>(pointer);
   }
   return info;
+}
+
+Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device) {
+  auto answer = look_up(instance, pointer);
+  if (!answer) return answer.error();
+  if (const Registry::Found& found = answer->found; found.memory) {
+    return device != nullptr ? device_access(*found.memory, *device)
+                             : cpu_access(*found.memory, found.offset);
+  }
+  if (answer->facts.kind == GPUMEM_KIND_FOREIGN) return GPUMEM_ACCESS_UNKNOWN;
+  if (device != nullptr && device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_YES) {
+    return GPUMEM_ACCESS_NONE;
+  }
+  return mapped_access(pointer);
 }
 
 Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {

@@ -18,8 +18,13 @@ struct FoundOperand {
 // NOT_FOUND if nothing readable is there (UVA-8).
 Result<FoundOperand> find_operand(Instance& instance, const void* address, uint64_t size, const char* what);
 
-// gpumem_pointer_get_info() and gpumem_pointer_get_device_pointer().
+// The same for a range of a memory of this instance.
+Result<FoundOperand> operand_of(Ref<Memory> memory, uint64_t offset, uint64_t size, const char* what);
+
+// gpumem_pointer_get_info(), gpumem_pointer_get_access() and gpumem_pointer_get_device_pointer().
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer);
+// Of a device, or of the CPU if it is null.
+Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device);
 Result<void*> device_pointer(DeviceObject& device, const void* pointer);
 
 }  // namespace gpumem::core

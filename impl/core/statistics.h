@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <mutex>
 
@@ -14,7 +15,7 @@ class Statistics {
  public:
   void add(gpumem_kind kind, uint64_t bytes) noexcept {
     std::lock_guard lock(mutex_);
-    gpumem_stats_kind& counts = of(kind);
+    gpumem_kind_stats& counts = of(kind);
     counts.live_count += 1;
     counts.live_bytes += bytes;
     counts.total_count += 1;
@@ -28,42 +29,61 @@ class Statistics {
   }
   void add_stream(int64_t difference) noexcept {
     std::lock_guard lock(mutex_);
-    counts_.streams += static_cast<uint64_t>(difference);
+    streams_ += static_cast<uint64_t>(difference);
   }
   void add_event(int64_t difference) noexcept {
     std::lock_guard lock(mutex_);
-    counts_.events += static_cast<uint64_t>(difference);
+    events_ += static_cast<uint64_t>(difference);
   }
+  // Totals over all kinds, streams and events.
   gpumem_stats read() const {
     std::lock_guard lock(mutex_);
-    return counts_;
+    gpumem_stats stats = GPUMEM_STATS_INIT;
+    for (const gpumem_kind_stats& counts : kinds_) {
+      stats.live_count += counts.live_count;
+      stats.live_bytes += counts.live_bytes;
+    }
+    stats.streams = streams_;
+    stats.events = events_;
+    return stats;
+  }
+  static bool counts_kind(gpumem_kind kind) {
+    return kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED || kind == GPUMEM_KIND_REGISTERED;
+  }
+  // Of a kind that counts_kind().
+  gpumem_kind_stats read_kind(gpumem_kind kind) const {
+    std::lock_guard lock(mutex_);
+    return kinds_[index_of(kind)];
   }
   void reset_peaks() {
     std::lock_guard lock(mutex_);
-    for (gpumem_stats_kind* counts : {&counts_.device, &counts_.pinned, &counts_.registered}) {
-      counts->peak_count = counts->live_count;
-      counts->peak_bytes = counts->live_bytes;
+    for (gpumem_kind_stats& counts : kinds_) {
+      counts.peak_count = counts.live_count;
+      counts.peak_bytes = counts.live_bytes;
     }
   }
 
  private:
-  static void raise_peaks(gpumem_stats_kind& counts) {
+  static void raise_peaks(gpumem_kind_stats& counts) {
     counts.peak_count = std::max(counts.peak_count, counts.live_count);
     counts.peak_bytes = std::max(counts.peak_bytes, counts.live_bytes);
   }
-  gpumem_stats_kind& of(gpumem_kind kind) {
+  static size_t index_of(gpumem_kind kind) {
     switch (kind) {
       case GPUMEM_KIND_DEVICE:
-        return counts_.device;
+        return 0;
       case GPUMEM_KIND_PINNED:
-        return counts_.pinned;
+        return 1;
       default:
-        return counts_.registered;
+        return 2;
     }
   }
+  gpumem_kind_stats& of(gpumem_kind kind) { return kinds_[index_of(kind)]; }
 
   mutable std::mutex mutex_;
-  gpumem_stats counts_ = GPUMEM_STATS_INIT;
+  std::array<gpumem_kind_stats, 3> kinds_{};
+  uint64_t streams_ = 0;
+  uint64_t events_ = 0;
 };
 
 }  // namespace gpumem::core

@@ -169,11 +169,10 @@ Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t
 }
 
 Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t value_size,
-                        gpumem_wait_value condition) {
+                        gpumem_wait_condition condition) {
   auto word = find_word(stream, address, value_size, false);
   if (!word) return word.error();
-  if (condition == GPUMEM_WAIT_VALUE_NOR)
-    GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_STREAM_VALUE_NOR));
+  if (condition == GPUMEM_WAIT_NOR) GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_STREAM_VALUE_NOR));
   return stream.backend().wait_value(word->operand, value, value_size, condition);
 }
 
@@ -222,7 +221,7 @@ Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {
   return ready(timeout_ns == 0 ? event.backend().query() : event.backend().synchronize(timeout_ns));
 }
 
-Result<std::optional<float>> elapsed_time(Event& start, Event& end) {
+Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
   if (&start.device() != &end.device()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the events belong to different devices");
   }

@@ -77,7 +77,7 @@ Result<void> wait_event(Stream& stream, Event& event);
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data);
 Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t value_size);
 Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t value_size,
-                        gpumem_wait_value condition);
+                        gpumem_wait_condition condition);
 
 Result<uint64_t> create_event(Ref<DeviceObject> device, gpumem_event_flags flags, std::string name);
 Result<uint64_t> wrap_event(Ref<DeviceObject> device, void* native, gpumem_event_flags flags);
@@ -85,8 +85,8 @@ Result<void> destroy_event(Ref<Event> event);
 Result<void> record_event(Event& event, Stream& stream);
 Result<Status> query_event(Event& event);
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns);
-// No value when one of them is not complete.
-Result<std::optional<float>> elapsed_time(Event& start, Event& end);
+// In nanoseconds; no value when one of them is not complete.
+Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end);
 
 // Gives back an ended stream or event that nobody else refers to. Needs Instance::stay_open().
 Result<void> release_stream(Stream& stream);

@@ -38,7 +38,7 @@ def export_marks(headers):
 
 
 def init_macros(headers):
-    """The structs with an initial value, by the naming rule gpumem_x, GPUMEM_X_INIT, gpumem_x_init."""
+    """The structs with an initial value, by the naming rule gpumem_x, GPUMEM_X_INIT."""
     text = "\n".join(without_comments(Path(path).read_text(encoding="utf-8")) for path in headers)
     return [macro.lower() for macro in re.findall(r"^#define (GPUMEM_\w+)_INIT\b", text, re.MULTILINE)]
 

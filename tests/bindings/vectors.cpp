@@ -58,10 +58,8 @@ const Names kMemoryFlags{{"portable", GPUMEM_MEMORY_PORTABLE},
                          {"numa_node", GPUMEM_MEMORY_NUMA_NODE}};
 const Names kEventFlags{{"disable_timing", GPUMEM_EVENT_DISABLE_TIMING},
                         {"blocking_sync", GPUMEM_EVENT_BLOCKING_SYNC}};
-const Names kConditions{{"geq", GPUMEM_WAIT_VALUE_GEQ},
-                        {"eq", GPUMEM_WAIT_VALUE_EQ},
-                        {"and", GPUMEM_WAIT_VALUE_AND},
-                        {"nor", GPUMEM_WAIT_VALUE_NOR}};
+const Names kConditions{
+    {"geq", GPUMEM_WAIT_GEQ}, {"eq", GPUMEM_WAIT_EQ}, {"and", GPUMEM_WAIT_AND}, {"nor", GPUMEM_WAIT_NOR}};
 const Names kCloseModes{{"check", GPUMEM_CLOSE_CHECK}, {"force", GPUMEM_CLOSE_FORCE}};
 const Names kBackends{
     {"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}};
@@ -391,7 +389,7 @@ class Case {
   gpumem_status wait_value(const Step& step) {
     return gpumem_stream_wait_value(get<gpumem_stream>(step.argument(0)), address(step.argument(1)),
                                     step.value("value"), static_cast<uint32_t>(step.value("size")),
-                                    static_cast<gpumem_wait_value>(step.value("condition", kConditions)),
+                                    static_cast<gpumem_wait_condition>(step.value("condition", kConditions)),
                                     &error_);
   }
 

@@ -379,7 +379,7 @@ TEST_F(BadInput, com_11_streams) {
            [&](gpumem_stream stream) { return gpumem_stream_write_value(stream, address_, 1, 4, why()); }},
           {"stream_wait_value",
            [&](gpumem_stream stream) {
-             return gpumem_stream_wait_value(stream, address_, 0, 4, GPUMEM_WAIT_VALUE_GEQ, why());
+             return gpumem_stream_wait_value(stream, address_, 0, 4, GPUMEM_WAIT_GEQ, why());
            }},
           {"event_record", [&](gpumem_stream stream) { return gpumem_event_record(event_, stream, why()); }},
           // A NULL stream means: return when it is done.
@@ -823,7 +823,7 @@ TEST_F(BadInput, com_1_stream_and_event_values) {
   const auto write = [&](uint8_t* address, uint32_t value_size) {
     return [=, this] { return gpumem_stream_write_value(stream_, address, 1, value_size, why()); };
   };
-  const auto wait = [&](uint8_t* address, uint32_t value_size, gpumem_wait_value condition) {
+  const auto wait = [&](uint8_t* address, uint32_t value_size, gpumem_wait_condition condition) {
     return [=, this] { return gpumem_stream_wait_value(stream_, address, 0, value_size, condition, why()); };
   };
   gpumem_event_desc event_desc = GPUMEM_EVENT_DESC_INIT;
@@ -835,9 +835,9 @@ TEST_F(BadInput, com_1_stream_and_event_values) {
       {"write of 16 bytes", write(address_, 16)},
       {"misaligned write of 4", write(address_ + 2, 4)},
       {"misaligned write of 8", write(address_ + 4, 8)},
-      {"wait on NULL", wait(nullptr, 4, GPUMEM_WAIT_VALUE_GEQ)},
-      {"wait on 1 byte", wait(address_, 1, GPUMEM_WAIT_VALUE_GEQ)},
-      {"misaligned wait", wait(address_ + 1, 4, GPUMEM_WAIT_VALUE_GEQ)},
+      {"wait on NULL", wait(nullptr, 4, GPUMEM_WAIT_GEQ)},
+      {"wait on 1 byte", wait(address_, 1, GPUMEM_WAIT_GEQ)},
+      {"misaligned wait", wait(address_ + 1, 4, GPUMEM_WAIT_GEQ)},
       {"unknown condition", wait(address_, 4, 4)},
       {"negative condition", wait(address_, 4, -1)},
       {"unknown event flag",
@@ -851,7 +851,7 @@ TEST_F(BadInput, com_1_stream_and_event_values) {
              [&](gpumem_event* out) { return gpumem_event_wrap(device_, host_, 0x80, out, why()); });
        }},
       {"write to nowhere", write(reinterpret_cast<uint8_t*>(uintptr_t{4096}), 4), GPUMEM_ERROR_NOT_FOUND},
-      {"wait on nowhere", wait(reinterpret_cast<uint8_t*>(uintptr_t{4096}), 4, GPUMEM_WAIT_VALUE_EQ),
+      {"wait on nowhere", wait(reinterpret_cast<uint8_t*>(uintptr_t{4096}), 4, GPUMEM_WAIT_EQ),
        GPUMEM_ERROR_NOT_FOUND},
   });
   EXPECT_OK(gpumem_stream_query(stream_, why()));

@@ -111,7 +111,7 @@ CHILD(com_18_close_waits_for_nothing) {
   ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
   // A wait that nobody will end.
   ASSERT_OK(gpumem_fill(instance, nullptr, info.device_pointer, kMiB, 0, 1, why()));
-  ASSERT_OK(gpumem_stream_wait_value(stream, info.device_pointer, 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+  ASSERT_OK(gpumem_stream_wait_value(stream, info.device_pointer, 1, 4, GPUMEM_WAIT_EQ, why()));
   lose(device);
   uint64_t destroyed = 0;
   EXPECT_OK(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, &destroyed, why()));

@@ -323,8 +323,7 @@ TEST_F(Com, com_6_what_is_preferred_is_granted_where_possible) {
   desc.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
   const Memory memory = create_memory(device_, desc);
   EXPECT_EQ(memory.info().requested_flags, desc.prefer);
-  const bool possible =
-      capability(device_, GPUMEM_CAPABILITY_PIN_WRITE_COMBINED).value != GPUMEM_CAPABILITY_NO;
+  const bool possible = capability(device_, GPUMEM_CAPABILITY_PIN_WRITE_COMBINED).value != GPUMEM_ANSWER_NO;
   EXPECT_EQ((memory.info().granted_flags & GPUMEM_MEMORY_WRITE_COMBINED) != 0, possible);
 }
 
@@ -1025,7 +1024,7 @@ TEST_F(Com, com_17_the_first_of_several_problems_decides) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, copy(nowhere, memory.device(), 2 * kKiB));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, copy(memory.device(), nowhere, 2 * kKiB));
   // ALREADY_EXISTS, before UNSUPPORTED
-  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY).value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS,
                   try_create(register_desc(pages.get(), page_size(), GPUMEM_MEMORY_IOMEMORY)));
   }
@@ -1048,7 +1047,7 @@ TEST_F(Com, com_17_states_and_limits) {
     ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &handle, why()));
     const Stream stream(handle);
     const bool read_only =
-        capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_CAPABILITY_NO;
+        capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_ANSWER_NO;
     const Memory registered =
         register_memory(device_, pages.get(), pages.size(),
                         GPUMEM_MEMORY_MAPPED | (read_only ? GPUMEM_MEMORY_READ_ONLY : GPUMEM_MEMORY_MAPPED));
@@ -1099,7 +1098,7 @@ TEST_F(Com, com_20_a_missing_entry_point_fails_its_functions_only) {
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
                     gpumem_stream_write_value(stream, memory.device(), 1, 4, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
-                    gpumem_stream_wait_value(stream, memory.device(), 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+                    gpumem_stream_wait_value(stream, memory.device(), 1, 4, GPUMEM_WAIT_EQ, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING, gpumem_register(device, pages.get(), page_size(), 0, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING, gpumem_copy_2d(instance, stream, memory.device(), 64,
                                                                 pinned.host(), 64, 32, 8, nullptr, why()));
@@ -1151,12 +1150,12 @@ TEST_F(Com, com_21_every_capability_has_an_answer) {
     EXPECT_TRUE(names.insert(info.name).second);
     EXPECT_STRNE(info.name, "");
     EXPECT_STRNE(info.reason, "");
-    EXPECT_GE(info.source, GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
-    EXPECT_LE(info.source, GPUMEM_CAPABILITY_FROM_CONTRACT);
-    if (info.type == GPUMEM_CAPABILITY_TYPE_TRI) {
-      EXPECT_LE(info.value, uint64_t{GPUMEM_CAPABILITY_EMULATED});
-      EXPECT_EQ(info.status != GPUMEM_SUCCESS, info.value == GPUMEM_CAPABILITY_NO);
-      if (info.value == GPUMEM_CAPABILITY_NO) {
+    EXPECT_GE(info.source, GPUMEM_ANSWER_FROM_ATTRIBUTE);
+    EXPECT_LE(info.source, GPUMEM_ANSWER_FROM_CONTRACT);
+    if (info.type == GPUMEM_ANSWER_TYPE_TRI) {
+      EXPECT_LE(info.value, uint64_t{GPUMEM_ANSWER_EMULATED});
+      EXPECT_EQ(info.status != GPUMEM_SUCCESS, info.value == GPUMEM_ANSWER_NO);
+      if (info.value == GPUMEM_ANSWER_NO) {
         EXPECT_TRUE(info.status == GPUMEM_ERROR_UNSUPPORTED || info.status == GPUMEM_ERROR_SYMBOL_MISSING ||
                     info.status == GPUMEM_ERROR_PERMISSION_DENIED)
             << gpumem_status_name(info.status);
@@ -1208,7 +1207,7 @@ TEST_F(Com, com_21_a_call_gets_what_its_capability_says) {
   EXPECT_STATUS(call_status(write_combined),
                 try_create(memory_desc(GPUMEM_KIND_PINNED, kKiB, GPUMEM_MEMORY_WRITE_COMBINED)));
   const auto iomemory = capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY);
-  if (iomemory.value == GPUMEM_CAPABILITY_NO) {
+  if (iomemory.value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(call_status(iomemory),
                   try_create(register_desc(pages.get(), page_size(), GPUMEM_MEMORY_IOMEMORY)));
   }
@@ -1222,7 +1221,7 @@ TEST_F(Com, com_21_a_call_gets_what_its_capability_says) {
   EXPECT_STATUS(call_status(value64), gpumem_stream_write_value(stream, memory.device(), 1, 8, why()));
   const auto nor = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE_NOR);
   EXPECT_STATUS(call_status(nor),
-                gpumem_stream_wait_value(stream, memory.device(), 0, 4, GPUMEM_WAIT_VALUE_NOR, why()));
+                gpumem_stream_wait_value(stream, memory.device(), 0, 4, GPUMEM_WAIT_NOR, why()));
   if (second_device()) {
     const auto peer = capability(device_, GPUMEM_CAPABILITY_PEER_ACCESS, second_device());
     const gpumem_status status = gpumem_device_enable_peer_access(device_, second_device(), why());
@@ -1247,20 +1246,20 @@ TEST_F(Com, com_21_options_show_in_the_capabilities) {
   const gpumem_device device = instance.device();
   EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_DEVICE_COUNT).value, 3u);
   EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_DEVICE_BYTES).value, 8 * kMiB);
-  EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PAGEABLE).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PAGEABLE).value, uint64_t{GPUMEM_ANSWER_YES});
   EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value,
-            uint64_t{GPUMEM_CAPABILITY_YES});
+            uint64_t{GPUMEM_ANSWER_YES});
   EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PIN_MAX_COUNT).value, 17u);
   const auto value32 = capability(device, GPUMEM_CAPABILITY_STREAM_VALUE32);
-  EXPECT_EQ(value32.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(value32.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(value32.status, GPUMEM_ERROR_SYMBOL_MISSING);
   const auto registering = capability(device, GPUMEM_CAPABILITY_PIN_REGISTER);
-  EXPECT_EQ(registering.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(registering.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(registering.status, GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PEER_ACCESS, instance.device(1)).value,
-            uint64_t{GPUMEM_CAPABILITY_YES});
+            uint64_t{GPUMEM_ANSWER_YES});
   const auto back = capability(instance.device(1), GPUMEM_CAPABILITY_PEER_ACCESS, device);
-  EXPECT_EQ(back.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(back.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(back.status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_STATUS(back.status, gpumem_device_enable_peer_access(instance.device(1), device, why()));
 }
@@ -1623,7 +1622,7 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
        [&] { return gpumem_stream_write_value(other_stream, memory.device(), 1, 4, nullptr); }},
       {"wait_value",
        [&] {
-         return gpumem_stream_wait_value(other_stream, memory.device(), 1, 4, GPUMEM_WAIT_VALUE_EQ, nullptr);
+         return gpumem_stream_wait_value(other_stream, memory.device(), 1, 4, GPUMEM_WAIT_EQ, nullptr);
        }},
       {"event_create",
        [&] {

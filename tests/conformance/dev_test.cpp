@@ -111,7 +111,7 @@ TEST_F(Conformance, dev_1_out_of_memory) {
 // ---- DEV-2 ----
 
 TEST_F(Conformance, dev_2) {
-  if (capability(device_, GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value != GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value != GPUMEM_ANSWER_NO) {
     SKIP_RULE("the CPU may touch device memory on this machine");
   }
   constexpr uint64_t kSize = 3 * kMiB + 5;
@@ -254,8 +254,8 @@ TEST_F(Conformance, dev_7) {
   const gpumem_device peer = second_device();
   if (peer == nullptr) SKIP_RULE("there is one device only");
   const gpumem_capability_info link = capability(device_, GPUMEM_CAPABILITY_PEER_ACCESS, peer);
-  EXPECT_EQ(can_access(device_, peer), link.value == GPUMEM_CAPABILITY_NO ? 0u : 1u);
-  if (link.value == GPUMEM_CAPABILITY_NO) {
+  EXPECT_EQ(can_access(device_, peer), link.value == GPUMEM_ANSWER_NO ? 0u : 1u);
+  if (link.value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(link.status, gpumem_device_enable_peer_access(device_, peer, why()));
     return;
   }
@@ -311,7 +311,7 @@ TEST_F(Conformance, dev_7_without_link) {
   EXPECT_EQ(can_access(peer, device), 1u);
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_device_enable_peer_access(device, peer, why()));
   const gpumem_capability_info link = capability(device, GPUMEM_CAPABILITY_PEER_ACCESS, peer);
-  EXPECT_EQ(link.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(link.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(link.status, GPUMEM_ERROR_UNSUPPORTED);
   const Memory memory = alloc_device(peer, kGranule);
   EXPECT_FALSE(reachable_from(instance, memory, device));

@@ -37,7 +37,7 @@ TEST_F(Gaps, com_18_what_a_lost_device_can_do) {
   Instance other = open_instance();
   lose(other.device());
   const gpumem_capability_info info = capability(other.device(), GPUMEM_CAPABILITY_PIN_PAGE_LOCKED);
-  EXPECT_EQ(info.value, GPUMEM_CAPABILITY_NO);
+  EXPECT_EQ(info.value, GPUMEM_ANSWER_NO);
   EXPECT_EQ(info.status, GPUMEM_ERROR_DEVICE_LOST);
   EXPECT_STRNE(info.reason, "");
 }
@@ -49,7 +49,7 @@ TEST_F(Gaps, str_17_a_word_out_of_reach) {
   const Stream stream = create_stream(device_);
   EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_stream_write_value(stream, memory.device(), 1, 4, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
-                gpumem_stream_wait_value(stream, memory.device(), 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+                gpumem_stream_wait_value(stream, memory.device(), 1, 4, GPUMEM_WAIT_EQ, why()));
   stream.synchronize();
 }
 

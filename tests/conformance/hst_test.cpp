@@ -205,7 +205,7 @@ TEST_F(Conformance, hst_2_pointers) {
       host.same_pointer = toggle;
     });
     const bool on = toggle == GPUMEM_TOGGLE_ON;
-    const uint64_t expected = on ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO;
+    const uint64_t expected = on ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO;
     EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_PAGEABLE).value, expected);
     EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value, expected);
     Pages pages(page_size());
@@ -355,7 +355,7 @@ TEST_F(Conformance, hst_3) {
       EXPECT_OK(gpumem_device_can_access_peer(device, peer, &possible, why()));
       EXPECT_EQ(possible, linked ? 1u : 0u);
       EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PEER_ACCESS, peer).value,
-                linked ? uint64_t{GPUMEM_CAPABILITY_YES} : uint64_t{GPUMEM_CAPABILITY_NO});
+                linked ? uint64_t{GPUMEM_ANSWER_YES} : uint64_t{GPUMEM_ANSWER_NO});
       if (!linked) {
         EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_device_enable_peer_access(device, peer, why()));
         continue;
@@ -564,7 +564,7 @@ TEST_F(Conformance, hst_4_simulation_is_refused_on_cuda) {
 TEST_F(Conformance, hst_5) {
   HOST_ONLY();
   EXPECT_EQ(capability(device_, GPUMEM_CAPABILITY_PIN_WRITE_COMBINED).value,
-            uint64_t{GPUMEM_CAPABILITY_EMULATED});
+            uint64_t{GPUMEM_ANSWER_EMULATED});
   const Event start = create_event(device_);
   const Event end = create_event(device_);
   const Stream stream = create_stream(device_);

@@ -83,10 +83,10 @@ TEST_F(Conformance, map_3) {
   auto* const word = reinterpret_cast<uint32_t*>(flag.host());
   *word = 0;
   const Stream stream = create_stream(device_);
-  const bool by_value = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_CAPABILITY_NO;
+  const bool by_value = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_ANSWER_NO;
   Gate gate;
   if (by_value) {
-    EXPECT_OK(gpumem_stream_wait_value(stream, word, 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+    EXPECT_OK(gpumem_stream_wait_value(stream, word, 1, 4, GPUMEM_WAIT_EQ, why()));
   } else {
     gate.hold(stream);
   }
@@ -126,9 +126,9 @@ void increment(gpumem_host_kernel kernel, void* address) {
 
 TEST_F(Conformance, map_4) {
   const gpumem_capability_info atomics = capability(device_, GPUMEM_CAPABILITY_HOST_ATOMICS);
-  EXPECT_EQ(atomics.type, GPUMEM_CAPABILITY_TYPE_TRI);
+  EXPECT_EQ(atomics.type, GPUMEM_ANSWER_TYPE_TRI);
   EXPECT_NE(atomics.reason[0], '\0');
-  if (atomics.value == GPUMEM_CAPABILITY_NO) {
+  if (atomics.value == GPUMEM_ANSWER_NO) {
     EXPECT_EQ(atomics.status, GPUMEM_ERROR_UNSUPPORTED);
     return;
   }
@@ -195,7 +195,7 @@ TEST_F(Conformance, map_6) {
   std::vector<uint8_t> heap(kSize);
   const gpumem_capability_info pageable = capability(device_, GPUMEM_CAPABILITY_PAGEABLE);
   void* pointer = this;
-  if (pageable.value == GPUMEM_CAPABILITY_NO) {
+  if (pageable.value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
                   gpumem_pointer_get_device_pointer(device_, heap.data(), &pointer, why()));
     EXPECT_EQ(pointer, this);
@@ -212,7 +212,7 @@ TEST_F(Conformance, map_6_pageable_by_option) {
   if (!on_host()) SKIP_RULE("only the host backend can choose whether devices reach pageable memory");
   const Instance instance = open_instance(
       [](gpumem_instance_desc&, gpumem_host_options& host) { host.pageable = GPUMEM_TOGGLE_ON; });
-  EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_PAGEABLE).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(capability(instance.device(), GPUMEM_CAPABILITY_PAGEABLE).value, uint64_t{GPUMEM_ANSWER_YES});
   std::vector<uint8_t> heap(kSize);
   void* pointer = nullptr;
   EXPECT_OK(gpumem_pointer_get_device_pointer(instance.device(), heap.data() + 3, &pointer, why()));

@@ -32,7 +32,7 @@ class Operands {
     add_both("write-combined", alloc_pinned(device, size, GPUMEM_MEMORY_WRITE_COMBINED));
     add_both("mapped registered", register_bytes(device, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE));
     add_both("registered", register_bytes(device, 0));
-    if (capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_CAPABILITY_NO) {
+    if (capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_ANSWER_NO) {
       add_both("read-only registered", register_bytes(device, GPUMEM_MEMORY_READ_ONLY));
       all_.back().writable = false;
     }

@@ -66,7 +66,7 @@ class Pin : public Conformance {
   gpumem_status device_pointer(gpumem_device device, const void* pointer, void** out) {
     return gpumem_pointer_get_device_pointer(device, pointer, out, why());
   }
-  bool has(gpumem_capability what) { return capability(device_, what).value != GPUMEM_CAPABILITY_NO; }
+  bool has(gpumem_capability what) { return capability(device_, what).value != GPUMEM_ANSWER_NO; }
   std::vector<gpumem_device> devices() const {
     std::vector<gpumem_device> all;
     for (uint32_t i = 0; i < instance_.device_count(); ++i)
@@ -87,7 +87,7 @@ TEST_F(Pin, pin_1_pinned_memory_is_for_all_processors) {
     EXPECT_GE(locked_bytes(), before + size);
   }
   // The capability tells of one page; the limit may be too small for more.
-  const bool possible = capability(device_, GPUMEM_CAPABILITY_PIN_PAGE_LOCKED).value == GPUMEM_CAPABILITY_YES;
+  const bool possible = capability(device_, GPUMEM_CAPABILITY_PIN_PAGE_LOCKED).value == GPUMEM_ANSWER_YES;
   EXPECT_TRUE(possible || !page_locked(pinned));
   EXPECT_TRUE(page_locked(pinned) || !possible || (on_host() && !may_lock));
   uint32_t seed = 1;
@@ -113,7 +113,7 @@ TEST_F(Pin, pin_1_lock_modes) {
   EXPECT_FALSE(page_locked(pinned));
   EXPECT_EQ(locked_bytes(), before);
   EXPECT_EQ(capability(never.device(), GPUMEM_CAPABILITY_PIN_PAGE_LOCKED).value,
-            uint64_t{GPUMEM_CAPABILITY_EMULATED});
+            uint64_t{GPUMEM_ANSWER_EMULATED});
   pinned.host()[kMiB - 1] = 1;
 }
 
@@ -223,7 +223,7 @@ CHILD(pin_4_unmappable) {
   const Instance instance = open_instance();
   const gpumem_device device = instance.device();
   Pages pages(page_size());
-  EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PIN_MAP_HOST).value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(capability(device, GPUMEM_CAPABILITY_PIN_MAP_HOST).value, uint64_t{GPUMEM_ANSWER_NO});
   const Memory registered = register_memory(device, pages.get(), pages.size(), GPUMEM_MEMORY_MAPPED);
   void* pointer = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
@@ -387,7 +387,7 @@ TEST_F(Pin, pin_10_two_addresses_of_one_memory) {
     const Memory registered =
         register_memory(device, pages.get(), size, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE);
     const bool one_address =
-        capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value == GPUMEM_CAPABILITY_YES;
+        capability(device, GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value == GPUMEM_ANSWER_YES;
     if (on_host()) {
       EXPECT_EQ(one_address, same == GPUMEM_TOGGLE_ON);
     }
@@ -719,7 +719,7 @@ TEST_F(Pin, pin_18_numa_nodes) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, &desc, &none, why())) << wrong;
   }
   desc.numa_node = 0;
-  if (numa.value == GPUMEM_CAPABILITY_NO) {
+  if (numa.value == GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(numa.status, gpumem_memory_create(device_, &desc, &none, why()));
     return;
   }
@@ -746,7 +746,7 @@ TEST_F(Pin, pin_18_pretended_nodes) {
   if (!on_host()) SKIP_RULE("nodes can be pretended on host only");
   const Instance instance =
       open_instance([](gpumem_instance_desc&, gpumem_host_options& host) { host.numa_nodes = 3; });
-  if (capability(instance.device(), GPUMEM_CAPABILITY_PIN_NUMA).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(instance.device(), GPUMEM_CAPABILITY_PIN_NUMA).value == GPUMEM_ANSWER_NO) {
     SKIP_RULE("the system refuses to place pages on a node");
   }
   gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_PINNED, kMiB, GPUMEM_MEMORY_NUMA_NODE);

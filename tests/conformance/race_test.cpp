@@ -101,8 +101,7 @@ TEST_F(Race, com_24_force_lets_no_work_come_later) {
     const gpumem_memory memory = alloc_pinned(device, 4 * kKiB).release();
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
-    const bool has_values =
-        capability(device, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_CAPABILITY_NO;
+    const bool has_values = capability(device, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_ANSWER_NO;
     std::atomic<int> ran{0};
     std::atomic<int> launched{0};
     std::thread launcher([&] {

@@ -757,7 +757,7 @@ TEST_F(Conformance, str_17_write) {
       SCOPED_TRACE(testing::Message() << word.name << ", " << width << " bytes");
       prepare(instance_, word, Words::kBytes, 1);
       std::vector<uint8_t> expected = pattern(Words::kBytes, 1);
-      if (able.value == GPUMEM_CAPABILITY_NO) {
+      if (able.value == GPUMEM_ANSWER_NO) {
         EXPECT_STATUS(able.status, gpumem_stream_write_value(stream, word.address + 8, kValue, width, why()));
       } else {
         EXPECT_OK(gpumem_stream_write_value(stream, word.address + 8, kValue, width, why()));
@@ -770,7 +770,7 @@ TEST_F(Conformance, str_17_write) {
 }
 
 TEST_F(Conformance, str_17_write_in_order) {
-  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_ANSWER_NO) {
     SKIP_RULE("the device has no value operations; str_17_write checks the refusal");
   }
   const Memory word = alloc_pinned(device_, 4);
@@ -789,7 +789,7 @@ TEST_F(Conformance, str_17_write_in_order) {
 }
 
 struct Condition {
-  gpumem_wait_value condition;
+  gpumem_wait_condition condition;
   uint64_t value;
   uint64_t held;      // a word that holds the stream
   uint64_t released;  // a word that lets it go
@@ -797,16 +797,16 @@ struct Condition {
 
 // Numbers of 4 bytes; for 8 bytes they are extended so that the upper half matters.
 constexpr Condition kConditions[] = {
-    {GPUMEM_WAIT_VALUE_GEQ, 100, 99, 100},
-    {GPUMEM_WAIT_VALUE_GEQ, 100, 0, 0x7FFFFFFF},
-    {GPUMEM_WAIT_VALUE_GEQ, 1, 0xFFFFFFF0, 2},           // cyclic: the word is 17 behind
-    {GPUMEM_WAIT_VALUE_GEQ, 0xFFFFFFF0, 0xFFFFFFEF, 1},  // cyclic: the word has wrapped
-    {GPUMEM_WAIT_VALUE_EQ, 7, 8, 7},
-    {GPUMEM_WAIT_VALUE_EQ, 0, 0xFFFFFFFF, 0},
-    {GPUMEM_WAIT_VALUE_AND, 0x80000001, 0x7FFFFFFE, 0x80000000},
-    {GPUMEM_WAIT_VALUE_AND, 0x10, 0, 0x10},
-    {GPUMEM_WAIT_VALUE_NOR, 0x0FFFFFFF, 0xF0000000, 0xE0000000},
-    {GPUMEM_WAIT_VALUE_NOR, 0, 0xFFFFFFFF, 0},
+    {GPUMEM_WAIT_GEQ, 100, 99, 100},
+    {GPUMEM_WAIT_GEQ, 100, 0, 0x7FFFFFFF},
+    {GPUMEM_WAIT_GEQ, 1, 0xFFFFFFF0, 2},           // cyclic: the word is 17 behind
+    {GPUMEM_WAIT_GEQ, 0xFFFFFFF0, 0xFFFFFFEF, 1},  // cyclic: the word has wrapped
+    {GPUMEM_WAIT_EQ, 7, 8, 7},
+    {GPUMEM_WAIT_EQ, 0, 0xFFFFFFFF, 0},
+    {GPUMEM_WAIT_AND, 0x80000001, 0x7FFFFFFE, 0x80000000},
+    {GPUMEM_WAIT_AND, 0x10, 0, 0x10},
+    {GPUMEM_WAIT_NOR, 0x0FFFFFFF, 0xF0000000, 0xE0000000},
+    {GPUMEM_WAIT_NOR, 0, 0xFFFFFFFF, 0},
 };
 
 uint64_t widen(uint64_t value, uint32_t width) {
@@ -818,7 +818,7 @@ TEST_F(Conformance, str_17_wait) {
   const Memory mark = alloc_pinned(device_, 1);
   const Stream stream = create_stream(device_);
   const Stream releasing = create_stream(device_);
-  const bool nor = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value != GPUMEM_CAPABILITY_NO;
+  const bool nor = capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value != GPUMEM_ANSWER_NO;
   for (const uint32_t width : {4u, 8u}) {
     const gpumem_capability_info able = capability(device_, value_capability(width));
     for (const Operand& word : words.all()) {
@@ -831,11 +831,11 @@ TEST_F(Conformance, str_17_wait) {
         const auto wait = [&] {
           return gpumem_stream_wait_value(stream, word.address, value, width, condition.condition, why());
         };
-        if (able.value == GPUMEM_CAPABILITY_NO) {
+        if (able.value == GPUMEM_ANSWER_NO) {
           EXPECT_STATUS(able.status, wait());
           continue;
         }
-        if (condition.condition == GPUMEM_WAIT_VALUE_NOR && !nor) {
+        if (condition.condition == GPUMEM_WAIT_NOR && !nor) {
           EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, wait());
           continue;
         }
@@ -860,7 +860,7 @@ TEST_F(Conformance, str_17_wait) {
 
 TEST_F(Conformance, str_17_between_streams) {
   for (const uint32_t width : {4u, 8u}) {
-    if (capability(device_, value_capability(width)).value == GPUMEM_CAPABILITY_NO) continue;
+    if (capability(device_, value_capability(width)).value == GPUMEM_ANSWER_NO) continue;
     const Memory flags = alloc_device(device_, 16);
     EXPECT_OK(gpumem_fill(instance_, nullptr, flags.device(), 16, 0, 1, why()));
     const Memory data = alloc_device(device_, kSize);
@@ -870,10 +870,8 @@ TEST_F(Conformance, str_17_between_streams) {
     for (uint32_t round = 1; round <= 20; ++round) {
       EXPECT_OK(gpumem_fill(instance_, producer, data.device(), kSize, round, 1, why()));
       EXPECT_OK(gpumem_stream_write_value(producer, flags.device(), round, width, why()));
-      EXPECT_OK(
-          gpumem_stream_wait_value(producer, flags.device() + 8, round, width, GPUMEM_WAIT_VALUE_GEQ, why()));
-      EXPECT_OK(
-          gpumem_stream_wait_value(consumer, flags.device(), round, width, GPUMEM_WAIT_VALUE_GEQ, why()));
+      EXPECT_OK(gpumem_stream_wait_value(producer, flags.device() + 8, round, width, GPUMEM_WAIT_GEQ, why()));
+      EXPECT_OK(gpumem_stream_wait_value(consumer, flags.device(), round, width, GPUMEM_WAIT_GEQ, why()));
       EXPECT_OK(gpumem_copy(instance_, consumer, result.host() + round - 1, data.device() + kSize - 1, 1,
                             nullptr, why()));
       EXPECT_OK(gpumem_stream_write_value(consumer, flags.device() + 8, round, width, why()));
@@ -894,21 +892,21 @@ TEST_F(Conformance, str_17_refused) {
   fill_pattern(memory.host(), 20, 1);
   const Stream stream = create_stream(device_);
   const auto expect = [&](const std::vector<gpumem_status>& expected, void* address, uint32_t width,
-                          gpumem_wait_value condition = GPUMEM_WAIT_VALUE_EQ) {
+                          gpumem_wait_condition condition = GPUMEM_WAIT_EQ) {
     SCOPED_TRACE(gpumem_status_name(expected.front()));
     EXPECT_PRED_FORMAT2(status_is_one_of, expected,
                         gpumem_stream_wait_value(stream, address, 0, width, condition, why()));
-    if (condition != GPUMEM_WAIT_VALUE_EQ) return;
+    if (condition != GPUMEM_WAIT_EQ) return;
     EXPECT_PRED_FORMAT2(status_is_one_of, expected,
                         gpumem_stream_write_value(stream, address, 0, width, why()));
   };
   for (const uint32_t width : {0u, 1u, 2u, 3u, 5u, 16u})
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host(), width);
-  for (const gpumem_wait_value condition : {-1, 4, INT32_MAX})
+  for (const gpumem_wait_condition condition : {-1, 4, INT32_MAX})
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host(), 4, condition);
   for (const uint32_t width : {4u, 8u}) {
     SCOPED_TRACE(width);
-    if (capability(device_, value_capability(width)).value == GPUMEM_CAPABILITY_NO) continue;
+    if (capability(device_, value_capability(width)).value == GPUMEM_ANSWER_NO) continue;
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, nullptr, width);
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 2, width);
     expect({GPUMEM_ERROR_WRONG_KIND}, unmapped.host(), width);
@@ -916,7 +914,7 @@ TEST_F(Conformance, str_17_refused) {
     expect({GPUMEM_ERROR_NOT_FOUND, GPUMEM_ERROR_WRONG_KIND}, on_stack, width);
     expect({GPUMEM_ERROR_NOT_FOUND}, no_access.get(), width);
   }
-  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE64).value != GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE64).value != GPUMEM_ANSWER_NO) {
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 4, 8);
     expect({GPUMEM_ERROR_INVALID_ARGUMENT}, memory.host() + 16, 8);  // 4 bytes are left there
   }
@@ -925,8 +923,8 @@ TEST_F(Conformance, str_17_refused) {
 }
 
 TEST_F(Conformance, str_17_read_only) {
-  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value == GPUMEM_CAPABILITY_NO ||
-      capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value == GPUMEM_ANSWER_NO ||
+      capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value == GPUMEM_ANSWER_NO) {
     SKIP_RULE("needs value operations and read-only registration");
   }
   Pages pages(page_size());
@@ -934,7 +932,7 @@ TEST_F(Conformance, str_17_read_only) {
       register_memory(device_, pages.get(), 64, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY);
   const Stream stream = create_stream(device_);
   EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_stream_write_value(stream, memory.host(), 5, 4, why()));
-  EXPECT_OK(gpumem_stream_wait_value(stream, memory.device(), 0, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+  EXPECT_OK(gpumem_stream_wait_value(stream, memory.device(), 0, 4, GPUMEM_WAIT_EQ, why()));
   stream.synchronize();
   EXPECT_EQ(pages.get()[0], 0);
 }
@@ -948,12 +946,12 @@ TEST_F(Conformance, str_17_masked) {
   const Stream stream = create_stream(instance.device());
   for (const uint32_t width : {4u, 8u}) {
     const gpumem_capability_info able = capability(instance.device(), value_capability(width));
-    EXPECT_EQ(able.value, uint64_t{GPUMEM_CAPABILITY_NO});
+    EXPECT_EQ(able.value, uint64_t{GPUMEM_ANSWER_NO});
     EXPECT_EQ(able.status, GPUMEM_ERROR_SYMBOL_MISSING);
     EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
                   gpumem_stream_write_value(stream, memory.host(), 0, width, why()));
     EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
-                  gpumem_stream_wait_value(stream, memory.host(), 0, width, GPUMEM_WAIT_VALUE_EQ, why()));
+                  gpumem_stream_wait_value(stream, memory.host(), 0, width, GPUMEM_WAIT_EQ, why()));
   }
   EXPECT_OK(gpumem_stream_query(stream, why()));
   EXPECT_EQ(std::count(memory.host(), memory.host() + 8, 1), 8);
@@ -1041,10 +1039,10 @@ TEST_F(Conformance, str_20_captured) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(stream, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
                 gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
-  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_STREAM_VALUE32).value != GPUMEM_ANSWER_NO) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_write_value(stream, memory.host(), 1, 4, why()));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                  gpumem_stream_wait_value(stream, memory.host(), 1, 4, GPUMEM_WAIT_VALUE_EQ, why()));
+                  gpumem_stream_wait_value(stream, memory.host(), 1, 4, GPUMEM_WAIT_EQ, why()));
   }
   native.end_capture(stream);  // and the capture is whole
 

@@ -36,7 +36,7 @@ gpumem_direction direction_of(const Operand& destination, const Operand& source)
 // ---- UVA-1 ----
 
 TEST_F(Conformance, uva_1) {
-  EXPECT_EQ(capability(device_, GPUMEM_CAPABILITY_UVA).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(capability(device_, GPUMEM_CAPABILITY_UVA).value, uint64_t{GPUMEM_ANSWER_YES});
   Pages pages(64 * page_size());
   std::vector<Memory> memories;
   for (uint64_t i = 0; i < 8; ++i) {
@@ -189,7 +189,7 @@ TEST_F(Conformance, uva_5_pageable) {
   EXPECT_EQ(info.location_id, -1);
   EXPECT_EQ(info.device_ordinal, -1);
   EXPECT_EQ(info.host_pointer, heap.data() + 7);
-  const bool reached = capability(device_, GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_CAPABILITY_NO;
+  const bool reached = capability(device_, GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_NO;
   EXPECT_EQ(info.device_pointer, reached ? heap.data() + 7 : nullptr);
   EXPECT_EQ(info.base, nullptr);
   EXPECT_EQ(info.size, 0u);
@@ -224,7 +224,7 @@ TEST_F(Conformance, uva_5_pinned) {
          {gpumem_memory_flags{0}, gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED},
           gpumem_memory_flags{GPUMEM_MEMORY_NUMA_NODE}}) {
       if (flags == GPUMEM_MEMORY_NUMA_NODE &&
-          capability(device_, GPUMEM_CAPABILITY_PIN_NUMA).value == GPUMEM_CAPABILITY_NO) {
+          capability(device_, GPUMEM_CAPABILITY_PIN_NUMA).value == GPUMEM_ANSWER_NO) {
         continue;
       }
       SCOPED_TRACE(testing::Message() << "device " << ordinal << ", flags " << flags);
@@ -244,9 +244,9 @@ TEST_F(Conformance, uva_5_pinned) {
 TEST_F(Conformance, uva_5_registered) {
   const uint64_t one_device = uint64_t{1} << ordinal_of(device_);
   const bool same =
-      capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value != GPUMEM_CAPABILITY_NO;
+      capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value != GPUMEM_ANSWER_NO;
   const bool read_only =
-      capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_CAPABILITY_NO;
+      capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value != GPUMEM_ANSWER_NO;
   Pages pages(3 * page_size());
   for (gpumem_memory_flags flags = 0; flags < 16; ++flags) {
     if ((flags & GPUMEM_MEMORY_WRITE_COMBINED) != 0) continue;  // not for registered memory
@@ -281,7 +281,7 @@ TEST_F(Conformance, uva_5_device) {
 TEST_F(Conformance, uva_5_device_with_peers) {
   const gpumem_device peer = second_device();
   if (peer == nullptr) SKIP_RULE("there is one device only");
-  if (capability(peer, GPUMEM_CAPABILITY_PEER_ACCESS, device_).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(peer, GPUMEM_CAPABILITY_PEER_ACCESS, device_).value == GPUMEM_ANSWER_NO) {
     SKIP_RULE("there is no link between the first two devices");
   }
   const Memory memory = alloc_device(device_, 5001);
@@ -783,7 +783,7 @@ TEST_F(Conformance, uva_10_pageable_is_never_cached) {
 // ---- UVA-11 ----
 
 TEST_F(Conformance, uva_11_no_access) {
-  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value == GPUMEM_CAPABILITY_NO) {
+  if (capability(device_, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY).value == GPUMEM_ANSWER_NO) {
     SKIP_RULE("without read-only registration every operand of these kinds of memory is accessible");
   }
   constexpr uint64_t kSize = 1000;

@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   /* ISO C has no conversion from an object pointer to a function pointer. */
   memcpy(&get, &symbol, sizeof get);
   table.struct_size = sizeof table;
-  if (get(GPUMEM_VERSION, &table, NULL) != GPUMEM_SUCCESS) {
+  if (GPUMEM_FAILED(get(GPUMEM_VERSION, &table, NULL))) {
     fprintf(stderr, "gpumem_table_get refused\n");
     return 1;
   }

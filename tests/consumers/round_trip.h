@@ -10,7 +10,7 @@
 
 #define TRY(expression)                                                            \
   do {                                                                             \
-    if ((expression) != GPUMEM_SUCCESS) {                                          \
+    if (GPUMEM_FAILED(expression)) {                                               \
       fprintf(stderr, "%s: %s: %s\n", #expression, error.function, error.message); \
       return 1;                                                                    \
     }                                                                              \
@@ -32,8 +32,8 @@ static int round_trip(void) {
   TRY(CALL(gpumem_instance_open)(&desc, &instance, &error));
   TRY(CALL(gpumem_device_get)(instance, 0, &device, &error));
   TRY(CALL(gpumem_malloc)(device, GPUMEM_KIND_DEVICE, sizeof sent, &memory, &error));
-  TRY(CALL(gpumem_copy)(instance, NULL, memory, sent, sizeof sent, NULL, &error));
-  TRY(CALL(gpumem_copy)(instance, NULL, received, memory, sizeof sent, NULL, &error));
+  TRY(CALL(gpumem_copy)(instance, memory, sent, sizeof sent, NULL, &error));
+  TRY(CALL(gpumem_copy)(instance, received, memory, sizeof sent, NULL, &error));
   TRY(CALL(gpumem_free)(instance, memory, &error));
   TRY(CALL(gpumem_instance_close)(instance, GPUMEM_CLOSE_CHECK, NULL, &error));
   if (memcmp(sent, received, sizeof sent) != 0) {

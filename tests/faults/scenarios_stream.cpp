@@ -227,7 +227,7 @@ std::vector<Scenario> stream_scenarios() {
     return DEVICE_CALL(gpumem_stream_write_value, w.out.stream[0], w.out.address[place], value, size);
   };
   const auto wait = [](size_t stream, size_t place, uint64_t value, uint32_t size,
-                       gpumem_wait_value condition) {
+                       gpumem_wait_condition condition) {
     return DEVICE_CALL(gpumem_stream_wait_value, w.out.stream[stream], w.out.address[place], value, size,
                        condition);
   };
@@ -235,9 +235,9 @@ std::vector<Scenario> stream_scenarios() {
     all.push_back({std::string("values in ") + (kind == GPUMEM_KIND_PINNED ? "pinned" : "device") + " memory",
                    kBoth,
                    {create(0, kind, kPage), find(0, 0), create_stream(0), create_stream(1)},
-                   {write(0, 5, 4), wait(1, 0, 5, 4, GPUMEM_WAIT_VALUE_EQ), synchronize(1), write(0, 9, 8),
-                    wait(1, 0, 9, 8, GPUMEM_WAIT_VALUE_GEQ), wait(1, 0, 1, 4, GPUMEM_WAIT_VALUE_NOR),
-                    synchronize(1), synchronize(0)}});
+                   {write(0, 5, 4), wait(1, 0, 5, 4, GPUMEM_WAIT_EQ), synchronize(1), write(0, 9, 8),
+                    wait(1, 0, 9, 8, GPUMEM_WAIT_GEQ), wait(1, 0, 1, 4, GPUMEM_WAIT_NOR), synchronize(1),
+                    synchronize(0)}});
   }
   return all;
 }

@@ -109,8 +109,7 @@ void try_objects(const Refused& refused, const Scene& parents) {
   refused("stream_launch_host_function",
           api.gpumem_stream_launch_host_function(stream, nothing, nullptr, nullptr));
   refused("stream_write_value", api.gpumem_stream_write_value(stream, address, 1, 4, nullptr));
-  refused("stream_wait_value",
-          api.gpumem_stream_wait_value(stream, address, 1, 4, GPUMEM_WAIT_VALUE_EQ, nullptr));
+  refused("stream_wait_value", api.gpumem_stream_wait_value(stream, address, 1, 4, GPUMEM_WAIT_EQ, nullptr));
   refused("copy in a stream",
           api.gpumem_copy(parents.instance, stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
   refused("host_launch", api.gpumem_host_launch(stream, no_kernel, nullptr, nullptr));

@@ -164,7 +164,7 @@ void queued(Scene& scene, const Act& act) {
   gpumem_memory word = make(scene.device, GPUMEM_KIND_PINNED);
   void* const address = info_of(word).device_pointer;
   ok(api.gpumem_fill(scene.instance, nullptr, address, kSize, 0, 1, nullptr), "fill");
-  ok(api.gpumem_stream_wait_value(scene.stream, address, 1, 4, GPUMEM_WAIT_VALUE_EQ, nullptr), "wait_value");
+  ok(api.gpumem_stream_wait_value(scene.stream, address, 1, 4, GPUMEM_WAIT_EQ, nullptr), "wait_value");
   enqueue_copies(scene);
   expect_status(GPUMEM_NOT_READY, api.gpumem_stream_query(scene.stream, nullptr), "the stream is held");
   act(scene);

@@ -448,11 +448,11 @@ void Player::step_device_get_capability(Choice& choice) {
                                               as<gpumem_device>(second.value), info.pointer(), call.error()),
                  info);
   if (status != GPUMEM_SUCCESS) return;
-  const bool tri = info->type == GPUMEM_CAPABILITY_TYPE_TRI;
-  require((tri && info->value == GPUMEM_CAPABILITY_NO) == (info->status < 0),
+  const bool tri = info->type == GPUMEM_ANSWER_TYPE_TRI;
+  require((tri && info->value == GPUMEM_ANSWER_NO) == (info->status < 0),
           "a NO comes with a status, and nothing else");
   if (device(first.index).lost) {
-    require(!tri || info->value == GPUMEM_CAPABILITY_NO, "a lost device can do something");
+    require(!tri || info->value == GPUMEM_ANSWER_NO, "a lost device can do something");
     return;
   }
   const auto [before, fresh] =
@@ -464,7 +464,7 @@ void Player::step_device_get_capability(Choice& choice) {
   if (capability == GPUMEM_CAPABILITY_PEER_ACCESS &&
       !instance(device(first.index).instance).lacks("peer_access")) {
     const bool linked = instance(device(first.index).instance).linked;
-    require((info->value != GPUMEM_CAPABILITY_NO) == linked, "the link is not as configured");
+    require((info->value != GPUMEM_ANSWER_NO) == linked, "the link is not as configured");
   }
 }
 

@@ -342,14 +342,14 @@ uint64_t load(const Region& region, uint64_t at, uint32_t size, bool* known) {
   return value;
 }
 
-bool lets_go(uint64_t word, uint64_t value, uint32_t size, gpumem_wait_value condition) {
+bool lets_go(uint64_t word, uint64_t value, uint32_t size, gpumem_wait_condition condition) {
   const int shift = size == 4 ? 32 : 0;
   switch (condition) {
-    case GPUMEM_WAIT_VALUE_GEQ:
+    case GPUMEM_WAIT_GEQ:
       return static_cast<int64_t>((word - value) << shift) >= 0;
-    case GPUMEM_WAIT_VALUE_EQ:
+    case GPUMEM_WAIT_EQ:
       return word << shift == value << shift;
-    case GPUMEM_WAIT_VALUE_AND:
+    case GPUMEM_WAIT_AND:
       return (word & value) << shift != 0;
     default:
       return ~(word | value) << shift != 0;
@@ -420,14 +420,14 @@ void Player::step_stream_wait_value(Choice& choice) {
   const Picked chosen = pick_stream(choice);
   const Address at = pick_address(choice, chosen.index < 0 ? 0 : stream(chosen.index).instance);
   const uint32_t size = pick_word_size(choice);
-  constexpr gpumem_wait_value kConditions[] = {GPUMEM_WAIT_VALUE_GEQ, GPUMEM_WAIT_VALUE_EQ,
-                                               GPUMEM_WAIT_VALUE_AND, GPUMEM_WAIT_VALUE_NOR};
-  constexpr gpumem_wait_value kNoConditions[] = {4, -1, INT32_MAX};
-  const gpumem_wait_value condition = choice.value(kConditions, kNoConditions);
+  constexpr gpumem_wait_condition kConditions[] = {GPUMEM_WAIT_GEQ, GPUMEM_WAIT_EQ, GPUMEM_WAIT_AND,
+                                                   GPUMEM_WAIT_NOR};
+  constexpr gpumem_wait_condition kNoConditions[] = {4, -1, INT32_MAX};
+  const gpumem_wait_condition condition = choice.value(kConditions, kNoConditions);
   uint64_t value = 0;
   Verdict verdict;
   verdict.handle(chosen.wrong);
-  verdict.require(aligned(at.pointer, size) && condition >= 0 && condition <= GPUMEM_WAIT_VALUE_NOR);
+  verdict.require(aligned(at.pointer, size) && condition >= 0 && condition <= GPUMEM_WAIT_NOR);
   Expect expect = verdict.done();
   Found found;
   if (expect.empty()) {
@@ -440,7 +440,7 @@ void Player::step_stream_wait_value(Choice& choice) {
       // Only waits that end: the word has a value that is known when the stream comes to it.
       bool known = false;
       const uint64_t now = load(region(found.region), found.at, size, &known);
-      value = condition == GPUMEM_WAIT_VALUE_NOR ? 0 : now;
+      value = condition == GPUMEM_WAIT_NOR ? 0 : now;
       if (!known || !lets_go(now, value, size, condition)) return;
       expect = with_faults({GPUMEM_SUCCESS}, to.instance);
     }

@@ -282,7 +282,7 @@ TEST_F(CudaFake, OnlyWriteCombinedMemoryComesFromTheDriver) {
                         {4 * kMiB + 1, 0, GPUMEM_MEMORY_WRITE_COMBINED}};
   for (const Case& one : cases) {
     if ((one.require & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
-        device().capability(GPUMEM_CAPABILITY_PIN_NUMA, nullptr).value == GPUMEM_CAPABILITY_NO) {
+        device().capability(GPUMEM_CAPABILITY_PIN_NUMA, nullptr).value == GPUMEM_ANSWER_NO) {
       continue;
     }
     SCOPED_TRACE(testing::Message() << one.size << " bytes at " << one.alignment << " flags " << one.require);
@@ -857,7 +857,7 @@ TEST_F(CudaFake, ValuesAreWrittenAndWaitedFor) {
   auto* const words = static_cast<uint64_t*>((*memory)->facts().host_pointer);
   words[0] = 0;
   words[1] = 0;
-  EXPECT_DONE((*stream)->wait_value(operand(GPUMEM_KIND_PINNED, *memory, 8), 3, 8, GPUMEM_WAIT_VALUE_GEQ));
+  EXPECT_DONE((*stream)->wait_value(operand(GPUMEM_KIND_PINNED, *memory, 8), 3, 8, GPUMEM_WAIT_GEQ));
   EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 0), 0x1'0000'0005, 8));
   EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 16), 0x7'0000'0006, 4));
   EXPECT_FALSE(*(*stream)->synchronize(1'000'000));
@@ -1217,7 +1217,7 @@ TEST_F(CudaFake, PeerAccessOfOthersIsLeftAlone) {
   EXPECT_TRUE(*device(0).can_access_peer(device(1)));
   EXPECT_FALSE(*device(0).can_access_peer(device(2)));
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
-            uint64_t{GPUMEM_CAPABILITY_YES});
+            uint64_t{GPUMEM_ANSWER_YES});
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(2)).status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device(0).enable_peer_access(device(2)));
   Scope scope(device(0));
@@ -1226,7 +1226,7 @@ TEST_F(CudaFake, PeerAccessOfOthersIsLeftAlone) {
   ASSERT_TRUE(enabled.ok());
   EXPECT_FALSE(*enabled) << "on already";
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
-            uint64_t{GPUMEM_CAPABILITY_YES});
+            uint64_t{GPUMEM_ANSWER_YES});
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_STATE, device(0).disable_peer_access(device(1)));
   EXPECT_TRUE(cu().CtxDisablePeerAccess(device(1).context()).ok()) << "nobody else has switched it off";
 }
@@ -1255,7 +1255,7 @@ TEST_F(CudaFake, PeerAccessIsOnUntilItsLastInstanceDisablesIt) {
   enable(*other);
   enable(*backend_);
   EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).value,
-            uint64_t{GPUMEM_CAPABILITY_YES});
+            uint64_t{GPUMEM_ANSWER_YES});
   EXPECT_DONE(device_of(*other, 0).disable_peer_access(device_of(*other, 1)));
   EXPECT_TRUE(has_peer_access(device(0), device(1)));
   // An instance may also end without a disable, as it does when its device was lost.
@@ -1328,7 +1328,7 @@ TEST_F(CudaFake, ATrialOfPeerAccessSwitchesNobodyElsesOff) {
   ASSERT_TRUE(first.ok() && second.ok());
   std::thread trial([&] {
     EXPECT_EQ((*first)->capability(GPUMEM_CAPABILITY_PEER_ACCESS, second->get()).value,
-              uint64_t{GPUMEM_CAPABILITY_YES});
+              uint64_t{GPUMEM_ANSWER_YES});
   });
   while (!trial_runs)
     std::this_thread::yield();
@@ -1348,8 +1348,8 @@ TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
     SCOPED_TRACE(testing::Message() << what << ": " << answer.reason);
     EXPECT_STRNE(answer.reason, "");
     EXPECT_EQ(std::strchr(answer.reason, '\n'), nullptr);
-    if (answer.type == GPUMEM_CAPABILITY_TYPE_TRI) {
-      EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_CAPABILITY_NO);
+    if (answer.type == GPUMEM_ANSWER_TYPE_TRI) {
+      EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_ANSWER_NO);
     }
     EXPECT_EQ(live(FAKE_CUDA_ANY), 2u) << "only the two contexts";
   }
@@ -1358,22 +1358,22 @@ TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
 TEST_F(CudaFake, CapabilitiesFollowAttributesAndTrials) {
   open();
   const auto ask = [&](gpumem_capability what) { return device().capability(what, nullptr); };
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_CAPABILITY_FROM_TRIAL);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_ANSWER_FROM_TRIAL);
   FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, CUDA_ERROR_NOT_PERMITTED);
   backend::Capability refused_by_trial = ask(GPUMEM_CAPABILITY_PIN_REGISTER);
-  EXPECT_EQ(refused_by_trial.value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(refused_by_trial.value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(refused_by_trial.status, GPUMEM_ERROR_PERMISSION_DENIED);
   EXPECT_EQ(refused_by_trial.native_code, 800);
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 0);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).source, GPUMEM_ANSWER_FROM_ATTRIBUTE);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER).status, GPUMEM_ERROR_UNSUPPORTED);
   allow_value_calls();
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE32).value, uint64_t{GPUMEM_CAPABILITY_YES});
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_CAPABILITY_YES});
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value, uint64_t{GPUMEM_CAPABILITY_YES});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE32).value, uint64_t{GPUMEM_ANSWER_YES});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_ANSWER_YES});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE_NOR).value, uint64_t{GPUMEM_ANSWER_YES});
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 0);
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1, 0);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_CAPABILITY_NO});
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_SINGLE).value,
             cu().version >= 13000 ? uint64_t{512} << 30 : static_cast<uint64_t>(INT64_MAX));
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_COPY_ENGINES).value, 3u);

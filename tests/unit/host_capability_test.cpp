@@ -41,24 +41,24 @@ const gpumem_capability kTris[] = {
 TEST_F(HostCapability, EveryAnswerHasAReason) {
   for (const gpumem_capability capability : kTris) {
     const auto answer = ask(capability);
-    EXPECT_EQ(answer.type, GPUMEM_CAPABILITY_TYPE_TRI) << capability;
-    EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_CAPABILITY_NO) << capability;
+    EXPECT_EQ(answer.type, GPUMEM_ANSWER_TYPE_TRI) << capability;
+    EXPECT_EQ(answer.status == GPUMEM_SUCCESS, answer.value != GPUMEM_ANSWER_NO) << capability;
     EXPECT_STRNE(answer.reason, "") << capability;
     EXPECT_STRNE(answer.reason, "not known to the host backend") << capability;
   }
 }
 
 TEST_F(HostCapability, Defaults) {
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_UVA).value, GPUMEM_CAPABILITY_YES);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value, GPUMEM_CAPABILITY_NO);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_WRITE_COMBINED).value, GPUMEM_CAPABILITY_EMULATED);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_UVA).value, GPUMEM_ANSWER_YES);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value, GPUMEM_ANSWER_NO);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_WRITE_COMBINED).value, GPUMEM_ANSWER_EMULATED);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY).status, GPUMEM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value, GPUMEM_CAPABILITY_NO);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PAGEABLE).value, GPUMEM_CAPABILITY_NO);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value, GPUMEM_ANSWER_NO);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PAGEABLE).value, GPUMEM_ANSWER_NO);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_COUNT).value, 2U);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_COUNT).type, GPUMEM_CAPABILITY_TYPE_INT);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_COUNT).type, GPUMEM_ANSWER_TYPE_INT);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_BYTES).value, 16 * kMiB);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_BYTES).type, GPUMEM_CAPABILITY_TYPE_BYTES);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_BYTES).type, GPUMEM_ANSWER_TYPE_BYTES);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_SINGLE).value, 256 * kMiB);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_COUNT).value, 65500U);
   EXPECT_GE(ask(GPUMEM_CAPABILITY_COPY_ENGINES).value, 1U);
@@ -71,14 +71,14 @@ TEST_F(HostCapability, OptionsChangeTheAnswers) {
   options_.masked = "register,wait_value";
   open();
   EXPECT_FALSE(backend_->strict());
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value, GPUMEM_CAPABILITY_YES);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PAGEABLE).value, GPUMEM_CAPABILITY_YES);
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value, GPUMEM_CAPABILITY_YES);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value, GPUMEM_ANSWER_YES);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PAGEABLE).value, GPUMEM_ANSWER_YES);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER).value, GPUMEM_ANSWER_YES);
   for (const gpumem_capability capability :
        {GPUMEM_CAPABILITY_PIN_REGISTER, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY,
         GPUMEM_CAPABILITY_STREAM_VALUE32, GPUMEM_CAPABILITY_STREAM_VALUE64,
         GPUMEM_CAPABILITY_STREAM_VALUE_NOR}) {
-    EXPECT_EQ(ask(capability).value, GPUMEM_CAPABILITY_NO) << capability;
+    EXPECT_EQ(ask(capability).value, GPUMEM_ANSWER_NO) << capability;
     EXPECT_EQ(ask(capability).status, GPUMEM_ERROR_SYMBOL_MISSING) << capability;
   }
 }
@@ -86,49 +86,49 @@ TEST_F(HostCapability, OptionsChangeTheAnswers) {
 TEST_F(HostCapability, PageLockingIsTried) {
   SKIP_IF_LOCKING_IS_FORBIDDEN();
   auto answer = ask(GPUMEM_CAPABILITY_PIN_PAGE_LOCKED);
-  EXPECT_EQ(answer.value, GPUMEM_CAPABILITY_YES) << answer.reason;
-  EXPECT_EQ(answer.source, GPUMEM_CAPABILITY_FROM_TRIAL);
+  EXPECT_EQ(answer.value, GPUMEM_ANSWER_YES) << answer.reason;
+  EXPECT_EQ(answer.source, GPUMEM_ANSWER_FROM_TRIAL);
   EXPECT_EQ(locked_bytes(), 0U) << "the trial leaves nothing behind";
   {
     const LockLimit limit(0);
     answer = ask(GPUMEM_CAPABILITY_PIN_PAGE_LOCKED);
-    EXPECT_EQ(answer.value, GPUMEM_CAPABILITY_EMULATED);
+    EXPECT_EQ(answer.value, GPUMEM_ANSWER_EMULATED);
     EXPECT_NE(answer.native_code, 0);
     EXPECT_EQ(answer.status, GPUMEM_SUCCESS);
   }
   options_.lock_mode = GPUMEM_HOST_LOCK_OFF;
   open();
   answer = ask(GPUMEM_CAPABILITY_PIN_PAGE_LOCKED);
-  EXPECT_EQ(answer.value, GPUMEM_CAPABILITY_EMULATED);
-  EXPECT_EQ(answer.source, GPUMEM_CAPABILITY_FROM_CONFIGURATION);
+  EXPECT_EQ(answer.value, GPUMEM_ANSWER_EMULATED);
+  EXPECT_EQ(answer.source, GPUMEM_ANSWER_FROM_CONFIGURATION);
 }
 
 TEST_F(HostCapability, NumaIsTriedUnlessItIsPretended) {
   const auto tried = ask(GPUMEM_CAPABILITY_PIN_NUMA);
-  EXPECT_EQ(tried.source, GPUMEM_CAPABILITY_FROM_TRIAL);
+  EXPECT_EQ(tried.source, GPUMEM_ANSWER_FROM_TRIAL);
   auto request = pinned_request(1, GPUMEM_MEMORY_NUMA_NODE);
   request.numa_node = dev().facts().numa_node;
   EXPECT_EQ(status_of(dev().create_memory(request)), tried.status) << "the call gets what the answer says";
   if (platform::numa_node_count() >= 64) GTEST_SKIP() << "the machine has as many nodes as can be pretended";
   options_.numa_nodes = 64;
   open();
-  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_NUMA).value, GPUMEM_CAPABILITY_EMULATED);
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_NUMA).value, GPUMEM_ANSWER_EMULATED);
 }
 
 TEST_F(HostCapability, PeersByDirection) {
   options_.peers = "1>0";
   open();
-  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ACCESS, 1, 0).value, GPUMEM_CAPABILITY_YES);
-  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ATOMICS, 1, 0).value, GPUMEM_CAPABILITY_YES);
-  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ACCESS, 0, 1).value, GPUMEM_CAPABILITY_NO);
+  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ACCESS, 1, 0).value, GPUMEM_ANSWER_YES);
+  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ATOMICS, 1, 0).value, GPUMEM_ANSWER_YES);
+  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ACCESS, 0, 1).value, GPUMEM_ANSWER_NO);
   EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ACCESS, 0, 1).status, GPUMEM_ERROR_UNSUPPORTED);
-  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ATOMICS, 0, 1).value, GPUMEM_CAPABILITY_NO);
+  EXPECT_EQ(ask_pair(GPUMEM_CAPABILITY_PEER_ATOMICS, 0, 1).value, GPUMEM_ANSWER_NO);
 }
 
 TEST_F(HostCapability, ALostDeviceCanDoNothing) {
   simulation().lose(dev());
   for (const gpumem_capability capability : kTris) {
-    EXPECT_EQ(ask(capability).value, GPUMEM_CAPABILITY_NO) << capability;
+    EXPECT_EQ(ask(capability).value, GPUMEM_ANSWER_NO) << capability;
     EXPECT_EQ(ask(capability).status, GPUMEM_ERROR_DEVICE_LOST) << capability;
   }
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_DEVICE_BYTES).value, 16 * kMiB);

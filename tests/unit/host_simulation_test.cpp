@@ -242,7 +242,7 @@ TEST_F(HostLost, EveryCallSaysSo) {
   EXPECT_EQ(status_of(stream->fill(fill_of(device(memory), 1, 0))), kLost);
   EXPECT_EQ(status_of(stream->copy(copy_of(device(memory), device(memory, 32), 1))), kLost);
   EXPECT_EQ(status_of(stream->write_value(device(memory), 0, 4)), kLost);
-  EXPECT_EQ(status_of(stream->wait_value(device(memory), 0, 4, GPUMEM_WAIT_VALUE_EQ)), kLost);
+  EXPECT_EQ(status_of(stream->wait_value(device(memory), 0, 4, GPUMEM_WAIT_EQ)), kLost);
   EXPECT_EQ(status_of(stream->launch_host_function([](void*) {}, nullptr)), kLost);
   EXPECT_EQ(status_of(simulation().launch(
                 *stream, [](gpumem_host_kernel, void*) {}, nullptr)),
@@ -269,7 +269,7 @@ TEST_F(HostLost, WaitersReturn) {
   const auto memory = make_pinned(64);
   const StreamPointer waiting = make_stream();
   const StreamPointer dependent = make_stream(1);
-  EXPECT_OK(waiting->wait_value(pinned(memory), 0, 4, GPUMEM_WAIT_VALUE_EQ));  // never
+  EXPECT_OK(waiting->wait_value(pinned(memory), 0, 4, GPUMEM_WAIT_EQ));  // never
   const EventPointer event = make_event();
   EXPECT_OK(event->record(*waiting));
   EXPECT_OK(dependent->wait_event(*event));
@@ -358,7 +358,7 @@ TEST_F(HostLost, NoTimeToARecordThatWasNotRun) {
     const EventPointer start = make_event(ordinal);
     const EventPointer end = make_event(ordinal);
     EXPECT_OK(start->record(*stream));
-    EXPECT_OK(stream->wait_value(pinned(word), 0, 4, GPUMEM_WAIT_VALUE_EQ));  // never
+    EXPECT_OK(stream->wait_value(pinned(word), 0, 4, GPUMEM_WAIT_EQ));  // never
     EXPECT_OK(end->record(*stream));
     std::atomic<int> asking{0};
     std::atomic<int> times{0};

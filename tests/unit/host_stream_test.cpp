@@ -312,7 +312,7 @@ TEST_F(HostStreamTest, ValuesOfBothSizes) {
 }
 
 struct WaitCase {
-  gpumem_wait_value condition;
+  gpumem_wait_condition condition;
   uint32_t size;
   uint64_t value;
   uint64_t holding;
@@ -337,23 +337,23 @@ TEST_P(HostWaitTest, HoldsUntilTheConditionIsMet) {
 
 constexpr uint64_t kAll = UINT64_MAX;
 INSTANTIATE_TEST_SUITE_P(Conditions, HostWaitTest,
-                         testing::Values(WaitCase{GPUMEM_WAIT_VALUE_GEQ, 4, 5, 4, 5},
-                                         WaitCase{GPUMEM_WAIT_VALUE_GEQ, 8, 5, 4, 6},
+                         testing::Values(WaitCase{GPUMEM_WAIT_GEQ, 4, 5, 4, 5},
+                                         WaitCase{GPUMEM_WAIT_GEQ, 8, 5, 4, 6},
                                          // counters wrap
-                                         WaitCase{GPUMEM_WAIT_VALUE_GEQ, 4, 2, 0xfffffff0, 3},
-                                         WaitCase{GPUMEM_WAIT_VALUE_GEQ, 8, kAll, kAll - 1, 2},
-                                         WaitCase{GPUMEM_WAIT_VALUE_EQ, 4, 0x1'0000'0007, 8, 7},
-                                         WaitCase{GPUMEM_WAIT_VALUE_EQ, 8, 7, 8, 7},
-                                         WaitCase{GPUMEM_WAIT_VALUE_AND, 4, 6, 9, 2},
-                                         WaitCase{GPUMEM_WAIT_VALUE_AND, 8, uint64_t{1} << 40, 1, kAll},
-                                         WaitCase{GPUMEM_WAIT_VALUE_NOR, 4, 0xffff0000, 0xffff, 0xfffe},
-                                         WaitCase{GPUMEM_WAIT_VALUE_NOR, 8, 1, kAll, kAll - 2}));
+                                         WaitCase{GPUMEM_WAIT_GEQ, 4, 2, 0xfffffff0, 3},
+                                         WaitCase{GPUMEM_WAIT_GEQ, 8, kAll, kAll - 1, 2},
+                                         WaitCase{GPUMEM_WAIT_EQ, 4, 0x1'0000'0007, 8, 7},
+                                         WaitCase{GPUMEM_WAIT_EQ, 8, 7, 8, 7},
+                                         WaitCase{GPUMEM_WAIT_AND, 4, 6, 9, 2},
+                                         WaitCase{GPUMEM_WAIT_AND, 8, uint64_t{1} << 40, 1, kAll},
+                                         WaitCase{GPUMEM_WAIT_NOR, 4, 0xffff0000, 0xffff, 0xfffe},
+                                         WaitCase{GPUMEM_WAIT_NOR, 8, 1, kAll, kAll - 2}));
 
 TEST_F(HostStreamTest, TheCpuOpensAValueWait) {
   const auto memory = make_pinned(8);
   auto* const word = static_cast<uint32_t*>(memory->facts().host_pointer);
   std::atomic_ref<uint32_t>(*word).store(0);
-  EXPECT_OK(stream_->wait_value(pinned(memory), 1, 4, GPUMEM_WAIT_VALUE_EQ));
+  EXPECT_OK(stream_->wait_value(pinned(memory), 1, 4, GPUMEM_WAIT_EQ));
   EXPECT_FALSE(done(stream_->query()));
   std::atomic_ref<uint32_t>(*word).store(1);
   finish(*stream_);
@@ -490,7 +490,7 @@ TEST_F(HostStreamTest, ClosingRunsWhatIsPendingButWaitsForNoValue) {
     EXPECT_OK(event->record(*stream_));
     EXPECT_OK(other->wait_event(*event));
     EXPECT_OK(other->launch_host_function(count, &runs));
-    EXPECT_OK(other->wait_value(pinned(memory), 0, 4, GPUMEM_WAIT_VALUE_EQ));  // never
+    EXPECT_OK(other->wait_value(pinned(memory), 0, 4, GPUMEM_WAIT_EQ));  // never
     EXPECT_OK(other->launch_host_function(count, &runs));
   }
   EXPECT_OK(stream_->release());
@@ -629,7 +629,7 @@ TEST_F(HostStreamTest, MaskedEntryPointsFailAtTheirCall) {
   EXPECT_EQ(status_of(stream_->fill(fill)), GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_EQ(status_of(stream_->launch_host_function([](void*) {}, nullptr)), GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_EQ(status_of(stream_->write_value(device(memory), 0, 4)), GPUMEM_ERROR_SYMBOL_MISSING);
-  EXPECT_EQ(status_of(stream_->wait_value(device(memory), 0, 4, GPUMEM_WAIT_VALUE_EQ)),
+  EXPECT_EQ(status_of(stream_->wait_value(device(memory), 0, 4, GPUMEM_WAIT_EQ)),
             GPUMEM_ERROR_SYMBOL_MISSING);
   EXPECT_EQ(status_of(dev().create_memory(register_request(bytes.data(), kPage))),
             GPUMEM_ERROR_SYMBOL_MISSING);
@@ -645,7 +645,7 @@ TEST_F(HostStreamTest, TheCallersCurrentDeviceStays) {
   const int32_t before = host::set_current_device(9);
   EXPECT_OK(other->fill(fill_of(pinned(memory), 8, 1)));
   EXPECT_OK(other->write_value(pinned(memory), 1, 4));
-  EXPECT_OK(other->wait_value(pinned(memory), 1, 4, GPUMEM_WAIT_VALUE_EQ));
+  EXPECT_OK(other->wait_value(pinned(memory), 1, 4, GPUMEM_WAIT_EQ));
   EXPECT_OK(event->record(*other));
   EXPECT_OK(stream_->wait_event(*event));
   EXPECT_TRUE(done(event->synchronize(kForever)));

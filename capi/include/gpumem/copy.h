@@ -2,14 +2,14 @@
 /** \file copy.h
  * Copies between any two kinds of memory, and fills.
  *
- * With a stream, a call enqueues the work and returns; both operands must stay valid, and the source
- * unmodified, until the work has been observed complete (see gpumem_source_order). With a NULL stream, the
- * call returns when the work is done. It is then not ordered against any stream: what it needs must have been
- * observed complete.
+ * Each operation comes in two forms. The plain one takes an instance and returns when the work is done. It is not
+ * ordered against any stream: work that it depends on must have been observed complete. The one that ends in `_async`
+ * takes a stream, enqueues the work and returns. Both operands must then stay valid, and the source unmodified, until
+ * the work has been observed complete (see gpumem_source_order).
  *
- * Operands may be of any kind, ordinary pageable memory and foreign memory included, by their host or device
- * address. Each lies inside one object. An operand that no instance and no driver knows is probed at its
- * first and last byte.
+ * An operand may be memory of any kind, including ordinary pageable memory and memory of other code, by its host or
+ * device address. It lies inside one object. If neither the instance nor the driver knows the address, the library
+ * checks that the first and last byte can be accessed.
  */
 #ifndef GPUMEM_COPY_H
 #define GPUMEM_COPY_H
@@ -20,28 +20,27 @@
 extern "C" {
 #endif
 
-/** Between which sides a copy goes: one of the GPUMEM_DIRECTION_ values. */
+/** Direction of a copy: one of the GPUMEM_DIRECTION_ values. */
 typedef int32_t gpumem_direction;
-#define GPUMEM_DIRECTION_INFER 0            /**< As the pointers say. */
+#define GPUMEM_DIRECTION_INFER 0            /**< Inferred from the operands. */
 #define GPUMEM_DIRECTION_HOST_TO_HOST 1     /**< Both operands are host memory. */
 #define GPUMEM_DIRECTION_HOST_TO_DEVICE 2   /**< The source is host memory, the destination device memory. */
 #define GPUMEM_DIRECTION_DEVICE_TO_HOST 3   /**< The source is device memory, the destination host memory. */
 #define GPUMEM_DIRECTION_DEVICE_TO_DEVICE 4 /**< Both operands are device memory. */
 
-/** When the source of a copy is read: one of the GPUMEM_SOURCE_ORDER_ values. */
+/** When the source of an asynchronous copy is read: one of the GPUMEM_SOURCE_ORDER_ values. */
 typedef int32_t gpumem_source_order;
-/** In stream order. Ordinary pageable bytes may be read by the call already, as the driver does it: what host
- * functions and kernels before it write there must have been observed complete. Copies and fills of this
- * library may be left to the order of the stream. */
+/** In stream order. The driver may read pageable memory during the call, so what earlier host functions and kernels
+ * write there must have been observed complete. Earlier copies and fills of this library need not be. */
 #define GPUMEM_SOURCE_ORDER_STREAM 0
-/** Before the call returns, so that a variable on the stack will do; no earlier work of the stream may
- * write it. */
+/** Before the call returns, so that the source can be a local variable. No earlier work of the stream may write it.
+ */
 #define GPUMEM_SOURCE_ORDER_DURING_CALL 1
-/** At any time before completion, also before earlier work of the stream; the source must not change from
- * the call on. */
+/** At any time before completion, even before earlier work of the stream. The source must not change from the call
+ * on. */
 #define GPUMEM_SOURCE_ORDER_ANY 2
 
-/** What else a copy can be told. */
+/** Options for a copy. */
 typedef struct gpumem_copy_options {
   size_t struct_size;               /**< `sizeof(gpumem_copy_options)` of the caller. */
   gpumem_direction direction;       /**< One of the GPUMEM_DIRECTION_ values. */
@@ -52,123 +51,302 @@ typedef struct gpumem_copy_options {
 #define GPUMEM_COPY_OPTIONS_INIT \
   { sizeof(gpumem_copy_options), 0, 0 }
 
-/** Sets up a gpumem_copy_options as #GPUMEM_COPY_OPTIONS_INIT does.
+/** Copies bytes, and returns when they are copied.
  *
- * \param[out] out_options struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_copy_options_init(gpumem_copy_options *out_options);
-
-/** Copies bytes.
- *
- * \param instance instance that does it
- * \param stream stream to enqueue in, of this instance; or NULL to return when the copy is done
+ * \param instance instance that copies
  * \param destination first byte to write
  * \param source first byte to read; the two ranges must not overlap
- * \param size bytes; 0 succeeds, enqueues nothing and looks at no pointer
- * \param options what else to tell, or NULL
+ * \param size bytes; 0 succeeds and ignores the pointers
+ * \param options options, or NULL for defaults
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS enqueued, or done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, size above 2^63-1, a range that leaves its object,
- *         ranges that overlap, a direction that contradicts the pointers, a stream of another instance,
- *         unknown option values
- * \retval GPUMEM_ERROR_NOT_FOUND no memory is at one of the pointers
- * \retval GPUMEM_ERROR_NO_ACCESS the device may not read the source or write the destination
- * \retval GPUMEM_ERROR_INVALID_STATE registered memory that is mapped no longer; the stream is being
- *         captured; called from a host function
+ * \retval GPUMEM_SUCCESS the bytes are copied
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size above 2^63-1, a range that leaves its object, ranges
+ *         that overlap, a direction that contradicts the operands, or an unknown option value
+ * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at one of the pointers
+ * \retval GPUMEM_ERROR_NO_ACCESS the source cannot be read or the destination cannot be written
+ * \retval GPUMEM_ERROR_INVALID_STATE registered memory is not mapped any more; or called from a host function
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue it
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the copy
  * \handles
- * \blocking{with a stream only while pageable bytes are staged or #GPUMEM_SOURCE_ORDER_DURING_CALL reads its
- *         source; with NULL until the copy is done}
+ * \blocking{until the bytes are copied}
  * \threads{any thread}
  * \since 0.1 */
-GPUMEM_API gpumem_status gpumem_copy(gpumem_instance instance, gpumem_stream stream, void *destination,
-                                     const void *source, uint64_t size, const gpumem_copy_options *options,
-                                     gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_copy(gpumem_instance instance, void *destination, const void *source,
+                                     uint64_t size, const gpumem_copy_options *options, gpumem_error *error);
 
-/** Copies a rectangle of bytes.
+/** Enqueues a copy of bytes.
  *
- * \param instance instance that does it
- * \param stream stream to enqueue in, of this instance; or NULL to return when the copy is done
+ * \param stream stream to enqueue in
+ * \param destination first byte to write
+ * \param source first byte to read; the two ranges must not overlap
+ * \param size bytes; 0 succeeds, enqueues nothing and ignores the pointers
+ * \param options options, or NULL for defaults
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the copy is enqueued
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy(); or the stream is being captured
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
+ * \handles
+ * \blocking{only while pageable bytes are staged, or while #GPUMEM_SOURCE_ORDER_DURING_CALL reads the source}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_copy_async(gpumem_stream stream, void *destination, const void *source,
+                                           uint64_t size, const gpumem_copy_options *options,
+                                           gpumem_error *error);
+
+/** Copies a rectangle of bytes, and returns when it is copied.
+ *
+ * \param instance instance that copies
  * \param destination first byte to write
  * \param destination_pitch bytes from one row of the destination to the next, at least `width`
  * \param source first byte to read; the two rectangles must share no byte
  * \param source_pitch bytes from one row of the source to the next, at least `width`
  * \param width bytes of a row; 0 succeeds and does nothing
- * \param height rows; 0 succeeds and does nothing
- * \param options what else to tell, or NULL
+ * \param height number of rows; 0 succeeds and does nothing
+ * \param options options, or NULL for defaults
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS enqueued, or done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy(); or a pitch below `width`
+ * \retval GPUMEM_SUCCESS the rectangle is copied
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy(); or a pitch is less than `width`
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
  * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
  * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
- * \retval GPUMEM_ERROR_UNSUPPORTED a pitch is above what the device can do
+ * \retval GPUMEM_ERROR_UNSUPPORTED a pitch is larger than the device supports
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
- * \blocking{as gpumem_copy()}
+ * \blocking{until the rectangle is copied}
  * \threads{any thread}
  * \since 0.1 */
-GPUMEM_API gpumem_status gpumem_copy_2d(gpumem_instance instance, gpumem_stream stream, void *destination,
+GPUMEM_API gpumem_status gpumem_copy_2d(gpumem_instance instance, void *destination,
                                         uint64_t destination_pitch, const void *source, uint64_t source_pitch,
                                         uint64_t width, uint64_t height, const gpumem_copy_options *options,
                                         gpumem_error *error);
 
-/** Fills memory with a repeated number.
+/** Enqueues a copy of a rectangle of bytes.
  *
- * \param instance instance that does it
- * \param stream stream to enqueue in, of this instance; or NULL to return when the fill is done
- * \param destination first byte to write, aligned to `value_size`
- * \param size bytes, a multiple of `value_size`; 0 succeeds, enqueues nothing and looks at no pointer
- * \param value number to repeat; the lower bits if `value_size` is below 4
- * \param value_size 1, 2 or 4 bytes
+ * \param stream stream to enqueue in
+ * \param destination first byte to write
+ * \param destination_pitch bytes from one row of the destination to the next, at least `width`
+ * \param source first byte to read; the two rectangles must share no byte
+ * \param source_pitch bytes from one row of the source to the next, at least `width`
+ * \param width bytes of a row; 0 succeeds and enqueues nothing
+ * \param height number of rows; 0 succeeds and enqueues nothing
+ * \param options options, or NULL for defaults
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS enqueued, or done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL or misaligned pointer, size above 2^63-1 or no multiple of
- *         `value_size`, a range that leaves its object, a stream of another instance
- * \retval GPUMEM_ERROR_NOT_FOUND no memory is at the pointer
- * \retval GPUMEM_ERROR_NO_ACCESS the device may not write there
- * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
- * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue it
+ * \retval GPUMEM_SUCCESS the copy is enqueued
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy_2d()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy_async()
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
+ * \retval GPUMEM_ERROR_UNSUPPORTED see gpumem_copy_2d()
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING see gpumem_copy_2d()
  * \handles
- * \blocking{with a stream only on ordinary pageable memory, until the work before it is done; with NULL until
- *         the fill is done}
+ * \blocking{as gpumem_copy_async()}
  * \threads{any thread}
  * \since 0.1 */
-GPUMEM_API gpumem_status gpumem_fill(gpumem_instance instance, gpumem_stream stream, void *destination,
-                                     uint64_t size, uint32_t value, uint32_t value_size, gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_copy_2d_async(gpumem_stream stream, void *destination,
+                                              uint64_t destination_pitch, const void *source,
+                                              uint64_t source_pitch, uint64_t width, uint64_t height,
+                                              const gpumem_copy_options *options, gpumem_error *error);
 
-/** Fills a rectangle of memory with a repeated number.
+/** One side of a region: a memory object and an offset, or a pointer.
  *
- * \param instance instance that does it
- * \param stream stream to enqueue in, of this instance; or NULL to return when the fill is done
+ * Set exactly one of `memory` and `pointer`. A region has the same struct for both sides, so the pointer of a source is
+ * not `const`; the library only reads there. */
+typedef struct gpumem_copy_operand {
+  gpumem_memory memory; /**< Memory of the instance, or NULL if `pointer` is set. */
+  uint64_t offset;      /**< First byte, counted from the start of `memory`; 0 with `pointer`. */
+  void *pointer;        /**< First byte, by its host or device address, or NULL if `memory` is set. */
+  uint64_t row_pitch;   /**< Bytes from one row to the next, at least `width`; 0 means `width`. */
+  /** Bytes from one slice to the next, at least what the rows of a slice span; 0 means `height` times the row pitch.
+   */
+  uint64_t slice_pitch;
+} gpumem_copy_operand;
+
+/** A box of bytes to copy: `depth` slices of `height` rows of `width` bytes. */
+typedef struct gpumem_copy_region {
+  size_t struct_size;              /**< `sizeof(gpumem_copy_region)` of the caller. */
+  gpumem_copy_operand destination; /**< Where to write. */
+  gpumem_copy_operand source;      /**< Where to read; it must share no byte with the destination. */
+  uint64_t width;             /**< Bytes of a row; 0 makes the region a no-op whose operands are ignored. */
+  uint64_t height;            /**< Rows of a slice; 0 means 1. */
+  uint64_t depth;             /**< Slices; 0 means 1. */
+  gpumem_direction direction; /**< One of the GPUMEM_DIRECTION_ values. */
+  gpumem_source_order source_order; /**< One of the GPUMEM_SOURCE_ORDER_ values. */
+} gpumem_copy_region;
+
+/** Initial value of a gpumem_copy_region. */
+#define GPUMEM_COPY_REGION_INIT \
+  { sizeof(gpumem_copy_region), {NULL, 0, NULL, 0, 0}, {NULL, 0, NULL, 0, 0}, 0, 0, 0, 0, 0 }
+
+/** Copies a batch of regions, and returns when they are copied.
+ *
+ * Every region is checked before any is copied. The regions are copied in any order, also at the same time: no region
+ * may write bytes that another one reads or writes.
+ *
+ * If a region fails its check, nothing is copied. If the backend fails midway, the regions before `*out_failed` are
+ * copied, the one at `*out_failed` may be copied in part, and later ones are not. No copy is running when the call
+ * returns.
+ *
+ * \param instance instance that copies
+ * \param regions array of `count` regions; each has the `struct_size` of the first, which is the distance between
+ *         them. NULL if `count` is 0
+ * \param count number of regions; 0 succeeds and does nothing
+ * \param[out] out_failed receives the index of the region that failed; unchanged on success, and if the failure does
+ *         not belong to one region. Or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the regions are copied
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `regions` is NULL; a wrong size; an operand with both memory and pointer, or
+ *         with neither; memory of another instance; a pitch that is too small; or see gpumem_copy()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
+ * \retval GPUMEM_ERROR_UNSUPPORTED see gpumem_copy_2d()
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING see gpumem_copy_2d()
+ * \handles
+ * \blocking{until the regions are copied}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_copy_regions(gpumem_instance instance, const gpumem_copy_region *regions,
+                                             uint64_t count, uint64_t *out_failed, gpumem_error *error);
+
+/** Enqueues the copies of a batch of regions.
+ *
+ * Every region is checked before any is enqueued. The batch is ordered against other work of the stream; its regions
+ * are not ordered among themselves: no region may write bytes that another one reads or writes.
+ *
+ * If a region fails its check, nothing is enqueued. If the backend fails midway, the regions before `*out_failed` are
+ * enqueued, the one at `*out_failed` may be enqueued in part, and later ones are not. Keep the operands valid until the
+ * stream has been observed complete.
+ *
+ * \param stream stream to enqueue in
+ * \param regions array of `count` regions; each has the `struct_size` of the first, which is the distance between
+ *         them. NULL if `count` is 0. The array is not used after the call
+ * \param count number of regions; 0 succeeds and enqueues nothing
+ * \param[out] out_failed receives the index of the region that failed; unchanged on success, and if the failure does
+ *         not belong to one region. Or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the copies are enqueued
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy_regions()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy_async()
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_copy()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_copy()
+ * \retval GPUMEM_ERROR_UNSUPPORTED see gpumem_copy_2d()
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING see gpumem_copy_2d()
+ * \handles
+ * \blocking{as gpumem_copy_async()}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_copy_regions_async(gpumem_stream stream, const gpumem_copy_region *regions,
+                                                   uint64_t count, uint64_t *out_failed, gpumem_error *error);
+
+/** Fills memory with a repeated value, and returns when it is filled.
+ *
+ * \param instance instance that fills
+ * \param destination first byte to write, aligned to `value_size`
+ * \param size bytes, a multiple of `value_size`; 0 succeeds and ignores the pointer
+ * \param value value to repeat; the low bytes of it if `value_size` is less than 4
+ * \param value_size 1, 2 or 4 bytes
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the memory is filled
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL or misaligned pointer, a size above 2^63-1 or not a multiple of
+ *         `value_size`, another `value_size`, or a range that leaves its object
+ * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at the pointer
+ * \retval GPUMEM_ERROR_NO_ACCESS the destination cannot be written
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the fill
+ * \handles
+ * \blocking{until the memory is filled}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_fill(gpumem_instance instance, void *destination, uint64_t size,
+                                     uint32_t value, uint32_t value_size, gpumem_error *error);
+
+/** Enqueues a fill of memory with a repeated value.
+ *
+ * \param stream stream to enqueue in
+ * \param destination first byte to write, aligned to `value_size`
+ * \param size bytes, a multiple of `value_size`; 0 succeeds, enqueues nothing and ignores the pointer
+ * \param value value to repeat; the low bytes of it if `value_size` is less than 4
+ * \param value_size 1, 2 or 4 bytes
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the fill is enqueued
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_fill()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_fill()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_fill()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy_async()
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_fill()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_fill()
+ * \handles
+ * \blocking{only for pageable memory, until the work before it is complete}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_fill_async(gpumem_stream stream, void *destination, uint64_t size,
+                                           uint32_t value, uint32_t value_size, gpumem_error *error);
+
+/** Fills a rectangle of memory with a repeated value, and returns when it is filled.
+ *
+ * \param instance instance that fills
  * \param destination first byte to write, aligned to `value_size`
  * \param pitch bytes from one row to the next, at least `width` and a multiple of `value_size`
  * \param width bytes of a row, a multiple of `value_size`; 0 succeeds and does nothing
- * \param height rows; 0 succeeds and does nothing
- * \param value number to repeat; the lower bits if `value_size` is below 4
+ * \param height number of rows; 0 succeeds and does nothing
+ * \param value value to repeat; the low bytes of it if `value_size` is less than 4
  * \param value_size 1, 2 or 4 bytes
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS enqueued, or done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_fill(); or a pitch below `width`
+ * \retval GPUMEM_SUCCESS the rectangle is filled
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_fill(); or a pitch that is less than `width` or not a multiple of
+ *         `value_size`
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_fill()
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_fill()
- * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_fill()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
  * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_fill()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_fill()
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
- * \blocking{as gpumem_fill()}
+ * \blocking{until the rectangle is filled}
  * \threads{any thread}
  * \since 0.1 */
-GPUMEM_API gpumem_status gpumem_fill_2d(gpumem_instance instance, gpumem_stream stream, void *destination,
-                                        uint64_t pitch, uint64_t width, uint64_t height, uint32_t value,
-                                        uint32_t value_size, gpumem_error *error);
+GPUMEM_API gpumem_status gpumem_fill_2d(gpumem_instance instance, void *destination, uint64_t pitch,
+                                        uint64_t width, uint64_t height, uint32_t value, uint32_t value_size,
+                                        gpumem_error *error);
+
+/** Enqueues a fill of a rectangle of memory with a repeated value.
+ *
+ * \param stream stream to enqueue in
+ * \param destination first byte to write, aligned to `value_size`
+ * \param pitch bytes from one row to the next, at least `width` and a multiple of `value_size`
+ * \param width bytes of a row, a multiple of `value_size`; 0 succeeds and enqueues nothing
+ * \param height number of rows; 0 succeeds and enqueues nothing
+ * \param value value to repeat; the low bytes of it if `value_size` is less than 4
+ * \param value_size 1, 2 or 4 bytes
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the fill is enqueued
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_fill_2d()
+ * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_fill()
+ * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_fill()
+ * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy_async()
+ * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_fill()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_fill()
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING see gpumem_fill_2d()
+ * \handles
+ * \blocking{as gpumem_fill_async()}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_fill_2d_async(gpumem_stream stream, void *destination, uint64_t pitch,
+                                              uint64_t width, uint64_t height, uint32_t value,
+                                              uint32_t value_size, gpumem_error *error);
 
 #ifdef __cplusplus
 }

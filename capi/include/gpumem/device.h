@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file device.h
- * The devices of an instance, their memory, and access from one to another.
+ * The devices of an instance, their memory, and access from one device to another.
  */
 #ifndef GPUMEM_DEVICE_H
 #define GPUMEM_DEVICE_H
@@ -11,23 +11,23 @@
 extern "C" {
 #endif
 
-/** Finds a device. The handle lives as long as its instance and is the same at each call.
+/** Gets a device of an instance. The handle is the same at each call.
  *
- * \param instance instance to ask
+ * \param instance instance to query
  * \param ordinal number of the device, from 0 to one less than `device_count` of gpumem_instance_get_info()
  * \param[out] out_device receives the device
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS here it is
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or no device has this number
+ * \retval GPUMEM_SUCCESS the device was written to `*out_device`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or no device has this ordinal
  * \handles
  * \blocking{no}
  * \threads{any thread}
- * \owner{the instance}
+ * \owner{the instance; the handle is valid until the instance is closed}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal,
                                            gpumem_device *out_device, gpumem_error *error);
 
-/** What is known about a device. */
+/** Information about a device. */
 typedef struct gpumem_device_info {
   size_t struct_size;    /**< `sizeof(gpumem_device_info)` of the caller. */
   uint32_t ordinal;      /**< Its number in the instance. */
@@ -50,21 +50,13 @@ typedef struct gpumem_device_info {
     sizeof(gpumem_device_info), 0, 0, 0, {0}, 0, 0, 0, 0, 0, 0, {0}, { 0 } \
   }
 
-/** Sets up a gpumem_device_info as #GPUMEM_DEVICE_INFO_INIT does.
+/** Gets information about a device. It works after the device was lost.
  *
- * \param[out] out_info struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_device_info_init(gpumem_device_info *out_info);
-
-/** What is known about a device; also after it is lost.
- *
- * \param device device to ask
- * \param[in,out] out_info receives the answer
+ * \param device device to query
+ * \param[in,out] out_info receives the information
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the answer was written
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or its size wrong
+ * \retval GPUMEM_SUCCESS the information was written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -72,15 +64,16 @@ GPUMEM_API void gpumem_device_info_init(gpumem_device_info *out_info);
 GPUMEM_API gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_device_info *out_info,
                                                 gpumem_error *error);
 
-/** Free and total bytes of a device. Both are estimates: other processes change them at any time, and no
- * promise is made that what is free can be allocated.
+/** Gets the free and total bytes of a device. Both are estimates: other processes change them at any time, and an
+ * allocation of all free bytes may fail.
  *
- * \param device device to ask
+ * \param device device to query
  * \param[out] out_free receives the free bytes; or NULL
  * \param[out] out_total receives the total bytes; or NULL
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the answers were written
+ * \retval GPUMEM_SUCCESS the bytes were written to `*out_free` and `*out_total`
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, for a driver call}
  * \threads{any thread}
@@ -88,14 +81,15 @@ GPUMEM_API gpumem_status gpumem_device_get_info(gpumem_device device, gpumem_dev
 GPUMEM_API gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t *out_free,
                                                   uint64_t *out_total, gpumem_error *error);
 
-/** Whether work of `device` can be given direct access to the memory of `peer`.
+/** Finds out whether a device could access the memory of a peer directly.
  *
  * \param device device that would access
  * \param peer device that has the memory; of the same instance
  * \param[out] out_possible receives 1 or 0
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the answer was written
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, the two are the same, or of different instances
+ * \retval GPUMEM_SUCCESS 1 or 0 was written to `*out_possible`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or the two are the same device or of different instances
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, for a driver call}
  * \threads{any thread}
@@ -103,18 +97,20 @@ GPUMEM_API gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t
 GPUMEM_API gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device peer,
                                                        uint32_t *out_possible, gpumem_error *error);
 
-/** Lets work of `device` use all device memory of `peer`, present and future, at the same addresses. One-way
- * and counted: as many disables undo as many enables. Copies between devices need none of it.
+/** Lets a device access all device memory of a peer, present and future, at the same addresses.
+ *
+ * The access is one-way and counted: it ends after as many disables as enables. Copies between devices do not need it.
  *
  * \param device device that gets access
  * \param peer device that has the memory; of the same instance
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS access is on; also if other code had switched it on already
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same, or of different instances
+ * \retval GPUMEM_SUCCESS access is enabled, also if other code had enabled it before
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same device or of different instances
  * \retval GPUMEM_ERROR_UNSUPPORTED there is no link between them
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the device has as many peers as it can have
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the device has the largest possible number of peers
  * \retval GPUMEM_ERROR_DEVICE_LOST one of them is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{for driver calls that map memory, tens of milliseconds at the first use}
  * \threads{any thread}
@@ -122,16 +118,17 @@ GPUMEM_API gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpu
 GPUMEM_API gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_device peer,
                                                           gpumem_error *error);
 
-/** Undoes one gpumem_device_enable_peer_access(). The last one, over all instances that use the same context,
- * switches the access off, unless other code had switched it on before. Work of the device that still uses the
- * peer's memory may fault: wait for it first.
+/** Undoes one gpumem_device_enable_peer_access().
+ *
+ * The last one, over all instances that use the same context, disables the access, unless other code had enabled it
+ * before. Work of the device that still uses the peer's memory may fault: wait for it first.
  *
  * \param device device that had access
  * \param peer device that has the memory
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS counted down
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same, or of different instances
- * \retval GPUMEM_ERROR_INVALID_STATE there is no enable to undo
+ * \retval GPUMEM_SUCCESS one enable is undone
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT the two are the same device or of different instances
+ * \retval GPUMEM_ERROR_INVALID_STATE there is no enable to undo; or called from a host function
  * \handles
  * \blocking{for a driver call}
  * \threads{any thread}

@@ -12,41 +12,33 @@ extern "C" {
 #endif
 
 /** Properties of an event: a sum of GPUMEM_EVENT_ values. */
-typedef uint32_t gpumem_event_flags;
-#define GPUMEM_EVENT_DISABLE_TIMING 0x1u /**< Takes no time stamp; cheaper. */
-/** gpumem_event_synchronize() gives up the processor while it waits. */
-#define GPUMEM_EVENT_BLOCKING_SYNC 0x2u
+typedef uint64_t gpumem_event_flags;
+/** The event takes no time stamp, which makes it cheaper. */
+#define GPUMEM_EVENT_DISABLE_TIMING UINT64_C(0x1)
+/** gpumem_event_synchronize() yields the processor while it waits. */
+#define GPUMEM_EVENT_BLOCKING_SYNC UINT64_C(0x2)
 
-/** How an event shall be. */
+/** Options for creating an event. */
 typedef struct gpumem_event_desc {
   size_t struct_size;       /**< `sizeof(gpumem_event_desc)` of the caller. */
   gpumem_event_flags flags; /**< Sum of GPUMEM_EVENT_ values. */
-  uint32_t reserved;        /**< 0. */
   const char *name;         /**< For messages and reports, up to 63 bytes, or NULL; copied. */
 } gpumem_event_desc;
 
 /** Initial value of a gpumem_event_desc. */
 #define GPUMEM_EVENT_DESC_INIT \
-  { sizeof(gpumem_event_desc), 0, 0, NULL }
+  { sizeof(gpumem_event_desc), 0, NULL }
 
-/** Sets up a gpumem_event_desc as #GPUMEM_EVENT_DESC_INIT does.
+/** Creates an event. It counts as complete until it is recorded.
  *
- * \param[out] out_desc struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_event_desc_init(gpumem_event_desc *out_desc);
-
-/** Creates an event. Until it is recorded it counts as complete.
- *
- * \param device device whose streams it will be recorded in
- * \param desc how it shall be, or NULL for defaults
+ * \param device device whose streams will record the event
+ * \param desc options, or NULL for defaults
  * \param[out] out_event receives the event
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, wrong size or unknown flag
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for it
- * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY no device memory for it
+ * \retval GPUMEM_SUCCESS the event was written to `*out_event`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, a wrong size, or an unknown flag
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no host memory for the event
+ * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY no device memory for the event
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
@@ -57,16 +49,15 @@ GPUMEM_API void gpumem_event_desc_init(gpumem_event_desc *out_desc);
 GPUMEM_API gpumem_status gpumem_event_create(gpumem_device device, const gpumem_event_desc *desc,
                                              gpumem_event *out_event, gpumem_error *error);
 
-/** Adopts an event that other code made. It stays its maker's, who must keep it until the handle is
- * destroyed.
+/** Wraps an event that other code created. The native event must live until the handle is destroyed.
  *
  * \param device device of the event
  * \param native_event the `CUevent`; not NULL
- * \param flags the flags it was made with, as a sum of GPUMEM_EVENT_ values
+ * \param flags the flags it was created with, as a sum of GPUMEM_EVENT_ values
  * \param[out] out_event receives the handle
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT a NULL pointer or unknown flag
+ * \retval GPUMEM_SUCCESS the handle was written to `*out_event`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer or unknown flag
  * \retval GPUMEM_ERROR_UNSUPPORTED the host backend has no native events
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the library's records
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
@@ -74,16 +65,16 @@ GPUMEM_API gpumem_status gpumem_event_create(gpumem_device device, const gpumem_
  * \handles
  * \blocking{no}
  * \threads{any thread}
- * \owner{the caller destroys the handle; the native event stays its maker's}
+ * \owner{the caller destroys the handle; the native event stays its creator's}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_wrap(gpumem_device device, void *native_event, gpumem_event_flags flags,
                                            gpumem_event *out_event, gpumem_error *error);
 
-/** Destroys an event, or lets go of an adopted one. Work that waits for it goes on as it would have.
+/** Destroys an event, or releases a wrapped one. Work that waits for it is not affected.
  *
  * \param event event to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS gone; also when its device is lost
+ * \retval GPUMEM_SUCCESS the event is destroyed, also if its device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until calls of other threads that use the event have returned; not for its work}
@@ -91,39 +82,30 @@ GPUMEM_API gpumem_status gpumem_event_wrap(gpumem_device device, void *native_ev
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error *error);
 
-/** What is known about an event. */
+/** Information about an event. */
 typedef struct gpumem_event_info {
   size_t struct_size;       /**< `sizeof(gpumem_event_info)` of the caller. */
   gpumem_device device;     /**< Its device. */
-  uint32_t device_ordinal;  /**< The device's number. */
-  uint32_t wrapped;         /**< 1 if it was adopted by gpumem_event_wrap(). */
-  gpumem_event_flags flags; /**< Flags granted. */
-  uint32_t reserved;        /**< 0. */
+  uint32_t device_ordinal;  /**< The device's ordinal. */
+  uint32_t wrapped;         /**< 1 if gpumem_event_wrap() made the handle. */
+  gpumem_event_flags flags; /**< Its flags. */
   void *native_event;       /**< The `CUevent`, for use by other code; NULL on host. */
   char name[64];            /**< As given at creation. */
 } gpumem_event_info;
 
 /** Initial value of a gpumem_event_info. */
-#define GPUMEM_EVENT_INFO_INIT                               \
-  {                                                          \
-    sizeof(gpumem_event_info), NULL, 0, 0, 0, 0, NULL, { 0 } \
+#define GPUMEM_EVENT_INFO_INIT                            \
+  {                                                       \
+    sizeof(gpumem_event_info), NULL, 0, 0, 0, NULL, { 0 } \
   }
 
-/** Sets up a gpumem_event_info as #GPUMEM_EVENT_INFO_INIT does.
+/** Gets information about an event.
  *
- * \param[out] out_info struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_event_info_init(gpumem_event_info *out_info);
-
-/** What is known about an event.
- *
- * \param event event to ask
- * \param[in,out] out_info receives the answer
+ * \param event event to query
+ * \param[in,out] out_info receives the information
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the answer was written
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or its size wrong
+ * \retval GPUMEM_SUCCESS the information was written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -131,12 +113,12 @@ GPUMEM_API void gpumem_event_info_init(gpumem_event_info *out_info);
 GPUMEM_API gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info *out_info,
                                                gpumem_error *error);
 
-/** Captures the work that is in a stream now; a later record replaces the capture.
+/** Records the work that is in a stream now. A later record replaces it.
  *
  * \param event event to record
  * \param stream stream of the same device
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS recorded
+ * \retval GPUMEM_SUCCESS the record is enqueued
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT event and stream belong to different devices or instances
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
@@ -146,12 +128,11 @@ GPUMEM_API gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpumem_error *error);
 
-/** Whether the work of the latest record is complete. Success is an observation with the same rights as
- * gpumem_event_synchronize().
+/** Queries whether the work of the latest record is complete. Success counts as observing that work complete.
  *
- * \param event event to ask
+ * \param event event to query
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS complete, or never recorded
+ * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
  * \retval GPUMEM_NOT_READY work is pending
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
@@ -161,39 +142,42 @@ GPUMEM_API gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream s
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_query(gpumem_event event, gpumem_error *error);
 
-/** Waits until the work of the record that is the latest at the call is complete.
+/** Waits until the work of the latest record is complete. A record that another thread makes during the call is not
+ * waited for.
  *
  * \param event event to wait for
- * \param timeout_ns time limit in nanoseconds; 0 asks once, #GPUMEM_TIMEOUT_INFINITE waits without limit
+ * \param timeout_ns timeout in nanoseconds; 0 queries once, #GPUMEM_TIMEOUT_INFINITE waits without limit
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS complete, or never recorded
- * \retval GPUMEM_NOT_READY the time ran out; nothing changed
+ * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
+ * \retval GPUMEM_NOT_READY the timeout expired; nothing changed
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{until the work is complete or the time is over}
+ * \blocking{until the work is complete or the timeout expires}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_synchronize(gpumem_event event, uint64_t timeout_ns,
                                                   gpumem_error *error);
 
-/** Time between two recorded, complete events of one device that were made with timing.
+/** Gets the time between two complete records of one device. Both events must have been created with timing.
  *
  * \param start earlier event
  * \param end later event
- * \param[out] out_milliseconds receives the time; the resolution is about half a microsecond
+ * \param[out] out_nanoseconds receives the time in nanoseconds; negative if `end` was recorded first. On cuda the
+ *         resolution is about half a microsecond
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the time was written
- * \retval GPUMEM_NOT_READY one of them is not complete
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or the two belong to different devices
- * \retval GPUMEM_ERROR_INVALID_STATE one was never recorded or has no timing, or called from a host function
+ * \retval GPUMEM_SUCCESS the time was written to `*out_nanoseconds`
+ * \retval GPUMEM_NOT_READY one of the records is not complete
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, or the events belong to different devices
+ * \retval GPUMEM_ERROR_INVALID_STATE one of the events was never recorded or has no timing, or called from a host
+ *         function
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \handles
  * \blocking{no}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpumem_event end,
-                                                       float *out_milliseconds, gpumem_error *error);
+                                                       int64_t *out_nanoseconds, gpumem_error *error);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file gpumem.h
- * All of the interface.
+ * Includes the whole interface.
  */
 #ifndef GPUMEM_GPUMEM_H
 #define GPUMEM_GPUMEM_H
@@ -8,6 +8,7 @@
 #include "base.h"
 #include "capability.h"
 #include "copy.h"
+#include "cuda.h"
 #include "device.h"
 #include "event.h"
 #include "host.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file host.h
- * What only the host backend has: stand-ins for kernels, and the means to put a program into situations that
- * are hard to come by on a GPU. On the cuda backend every function here is #GPUMEM_ERROR_UNSUPPORTED.
+ * Options of the host backend, and functions that only it has: stand-ins for kernels, and ways to bring a program into
+ * situations that are rare on a GPU. On the cuda backend every function that takes a handle fails with
+ * #GPUMEM_ERROR_UNSUPPORTED.
  */
 #ifndef GPUMEM_HOST_H
 #define GPUMEM_HOST_H
@@ -12,82 +13,129 @@
 extern "C" {
 #endif
 
+/** When the host backend locks pages: one of the GPUMEM_HOST_LOCK_ values. */
+typedef int32_t gpumem_host_lock_mode;
+#define GPUMEM_HOST_LOCK_DEFAULT 0 /**< The same as #GPUMEM_HOST_LOCK_TRY. */
+#define GPUMEM_HOST_LOCK_TRY 1     /**< Lock if the limits allow it; the granted flags show whether. */
+#define GPUMEM_HOST_LOCK_REQUIRE 2 /**< Fail if the limits do not allow it. */
+#define GPUMEM_HOST_LOCK_OFF 3     /**< Never lock. */
+
+/** Options for an instance of the host backend. Every field has a default. The default instance reads the environment
+ * variable named at each field. */
+typedef struct gpumem_host_options {
+  size_t struct_size;    /**< `sizeof(gpumem_host_options)` of the caller. */
+  uint32_t device_count; /**< Emulated devices, 1 to 64; 0 means 2. `GPUMEM_HOST_DEVICES` */
+  /** Device memory faults when the CPU touches it, and unfinished work is tracked; on by default.
+   * `GPUMEM_HOST_STRICT` */
+  gpumem_toggle strict;
+  /** Memory of each device in bytes, at least one granule; 0 means 64 MiB. `GPUMEM_HOST_DEVICE_BYTES` */
+  uint64_t device_bytes;
+  /** Unit in which device memory is charged: a power of two and a multiple of the page size, at most 1 GiB; 0 means
+   * 2 MiB. `GPUMEM_HOST_GRANULARITY` */
+  uint64_t granularity;
+  gpumem_toggle pageable; /**< Devices access pageable memory; off by default. `GPUMEM_HOST_PAGEABLE` */
+  /** Registered memory has the same address for the CPU and for devices; off by default. `GPUMEM_HOST_SAME_POINTER` */
+  gpumem_toggle same_pointer;
+  gpumem_host_lock_mode lock_mode; /**< When pages are locked. `GPUMEM_HOST_LOCK` (`require`, `try`, `off`) */
+  /** Number of NUMA nodes to simulate, 1 to 64; 0 means those of the machine. `GPUMEM_HOST_NUMA_NODES` */
+  uint32_t numa_nodes;
+  /** Registrations (pieces) that may live at once; 0 means 65500. `GPUMEM_HOST_REGISTER_MAX` */
+  uint64_t register_count_max;
+  /** Size of the pieces in which memory is locked, in bytes: a multiple of the page size, at most 2^63-1; 0 means
+   * 256 MiB. `GPUMEM_HOST_LOCK_PIECE` */
+  uint64_t lock_piece;
+  /** Number of freed address ranges that stay inaccessible before they are reused, 1 to 65536; 0 means 64.
+   * `GPUMEM_HOST_QUARANTINE` */
+  uint32_t quarantine;
+  gpumem_toggle fill; /**< Fresh memory is filled with 0xA5; by default as `strict`. `GPUMEM_HOST_FILL` */
+  /** Directed links between devices: `"all"`, `"none"`, or a list such as `"0>1,1>0"`. NULL means all.
+   * `GPUMEM_HOST_PEERS` */
+  const char *peers;
+  /** Comma-separated entry points to treat as missing: `launch_host_function`, `write_value`, `wait_value`, `register`,
+   * `copy_2d`, `fill_2d`, `peer_access`. NULL means none. `GPUMEM_HOST_MASKED` */
+  const char *masked;
+} gpumem_host_options;
+
+/** Initial value of a gpumem_host_options. */
+#define GPUMEM_HOST_OPTIONS_INIT \
+  { sizeof(gpumem_host_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+
 /** A running stand-in for a kernel; valid only while its function runs. */
 typedef struct gpumem_host_kernel_s *gpumem_host_kernel;
 
-/** The code of a kernel. It must not throw, reaches memory only through gpumem_host_kernel_view(), and may else
- * call only what a host function may. */
+/** The code of a kernel. It must not throw, and accesses memory only through gpumem_host_kernel_view(). Otherwise it
+ * may call only what a host function may. */
 typedef void(GPUMEM_CALL *gpumem_host_kernel_function)(gpumem_host_kernel kernel, void *user_data);
 
-/** Runs a function in stream order as a kernel would run on the device.
+/** Enqueues a function that stands in for a kernel.
  *
  * \param stream stream to enqueue in
  * \param function code to run
- * \param user_data handed to `function` as it is
+ * \param user_data passed to `function`
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS enqueued
+ * \retval GPUMEM_SUCCESS the function is enqueued
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `function` is NULL
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue it
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the function
  * \handles
  * \blocking{no}
  * \threads{any thread}
- * \owner{`user_data` stays the caller's and must live until the function has run}
+ * \owner{`user_data` belongs to the caller and must live until the function has run}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_kernel_function function,
                                             void *user_data, gpumem_error *error);
 
-/** Opens a view of memory for a running kernel, with the rights that its device has. A view that the device's
- * address translation would refuse loses the device, exactly as a faulting kernel does.
+/** Opens a view of memory for a running kernel, with the rights of its device.
+ *
+ * A view that the device's address translation would refuse loses the device, as a faulting kernel does.
  *
  * \param kernel the running kernel
- * \param address first byte, by its device address; host addresses are good where device and host pointer are
- *         equal
+ * \param address first byte, by its device address; also by its host address where the two are equal
  * \param size bytes, at least 1
  * \param access #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE
  * \param[out] out_view receives an address that the function may use until it returns
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the view is open
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0, a range that wraps around the
- *         address space, or unknown access
- * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, and is lost now
- * \blocking{no; one that loses the device, as gpumem_host_device_lose()}
+ * \retval GPUMEM_SUCCESS the address was written to `*out_view`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0, a range that wraps around, or unknown
+ *         access
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, and is now lost
+ * \blocking{no; as gpumem_host_device_lose() if it loses the device}
  * \threads{only the thread that runs the kernel}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void *address,
                                                  uint64_t size, gpumem_access access, void **out_view,
                                                  gpumem_error *error);
 
-/** Makes a stream as other code would make one, to be adopted by gpumem_stream_wrap().
+/** Creates a native stream, as other code would, to be wrapped with gpumem_stream_wrap().
  *
  * \param device device of the stream
- * \param[out] out_native_stream receives it
+ * \param[out] out_native_stream receives the native stream
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
+ * \retval GPUMEM_SUCCESS the native stream was written to `*out_native_stream`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory or thread for it
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory or thread for the stream
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, to start a thread}
  * \threads{any thread}
- * \owner{the caller destroys it, after every handle that adopted it and before closing the instance}
+ * \owner{the caller destroys it, after every handle that wraps it and before closing the instance}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_native_stream_create(gpumem_device device, void **out_native_stream,
                                                           gpumem_error *error);
 
-/** Destroys what gpumem_host_native_stream_create() made. Pending work still completes.
+/** Destroys a stream of gpumem_host_native_stream_create(). Pending work still completes.
  *
  * \param device device of the stream
  * \param native_stream stream to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS gone
- * \retval GPUMEM_ERROR_NOT_FOUND no such stream was made on this device
- * \retval GPUMEM_ERROR_BUSY a handle that adopted it lives
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_SUCCESS the stream is destroyed
+ * \retval GPUMEM_ERROR_NOT_FOUND no such native stream was created on this device
+ * \retval GPUMEM_ERROR_BUSY a handle that wraps it is live
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{no}
@@ -96,14 +144,14 @@ GPUMEM_API gpumem_status gpumem_host_native_stream_create(gpumem_device device, 
 GPUMEM_API gpumem_status gpumem_host_native_stream_destroy(gpumem_device device, void *native_stream,
                                                            gpumem_error *error);
 
-/** Marks a stream as being captured into a graph by other code, or no longer so.
+/** Marks a stream as being captured into a graph by other code, or removes the mark.
  *
  * \param stream stream to mark
  * \param capturing 1 or 0
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS marked
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT another number
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_SUCCESS the mark is set or removed
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `capturing` is another number
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -111,31 +159,32 @@ GPUMEM_API gpumem_status gpumem_host_native_stream_destroy(gpumem_device device,
 GPUMEM_API gpumem_status gpumem_host_stream_set_capturing(gpumem_stream stream, uint32_t capturing,
                                                           gpumem_error *error);
 
-/** Loses a device, as a faulting kernel would: pending work is not run, and every call that needs the device
- * fails from now on. Copies, fills and value writes of its streams that run come to their end first, so that
- * memory which was lent to them can be used again as soon as a call says #GPUMEM_ERROR_DEVICE_LOST. Host
- * functions and kernels that run are not waited for.
+/** Loses a device, as a faulting kernel would: pending work does not run, and every later call that needs the device
+ * fails.
+ *
+ * Running copies, fills and value writes finish first. So memory that was lent to them can be reused as soon as a call
+ * returns #GPUMEM_ERROR_DEVICE_LOST. Running host functions and kernels are not waited for.
  *
  * \param device device to lose
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS lost; also if it was lost before
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_SUCCESS the device is lost, also if it was before
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \handles
- * \blocking{until copies, fills and value writes that run are done}
+ * \blocking{until running copies, fills and value writes are done}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_device_lose(gpumem_device device, gpumem_error *error);
 
-/** Lets a step of the backend fail: each allocation, mapping, lock, thread and enqueue that the host backend
- * makes for this instance counts as one step.
+/** Makes a step of the backend fail. Each allocation, mapping, lock, thread and enqueue of the host backend for this
+ * instance counts as one step.
  *
- * \param instance instance whose steps to count, from now on
- * \param step number of the step that fails, from 1; 0 switches it off
- * \param repeat 1: every later step fails too; 0: only this one
+ * \param instance instance whose steps are counted, from now on
+ * \param step number of the step that fails, from 1; 0 turns it off
+ * \param repeat 1 if every later step fails too, otherwise 0
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS set
+ * \retval GPUMEM_SUCCESS the step is set
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `repeat` is another number
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -143,17 +192,16 @@ GPUMEM_API gpumem_status gpumem_host_device_lose(gpumem_device device, gpumem_er
 GPUMEM_API gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_t step, uint32_t repeat,
                                                gpumem_error *error);
 
-/** Makes memory as other code would make it through the driver: it is known to the devices but not to the
- * instance.
+/** Allocates memory as other code would through the driver: the devices know it, but the instance does not.
  *
  * \param device device of the memory
  * \param kind #GPUMEM_KIND_DEVICE or #GPUMEM_KIND_PINNED
  * \param size bytes
  * \param[out] out_pointer receives the first byte
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
+ * \retval GPUMEM_SUCCESS the pointer was written to `*out_pointer`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, size 0 or above 2^63-1, or another kind
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
@@ -166,15 +214,15 @@ GPUMEM_API gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_
 GPUMEM_API gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, uint64_t size,
                                                    void **out_pointer, gpumem_error *error);
 
-/** Frees what gpumem_host_foreign_alloc() made.
+/** Frees memory of gpumem_host_foreign_alloc().
  *
  * \param device device of the memory
  * \param pointer first byte; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS gone
- * \retval GPUMEM_ERROR_NOT_FOUND nothing was made there
+ * \retval GPUMEM_SUCCESS the memory is freed
+ * \retval GPUMEM_ERROR_NOT_FOUND no such memory starts there
  * \retval GPUMEM_ERROR_BUSY strict: work that uses the memory was not observed complete; nothing changed
- * \retval GPUMEM_ERROR_UNSUPPORTED the instance is not of the host backend
+ * \retval GPUMEM_ERROR_UNSUPPORTED the instance uses another backend
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{for system calls}
@@ -182,15 +230,16 @@ GPUMEM_API gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_foreign_free(gpumem_device device, void *pointer, gpumem_error *error);
 
-/** Switches peer access on or off as other code of the process would.
+/** Enables or disables peer access as other code of the process would.
  *
  * \param device device that gets access
  * \param peer device that has the memory
  * \param enabled 1 or 0
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT another number, the two are the same, or of different instances
- * \retval GPUMEM_ERROR_UNSUPPORTED there is no link, or the instance is not of the host backend
+ * \retval GPUMEM_SUCCESS the access is enabled or disabled
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `enabled` is another number, or the two are the same device or of different
+ *         instances
+ * \retval GPUMEM_ERROR_UNSUPPORTED there is no link, or the instance uses another backend
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -198,16 +247,16 @@ GPUMEM_API gpumem_status gpumem_host_foreign_free(gpumem_device device, void *po
 GPUMEM_API gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_device peer,
                                                          uint32_t enabled, gpumem_error *error);
 
-/** The calling thread's current device in the host backend, the counterpart of CUDA's current context. Calls
- * of gpumem never change it; only this function does.
+/** Sets the calling thread's current device in the host backend, the counterpart of CUDA's current context. No other
+ * function of gpumem changes it.
  *
  * \param ordinal device to make current, or -1 for none
- * \param[out] out_previous receives the former one, -1 if none; or NULL
+ * \param[out] out_previous receives the previous one, -1 if none; or NULL
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS done
+ * \retval GPUMEM_SUCCESS the current device is set
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT an ordinal below -1 or above 63
  * \blocking{no}
- * \threads{any thread; the value is the thread's own}
+ * \threads{any thread; each thread has its own current device}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_set_current_device(int32_t ordinal, int32_t *out_previous,
                                                         gpumem_error *error);

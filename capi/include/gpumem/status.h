@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file status.h
- * Status codes, their texts, and the detail that a failing call hands out.
+ * Status codes, their texts, and the error detail that a failing call fills in.
  */
 #ifndef GPUMEM_STATUS_H
 #define GPUMEM_STATUS_H
@@ -11,65 +11,69 @@
 extern "C" {
 #endif
 
-/** Result of a call: 0 is success, negative is a failure, positive is a note that is no failure.
+/** Result of a call: 0 is success, negative is a failure, positive is a note.
  *
- * Numbers are never reused. A program treats an unknown negative number as #GPUMEM_ERROR_INTERNAL. */
+ * Test it with #GPUMEM_FAILED, because a note is not a failure. Numbers are never reused. Treat an unknown negative
+ * number as #GPUMEM_ERROR_INTERNAL. */
 typedef int32_t gpumem_status;
 
+/** Whether a status is a failure. Success and notes are not. */
+#define GPUMEM_FAILED(status) ((status) < 0)
+
 #define GPUMEM_SUCCESS 0   /**< Done. */
-#define GPUMEM_NOT_READY 1 /**< Note: the work that was asked about is not complete. */
-/** Note: a valid hint that this device or driver cannot use; nothing changed. */
+#define GPUMEM_NOT_READY 1 /**< Note: the work that was queried is not complete. */
+/** Note: the hint is valid, but this device or driver cannot use it; nothing changed. */
 #define GPUMEM_NO_EFFECT 2
 
 #define GPUMEM_ERROR_INVALID_ARGUMENT (-101) /**< A value that no configuration accepts. */
 #define GPUMEM_ERROR_WRONG_KIND (-102)       /**< The memory is of a kind that this function does not take. */
-#define GPUMEM_ERROR_NOT_FOUND (-103) /**< Nothing of that name, address or id exists in this instance. */
-#define GPUMEM_ERROR_ALREADY_EXISTS (-104) /**< The range or relation exists already. */
-#define GPUMEM_ERROR_STALE_HANDLE (-105)   /**< The handle named an object that is gone. */
+#define GPUMEM_ERROR_NOT_FOUND (-103)        /**< This instance has nothing of that name, address or id. */
+#define GPUMEM_ERROR_ALREADY_EXISTS (-104)   /**< The range or relation exists already. */
+#define GPUMEM_ERROR_STALE_HANDLE (-105)     /**< The object of this handle was destroyed. */
 
 #define GPUMEM_ERROR_INVALID_STATE (-201) /**< Right object, wrong moment. */
 #define GPUMEM_ERROR_NO_ACCESS (-202)     /**< The processor that would act has no right to the range. */
 #define GPUMEM_ERROR_BUSY (-203)          /**< In use by other work; the same call may succeed later. */
 #define GPUMEM_ERROR_CLOSED (-204)        /**< The instance is closed, or the driver is shutting down. */
-#define GPUMEM_ERROR_FORKED (-205)        /**< An object of the parent was used in a forked child. */
+#define GPUMEM_ERROR_FORKED (-205)        /**< An object of the parent process was used in a forked child. */
 #define GPUMEM_ERROR_PEER_GONE (-206)     /**< The other process of a shared object has ended. */
 #define GPUMEM_ERROR_DEVICE_LOST (-207)   /**< The device cannot be used again until the process ends. */
 
-#define GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY (-301) /**< No memory at a device location. */
-/** No memory at a host location or for the library's records. */
+#define GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY (-301) /**< Not enough memory on a device. */
+/** Not enough host memory, for the request or for the library's records. */
 #define GPUMEM_ERROR_OUT_OF_HOST_MEMORY (-302)
 #define GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE (-303) /**< No address range of that size. */
-#define GPUMEM_ERROR_LIMIT_EXCEEDED (-304)       /**< A limit or budget is used up; the detail names it. */
+#define GPUMEM_ERROR_LIMIT_EXCEEDED (-304)       /**< A limit or budget is used up; the message names it. */
 
-/** Valid, but this device, driver, backend or object cannot do it. */
+/** The request is valid, but this device, driver, backend or object cannot do it. */
 #define GPUMEM_ERROR_UNSUPPORTED (-401)
 #define GPUMEM_ERROR_PERMISSION_DENIED (-402) /**< System, driver or peer refuses this user or process. */
-#define GPUMEM_ERROR_NO_DEVICE (-403)         /**< The driver is present but no usable device. */
-#define GPUMEM_ERROR_DRIVER_NOT_FOUND (-404)  /**< No driver library can be loaded, or it is a stub. */
-/** The driver is below #GPUMEM_CUDA_DRIVER_VERSION_MIN or mismatched. */
+#define GPUMEM_ERROR_NO_DEVICE (-403)         /**< The driver is present but has no usable device. */
+#define GPUMEM_ERROR_DRIVER_NOT_FOUND (-404)  /**< No driver library can be loaded, or only a stub. */
+/** The driver is older than #GPUMEM_CUDA_DRIVER_VERSION_MIN or mismatched. */
 #define GPUMEM_ERROR_DRIVER_TOO_OLD (-405)
 #define GPUMEM_ERROR_SYMBOL_MISSING (-406) /**< This driver lacks the entry point of this one function. */
 
 #define GPUMEM_ERROR_INTERNAL (-901) /**< Anything else; the native code is attached. */
 
-/** Oldest CUDA driver that the cuda backend works with, as the driver counts (11020 is 11.2). */
+/** Oldest CUDA driver that the cuda backend works with, in the driver's own counting (11020 is 11.2). */
 #define GPUMEM_CUDA_DRIVER_VERSION_MIN 11020
 
-/** Whose number `native_code` is: one of the GPUMEM_NATIVE_ values. */
+/** What `native_code` is a code of: one of the GPUMEM_NATIVE_ values. */
 typedef int32_t gpumem_native_domain;
-#define GPUMEM_NATIVE_NONE 0  /**< No native code: the library decided by itself. */
+#define GPUMEM_NATIVE_NONE 0  /**< There is no native code: the library decided by itself. */
 #define GPUMEM_NATIVE_ERRNO 1 /**< An `errno` value of the operating system. */
 #define GPUMEM_NATIVE_CUDA 2  /**< A `CUresult` of the CUDA driver. */
 
-/** What went wrong, filled by the call itself through its last parameter.
+/** Error detail of a call, filled in by the call itself through its last parameter.
  *
- * Set it up once with #GPUMEM_ERROR_INIT and pass it to any number of calls. A call whose
- * `error->struct_size` is below the first version's size is refused with #GPUMEM_ERROR_INVALID_ARGUMENT and
- * leaves the struct alone. All texts end with a 0 byte; long ones are cut. */
+ * Initialise it once with #GPUMEM_ERROR_INIT and pass it to any number of calls. If `struct_size` is smaller than
+ * in the first version, the call fails with #GPUMEM_ERROR_INVALID_ARGUMENT and does not touch the struct. All texts
+ * are 0-terminated; long ones are truncated. */
 typedef struct gpumem_error {
-  size_t struct_size;   /**< `sizeof(gpumem_error)` of the caller; the only field the caller sets. */
-  gpumem_status status; /**< The same value that the call returned. */
-  gpumem_native_domain native_domain; /**< Whose number `native_code` is. */
+  size_t struct_size;   /**< `sizeof(gpumem_error)` of the caller; the only field that the caller sets. */
+  gpumem_status status; /**< The status that the call returned. */
+  gpumem_native_domain native_domain; /**< What `native_code` is a code of. */
   int32_t native_code;                /**< Code of the driver or operating system; 0 if there was none. */
   uint32_t reserved;                  /**< 0. */
   char native_name[56]; /**< Name of `native_code`, such as `CUDA_ERROR_OUT_OF_MEMORY` or `ENOMEM`. */
@@ -84,22 +88,12 @@ typedef struct gpumem_error {
     sizeof(gpumem_error), 0, 0, 0, 0, {0}, {0}, {0}, { 0 } \
   }
 
-/** Sets up a gpumem_error as #GPUMEM_ERROR_INIT does; for languages that cannot use macros.
- *
- * \param[out] out_error struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_error_init(gpumem_error *out_error);
-
-/** Everything that is known about one status code without a driver or an instance.
- *
- * The texts are constants of the library and stay valid for ever. */
+/** Name, cause and remedy of a status code. The texts are constants of the library and stay valid forever. */
 typedef struct gpumem_status_info {
   size_t struct_size;   /**< `sizeof(gpumem_status_info)` of the caller. */
   gpumem_status status; /**< The code. */
   uint32_t reserved;    /**< 0. */
-  const char *name;     /**< Its constant's name, such as `GPUMEM_ERROR_BUSY`. */
+  const char *name;     /**< Name of its constant, such as `GPUMEM_ERROR_BUSY`. */
   const char *cause;    /**< One line: when it is returned. */
   const char *remedy;   /**< One line: what to do about it. */
 } gpumem_status_info;
@@ -108,30 +102,22 @@ typedef struct gpumem_status_info {
 #define GPUMEM_STATUS_INFO_INIT \
   { sizeof(gpumem_status_info), 0, 0, NULL, NULL, NULL }
 
-/** Sets up a gpumem_status_info as #GPUMEM_STATUS_INFO_INIT does.
- *
- * \param[out] out_info struct to set up; NULL does nothing
- * \blocking{no}
- * \threads{any thread}
- * \since 0.1 */
-GPUMEM_API void gpumem_status_info_init(gpumem_status_info *out_info);
-
-/** Name of a status code, such as `"GPUMEM_ERROR_BUSY"`.
+/** Returns the name of a status code, such as `"GPUMEM_ERROR_BUSY"`.
  *
  * \param status any number
- * \return a constant text, never NULL; `"GPUMEM_ERROR_?"` for a number that is not a status of this version
+ * \return a constant string, never NULL; `"GPUMEM_ERROR_?"` for a number that is not a status of this version
  * \blocking{no}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API const char *gpumem_status_name(gpumem_status status);
 
-/** Name, cause and remedy of a status code.
+/** Gets the name, cause and remedy of a status code. It needs no driver and no instance.
  *
  * \param status a status code
- * \param[in,out] out_info receives the texts; set `struct_size` before
+ * \param[in,out] out_info receives the texts; set `struct_size` first
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the texts were written
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or its size wrong
+ * \retval GPUMEM_SUCCESS the texts were written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
  * \retval GPUMEM_ERROR_NOT_FOUND no status has this number
  * \blocking{no}
  * \threads{any thread}
@@ -139,12 +125,12 @@ GPUMEM_API const char *gpumem_status_name(gpumem_status status);
 GPUMEM_API gpumem_status gpumem_status_get_info(gpumem_status status, gpumem_status_info *out_info,
                                                 gpumem_error *error);
 
-/** The status codes of this version, one after the other, for programs that list them.
+/** Enumerates the status codes of this version.
  *
  * \param index position in the list, from 0
  * \param[out] out_status receives the code at that position
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the code was written
+ * \retval GPUMEM_SUCCESS the code was written to `*out_status`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_status` is NULL
  * \retval GPUMEM_ERROR_NOT_FOUND `index` is past the end of the list
  * \blocking{no}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
 /** \file version.h
- * Version of the header and of the library in use, and what this build of the library contains.
+ * Version of the headers and of the loaded library, and the features of this build.
  */
 #ifndef GPUMEM_VERSION_H
 #define GPUMEM_VERSION_H
@@ -14,45 +14,44 @@ extern "C" {
 #define GPUMEM_VERSION_MAJOR 0 /**< Changes when the interface breaks. */
 #define GPUMEM_VERSION_MINOR 1 /**< Changes when the interface grows. */
 #define GPUMEM_VERSION_PATCH 0 /**< Changes otherwise. */
-/** A version as one number that grows with it. */
+/** A version as one number; newer versions are larger. */
 #define GPUMEM_MAKE_VERSION(major, minor, patch) \
   (((uint32_t)(major) << 22) | ((uint32_t)(minor) << 12) | (uint32_t)(patch))
 /** Version of these headers. */
 #define GPUMEM_VERSION GPUMEM_MAKE_VERSION(GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR, GPUMEM_VERSION_PATCH)
 
-/** Something that a build or release of the library may or may not contain: one of the GPUMEM_FEATURE_
- * values. */
+/** A feature that a build of the library may lack: one of the GPUMEM_FEATURE_ values. */
 typedef int32_t gpumem_feature;
 #define GPUMEM_FEATURE_BACKEND_HOST 1 /**< The host backend is compiled in. */
-/** The cuda backend is compiled in; whether it works here, the probe tells. */
+/** The cuda backend is compiled in; gpumem_instance_probe() finds out whether it works here. */
 #define GPUMEM_FEATURE_BACKEND_CUDA 2
 #define GPUMEM_FEATURE_MEMORY_DEVICE 10     /**< Device memory. */
 #define GPUMEM_FEATURE_MEMORY_PINNED 11     /**< Pinned and mapped host memory. */
-#define GPUMEM_FEATURE_MEMORY_REGISTERED 12 /**< Pinning of memory that exists already. */
-#define GPUMEM_FEATURE_STREAM_VALUE 20      /**< Value write and value wait in a stream. */
+#define GPUMEM_FEATURE_MEMORY_REGISTERED 12 /**< Pinning of existing memory. */
+#define GPUMEM_FEATURE_STREAM_VALUE 20      /**< Value writes and value waits in a stream. */
 #define GPUMEM_FEATURE_HOST_SIMULATION 30   /**< The functions of host.h. */
 
-/** Version of the library in use, as #GPUMEM_MAKE_VERSION makes it.
+/** Returns the version of the loaded library.
  *
- * \return the version; compare it with #GPUMEM_VERSION of the headers
+ * \return the version as #GPUMEM_MAKE_VERSION makes it; compare it with #GPUMEM_VERSION of the headers
  * \blocking{no}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API uint32_t gpumem_version(void);
 
-/** Version of the library in use, as text.
+/** Returns the version of the loaded library as text.
  *
- * \return a constant text such as `"0.1.0"`
+ * \return a constant string such as `"0.1.0"`
  * \blocking{no}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API const char *gpumem_version_text(void);
 
-/** Whether this build of the library contains a feature. It says nothing of drivers and devices: for those
- * ask gpumem_instance_probe() and gpumem_device_get_capability().
+/** Returns whether this build of the library has a feature. It says nothing about drivers and devices: use
+ * gpumem_instance_probe() and gpumem_device_get_capability() for those.
  *
- * \param feature one of the GPUMEM_FEATURE_ values; any other number is answered with 0
- * \return 1 if the feature is there, otherwise 0
+ * \param feature one of the GPUMEM_FEATURE_ values; for any other number the result is 0
+ * \return 1 if the build has the feature, otherwise 0
  * \blocking{no}
  * \threads{any thread}
  * \since 0.1 */

@@ -12,12 +12,12 @@ namespace {
 
 using backend::Capability;
 
-[[gnu::format(printf, 3, 4)]] Capability answer(uint64_t value, gpumem_capability_source source,
+[[gnu::format(printf, 3, 4)]] Capability answer(uint64_t value, gpumem_answer_source source,
                                                 const char* format, ...) {
   Capability result;
   result.value = value;
   result.source = source;
-  if (value == GPUMEM_CAPABILITY_NO) result.status = GPUMEM_ERROR_UNSUPPORTED;
+  if (value == GPUMEM_ANSWER_NO) result.status = GPUMEM_ERROR_UNSUPPORTED;
   va_list arguments;
   va_start(arguments, format);
   std::vsnprintf(result.reason, sizeof result.reason, format, arguments);
@@ -25,17 +25,16 @@ using backend::Capability;
   return result;
 }
 
-Capability amount(gpumem_capability_type type, uint64_t value, gpumem_capability_source source,
-                  const char* reason) {
+Capability amount(gpumem_answer_type type, uint64_t value, gpumem_answer_source source, const char* reason) {
   Capability result = answer(value, source, "%s", reason);
   result.type = type;
   result.status = GPUMEM_SUCCESS;
   return result;
 }
 
-Capability failed(const Error& error, gpumem_capability_source source) {
+Capability failed(const Error& error, gpumem_answer_source source) {
   Capability result =
-      answer(GPUMEM_CAPABILITY_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
+      answer(GPUMEM_ANSWER_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
   result.status = error.status;
   // Said of every call on a thread of the driver that runs a callback.
   result.passing = error.native_domain == GPUMEM_NATIVE_CUDA && error.native_code == CUDA_ERROR_NOT_PERMITTED;
@@ -45,22 +44,22 @@ Capability failed(const Error& error, gpumem_capability_source source) {
 
 Capability by_attribute(Device& device, CUdevice_attribute number, const char* name) {
   auto value = device.attribute(number);
-  if (!value) return failed(value.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
-  return answer(*value != 0 ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+  if (!value) return failed(value.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
+  return answer(*value != 0 ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                 "the driver answers %d for the attribute %s", *value, name);
 }
 #define GPUMEM_BY_ATTRIBUTE(name) by_attribute(*this, CU_DEVICE_ATTRIBUTE_##name, #name)
 
 Capability try_memory(Device& device, const backend::MemoryRequest& request, const char* what) {
   Scope scope(device);  // around both, so that what could be made can also be given back
-  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
   auto memory = device.create_memory(request);
-  if (!memory) return failed(memory.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (!memory) return failed(memory.error(), GPUMEM_ANSWER_FROM_TRIAL);
   // Nobody else will give it back, and a release may be told of what went wrong before it.
   auto released = (*memory)->release();
   if (!released) released = (*memory)->release();
-  if (!released) return failed(released.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "%s worked", what);
+  if (!released) return failed(released.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "%s worked", what);
 }
 
 Capability try_write_combined(Device& device) {
@@ -74,7 +73,7 @@ Capability try_write_combined(Device& device) {
 Capability try_register(Device& device) {
   const uint64_t page = platform::page_size();
   auto mapping = platform::map_anonymous(page, page);
-  if (!mapping) return failed(mapping.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (!mapping) return failed(mapping.error(), GPUMEM_ANSWER_FROM_TRIAL);
   backend::MemoryRequest request;
   request.kind = GPUMEM_KIND_REGISTERED;
   request.size = page;
@@ -92,25 +91,24 @@ Capability try_register(Device& device) {
 
 Capability try_numa(Device& device) {
   if (!device.traits().same_pointer) {
-    return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+    return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                   "the driver takes no node, and registered memory has another address for some device");
   }
   const uint64_t page = platform::page_size();
   auto mapping = platform::map_anonymous(page, page);
-  if (!mapping) return failed(mapping.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (!mapping) return failed(mapping.error(), GPUMEM_ANSWER_FROM_TRIAL);
   const int32_t node = std::max(device.facts().numa_node, 0);
   auto bound = platform::bind_to_node(*mapping, page, node);
   platform::unmap(*mapping, page);
-  if (!bound) return failed(bound.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "binding a page to node %d worked",
-                node);
+  if (!bound) return failed(bound.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "binding a page to node %d worked", node);
 }
 
 // Value writes and waits came in two versions, each with attributes of its own.
 bool has_new_value_calls(const Driver& cu) { return cu.StreamWriteValue32.version >= 11070; }
 
 Capability missing(const char* entry_point) {
-  Capability result = answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+  Capability result = answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                              "this driver lacks %s: install a newer driver", entry_point);
   result.status = GPUMEM_ERROR_SYMBOL_MISSING;
   return result;
@@ -120,27 +118,27 @@ Capability missing(const char* entry_point) {
 
 Capability Device::try_peer_access(Device& peer) {
   auto can = can_access_peer(peer);
-  if (!can) return failed(can.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+  if (!can) return failed(can.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
   if (!*can) {
-    return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+    return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                   "the driver knows no link from device %u to device %u", facts_.ordinal,
                   peer.facts().ordinal);
   }
   const auto already = [] {
-    return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "the access is on already");
+    return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "the access is on already");
   };
   Peers& known = peers();
   const std::lock_guard lock(known.mutex);
   if (known.holders.contains({context_, peer.context_})) return already();
   Scope scope(*this);
-  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
   auto enabled = enable_peer_access_locked(known, peer);
-  if (!enabled) return failed(enabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+  if (!enabled) return failed(enabled.error(), GPUMEM_ANSWER_FROM_TRIAL);
   if (!*enabled) return already();
   auto disabled = disable_peer_access_locked(known, peer);
   if (!disabled) disabled = disable_peer_access_locked(known, peer);
-  if (!disabled) return failed(disabled.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "switching the access on worked");
+  if (!disabled) return failed(disabled.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "switching the access on worked");
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {
@@ -148,57 +146,55 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_UVA:
       return GPUMEM_BY_ATTRIBUTE(UNIFIED_ADDRESSING);
     case GPUMEM_CAPABILITY_DEVICE_COUNT:
-      return amount(GPUMEM_CAPABILITY_TYPE_INT, all_.size(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return amount(GPUMEM_ANSWER_TYPE_INT, all_.size(), GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver shows so many devices");
     case GPUMEM_CAPABILITY_DEVICE_BYTES:
-      return amount(GPUMEM_CAPABILITY_TYPE_BYTES, facts_.total_bytes, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return amount(GPUMEM_ANSWER_TYPE_BYTES, facts_.total_bytes, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver says so");
     case GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS:
-      return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONTRACT,
+      return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
                     "no platform is known here on which the CPU may touch device memory");
     case GPUMEM_CAPABILITY_PIN_MAP_HOST:
       // Asked when the device was opened: a host function may need the answer and cannot ask the driver.
-      return answer(traits_.can_map_host ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
-                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return answer(traits_.can_map_host ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver answered %d for the attribute CAN_MAP_HOST_MEMORY", traits_.can_map_host);
     case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
       if (traits_.uses_host_page_tables) {
-        return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+        return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                       "the device goes through the host's page tables, so that pages need not be locked");
       }
-      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the device does not go through the host's page tables, so that pages must be locked");
     case GPUMEM_CAPABILITY_PIN_WRITE_COMBINED:
       return try_write_combined(*this);
     case GPUMEM_CAPABILITY_PIN_REGISTER: {
       const Capability said = GPUMEM_BY_ATTRIBUTE(HOST_REGISTER_SUPPORTED);
-      return said.value == GPUMEM_CAPABILITY_NO ? said : try_register(*this);
+      return said.value == GPUMEM_ANSWER_NO ? said : try_register(*this);
     }
     case GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER:
-      return answer(traits_.same_pointer ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
-                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return answer(traits_.same_pointer ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the attribute CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM is %s",
                     traits_.same_pointer ? "set on every device" : "not set on every device");
     case GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY:
       return GPUMEM_BY_ATTRIBUTE(READ_ONLY_HOST_REGISTER_SUPPORTED);
     case GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY:
       if (cu_.MemHostRegister.function == nullptr) return missing("cuMemHostRegister");
-      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_CONTRACT,
+      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_CONTRACT,
                     "no attribute tells and no range is here to try: the driver decides for each range");
     case GPUMEM_CAPABILITY_PIN_MAX_SINGLE:
-      return amount(GPUMEM_CAPABILITY_TYPE_BYTES, largest_registration(cu_), GPUMEM_CAPABILITY_FROM_CONTRACT,
+      return amount(GPUMEM_ANSWER_TYPE_BYTES, largest_registration(cu_), GPUMEM_ANSWER_FROM_CONTRACT,
                     "known of this driver version; larger ranges are locked in pieces");
     case GPUMEM_CAPABILITY_PIN_MAX_COUNT:
-      return amount(GPUMEM_CAPABILITY_TYPE_INT, kRegistrationsMax, GPUMEM_CAPABILITY_FROM_CONTRACT,
+      return amount(GPUMEM_ANSWER_TYPE_INT, kRegistrationsMax, GPUMEM_ANSWER_FROM_CONTRACT,
                     "about the number of mappings that the kernel allows a process");
     case GPUMEM_CAPABILITY_PIN_NUMA:
       return try_numa(*this);
     case GPUMEM_CAPABILITY_HOST_ATOMICS: {
       Capability full = GPUMEM_BY_ATTRIBUTE(HOST_NATIVE_ATOMIC_SUPPORTED);
       auto some = attribute(CU_DEVICE_ATTRIBUTE_ONLY_PARTIAL_HOST_NATIVE_ATOMIC_SUPPORTED);
-      if (!some) return failed(some.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
+      if (!some) return failed(some.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
       if (*some != 0) {
-        return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+        return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                       "the link to the host supports only some of the atomics");
       }
       return full;
@@ -211,8 +207,7 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       if (cu_.StreamWriteValue32.function == nullptr) return missing("cuStreamWriteValue32");
       if (cu_.StreamWaitValue32.function == nullptr) return missing("cuStreamWaitValue32");
       if (!has_new_value_calls(cu_)) return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_MEM_OPS_V1);
-      return answer(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_CONTRACT,
-                    "every device of this driver has it");
+      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_CONTRACT, "every device of this driver has it");
     case GPUMEM_CAPABILITY_STREAM_VALUE64:
       if (cu_.StreamWriteValue64.function == nullptr) return missing("cuStreamWriteValue64");
       if (cu_.StreamWaitValue64.function == nullptr) return missing("cuStreamWaitValue64");
@@ -225,12 +220,11 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_COPY_ENGINES: {
       auto engines = attribute(CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT);
       if (!engines) {
-        Capability unknown = failed(engines.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
-        unknown.type = GPUMEM_CAPABILITY_TYPE_INT;
+        Capability unknown = failed(engines.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
+        unknown.type = GPUMEM_ANSWER_TYPE_INT;
         return unknown;
       }
-      return amount(GPUMEM_CAPABILITY_TYPE_INT, static_cast<uint64_t>(*engines),
-                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return amount(GPUMEM_ANSWER_TYPE_INT, static_cast<uint64_t>(*engines), GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver's answer for the attribute ASYNC_ENGINE_COUNT");
     }
     case GPUMEM_CAPABILITY_PEER_ACCESS:
@@ -240,13 +234,12 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       auto asked = check(cu_.DeviceGetP2PAttribute(&native, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
                                                    handle_, static_cast<Device&>(*peer).handle_),
                          Place::kHost, "the driver does not tell whether the link has atomics");
-      if (!asked) return failed(asked.error(), GPUMEM_CAPABILITY_FROM_ATTRIBUTE);
-      return answer(native != 0 ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO,
-                    GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      if (!asked) return failed(asked.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
+      return answer(native != 0 ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver answers %d for the link's NATIVE_ATOMIC_SUPPORTED", native);
     }
     default:
-      return answer(GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONTRACT,
+      return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
                     "this version of the backend does not know it");
   }
 }

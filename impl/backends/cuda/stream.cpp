@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "base/cleanup.h"
@@ -127,11 +128,11 @@ Result<void> Stream::write_value(const backend::Operand& word, uint64_t value, u
 }
 
 Result<void> Stream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
-                                gpumem_wait_value condition) {
-  static_assert(GPUMEM_WAIT_VALUE_GEQ == static_cast<int>(CU_STREAM_WAIT_VALUE_GEQ));
-  static_assert(GPUMEM_WAIT_VALUE_EQ == static_cast<int>(CU_STREAM_WAIT_VALUE_EQ));
-  static_assert(GPUMEM_WAIT_VALUE_AND == static_cast<int>(CU_STREAM_WAIT_VALUE_AND));
-  static_assert(GPUMEM_WAIT_VALUE_NOR == static_cast<int>(CU_STREAM_WAIT_VALUE_NOR));
+                                gpumem_wait_condition condition) {
+  static_assert(GPUMEM_WAIT_GEQ == static_cast<int>(CU_STREAM_WAIT_VALUE_GEQ));
+  static_assert(GPUMEM_WAIT_EQ == static_cast<int>(CU_STREAM_WAIT_VALUE_EQ));
+  static_assert(GPUMEM_WAIT_AND == static_cast<int>(CU_STREAM_WAIT_VALUE_AND));
+  static_assert(GPUMEM_WAIT_NOR == static_cast<int>(CU_STREAM_WAIT_VALUE_NOR));
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
@@ -220,7 +221,7 @@ Result<bool> Event::synchronize(uint64_t timeout_ns) {
   return answer(device_, device_.cu().EventSynchronize(native_), "the event cannot be waited for");
 }
 
-Result<std::optional<float>> Event::elapsed_since(backend::Event& start) {
+Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   float milliseconds = 0;
@@ -234,8 +235,8 @@ Result<std::optional<float>> Event::elapsed_since(backend::Event& start) {
   }
   auto complete = answer(device_, outcome, "the elapsed time cannot be had");
   if (!complete) return complete.error();
-  if (!*complete) return std::optional<float>();
-  return std::optional<float>(milliseconds);
+  if (!*complete) return std::optional<int64_t>();
+  return std::optional<int64_t>(std::llround(double{milliseconds} * 1e6));
 }
 
 Result<void> Event::release() {

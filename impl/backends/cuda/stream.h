@@ -23,7 +23,7 @@ class Stream final : public backend::Stream {
   Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
   Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
-                          gpumem_wait_value condition) override;
+                          gpumem_wait_condition condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
   Result<void> drain() override;
@@ -58,7 +58,7 @@ class Event final : public backend::Event {
   Result<void> record(backend::Stream& stream) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
-  Result<std::optional<float>> elapsed_since(backend::Event& start) override;
+  Result<std::optional<int64_t>> elapsed_since(backend::Event& start) override;
   Result<void> release() override;
 
  private:

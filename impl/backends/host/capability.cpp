@@ -16,13 +16,13 @@ namespace {
 
 using backend::Capability;
 
-[[gnu::format(printf, 4, 5)]] Capability make(gpumem_capability_type type, uint64_t value,
-                                              gpumem_capability_source source, const char* format, ...) {
+[[gnu::format(printf, 4, 5)]] Capability make(gpumem_answer_type type, uint64_t value,
+                                              gpumem_answer_source source, const char* format, ...) {
   Capability answer;
   answer.type = type;
   answer.value = value;
   answer.source = source;
-  const bool no = type == GPUMEM_CAPABILITY_TYPE_TRI && value == GPUMEM_CAPABILITY_NO;
+  const bool no = type == GPUMEM_ANSWER_TYPE_TRI && value == GPUMEM_ANSWER_NO;
   answer.status = no ? GPUMEM_ERROR_UNSUPPORTED : GPUMEM_SUCCESS;
   va_list arguments;
   va_start(arguments, format);
@@ -31,22 +31,21 @@ using backend::Capability;
   return answer;
 }
 
-Capability tri(uint64_t value, gpumem_capability_source source, const char* reason) {
-  return make(GPUMEM_CAPABILITY_TYPE_TRI, value, source, "%s", reason);
+Capability tri(uint64_t value, gpumem_answer_source source, const char* reason) {
+  return make(GPUMEM_ANSWER_TYPE_TRI, value, source, "%s", reason);
 }
 
 Capability always(uint64_t value, const char* reason) {
-  return tri(value, GPUMEM_CAPABILITY_FROM_CONTRACT, reason);
+  return tri(value, GPUMEM_ANSWER_FROM_CONTRACT, reason);
 }
 
 Capability by_option(bool yes, const char* reason) {
-  return tri(yes ? GPUMEM_CAPABILITY_YES : GPUMEM_CAPABILITY_NO, GPUMEM_CAPABILITY_FROM_CONFIGURATION,
-             reason);
+  return tri(yes ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONFIGURATION, reason);
 }
 
 // No, because of this error.
-Capability refused(const Error& error, gpumem_capability_source source) {
-  Capability answer = tri(GPUMEM_CAPABILITY_NO, source, error.message);
+Capability refused(const Error& error, gpumem_answer_source source) {
+  Capability answer = tri(GPUMEM_ANSWER_NO, source, error.message);
   answer.status = error.status;
   answer.set_native(error);
   return answer;
@@ -55,9 +54,9 @@ Capability refused(const Error& error, gpumem_capability_source source) {
 // What needs an entry point that the options can mask.
 Capability with_entry(const Options& options, EntryPoint entry_point, const char* reason) {
   if (const auto present = options.require(entry_point); !present) {
-    return refused(present.error(), GPUMEM_CAPABILITY_FROM_CONFIGURATION);
+    return refused(present.error(), GPUMEM_ANSWER_FROM_CONFIGURATION);
   }
-  return always(GPUMEM_CAPABILITY_YES, reason);
+  return always(GPUMEM_ANSWER_YES, reason);
 }
 
 // Tries something with a page of its own.
@@ -72,17 +71,16 @@ Result<void> try_page(F trial) {
 
 Capability page_locked(const Options& options) {
   if (options.lock_mode == GPUMEM_HOST_LOCK_OFF) {
-    return tri(GPUMEM_CAPABILITY_EMULATED, GPUMEM_CAPABILITY_FROM_CONFIGURATION,
-               "locking is off by an option");
+    return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION, "locking is off by an option");
   }
   const auto locked = try_page(platform::lock);
-  if (locked) return tri(GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL, "mlock of one page worked");
+  if (locked) return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "mlock of one page worked");
   // A lack of memory for the trial says nothing about the limits.
   if (locked.error().status != GPUMEM_ERROR_LIMIT_EXCEEDED) {
-    return refused(locked.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
+    return refused(locked.error(), GPUMEM_ANSWER_FROM_TRIAL);
   }
   Capability answer =
-      make(GPUMEM_CAPABILITY_TYPE_TRI, GPUMEM_CAPABILITY_EMULATED, GPUMEM_CAPABILITY_FROM_TRIAL,
+      make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_TRIAL,
            "memory stays pageable, because mlock of one page failed: %s", locked.error().message);
   answer.set_native(locked.error());
   return answer;
@@ -90,7 +88,7 @@ Capability page_locked(const Options& options) {
 
 Capability numa(const Options& options) {
   if (options.numa_nodes > platform::numa_node_count()) {
-    return tri(GPUMEM_CAPABILITY_EMULATED, GPUMEM_CAPABILITY_FROM_CONFIGURATION,
+    return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION,
                "an option pretends more nodes than the machine has");
   }
   int32_t node = 0;
@@ -98,8 +96,8 @@ Capability numa(const Options& options) {
     ++node;
   const auto bound =
       try_page([node](void* address, uint64_t size) { return platform::bind_to_node(address, size, node); });
-  if (!bound) return refused(bound.error(), GPUMEM_CAPABILITY_FROM_TRIAL);
-  return make(GPUMEM_CAPABILITY_TYPE_TRI, GPUMEM_CAPABILITY_YES, GPUMEM_CAPABILITY_FROM_TRIAL,
+  if (!bound) return refused(bound.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
               "mbind of one page to node %d worked", node);
 }
 
@@ -108,31 +106,31 @@ Capability numa(const Options& options) {
 Capability HostDevice::capability(gpumem_capability capability, backend::Device* peer) {
   const CurrentDevice current(facts_.ordinal);
   Capability result = answer(capability, static_cast<HostDevice*>(peer));
-  if (const auto usable = require_not_lost(); !usable && result.type == GPUMEM_CAPABILITY_TYPE_TRI) {
-    return refused(usable.error(), GPUMEM_CAPABILITY_FROM_CONTRACT);
+  if (const auto usable = require_not_lost(); !usable && result.type == GPUMEM_ANSWER_TYPE_TRI) {
+    return refused(usable.error(), GPUMEM_ANSWER_FROM_CONTRACT);
   }
   return result;
 }
 
 Capability HostDevice::answer(gpumem_capability capability, const HostDevice* peer) const {
   const Options& options = shared_.options;
-  constexpr gpumem_capability_source kOption = GPUMEM_CAPABILITY_FROM_CONFIGURATION;
+  constexpr gpumem_answer_source kOption = GPUMEM_ANSWER_FROM_CONFIGURATION;
   switch (capability) {
     case GPUMEM_CAPABILITY_UVA:
-      return always(GPUMEM_CAPABILITY_YES, "emulated devices use addresses of this process");
+      return always(GPUMEM_ANSWER_YES, "emulated devices use addresses of this process");
     case GPUMEM_CAPABILITY_DEVICE_COUNT:
-      return make(GPUMEM_CAPABILITY_TYPE_INT, options.device_count, kOption, "as configured");
+      return make(GPUMEM_ANSWER_TYPE_INT, options.device_count, kOption, "as configured");
     case GPUMEM_CAPABILITY_DEVICE_BYTES:
-      return make(GPUMEM_CAPABILITY_TYPE_BYTES, options.device_bytes, kOption, "as configured");
+      return make(GPUMEM_ANSWER_TYPE_BYTES, options.device_bytes, kOption, "as configured");
     case GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS:
       return options.strict ? by_option(false, "strict: device memory faults when the CPU touches it")
                             : by_option(true, "not strict: device memory is mapped for the CPU");
     case GPUMEM_CAPABILITY_PIN_MAP_HOST:
-      return always(GPUMEM_CAPABILITY_YES, "emulated devices run on the CPU");
+      return always(GPUMEM_ANSWER_YES, "emulated devices run on the CPU");
     case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
       return page_locked(options);
     case GPUMEM_CAPABILITY_PIN_WRITE_COMBINED:
-      return always(GPUMEM_CAPABILITY_EMULATED, "ordinary cached pages with a device address of their own");
+      return always(GPUMEM_ANSWER_EMULATED, "ordinary cached pages with a device address of their own");
     case GPUMEM_CAPABILITY_PIN_REGISTER:
       return with_entry(options, EntryPoint::kRegister, "any mapped memory can be registered");
     case GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER:
@@ -142,21 +140,21 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
       return with_entry(options, EntryPoint::kRegister,
                         "kernels and operations that would write are refused");
     case GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY:
-      return always(GPUMEM_CAPABILITY_NO, "emulated devices have no I/O memory");
+      return always(GPUMEM_ANSWER_NO, "emulated devices have no I/O memory");
     case GPUMEM_CAPABILITY_PIN_MAX_SINGLE:
-      return make(GPUMEM_CAPABILITY_TYPE_BYTES, options.lock_piece, kOption,
+      return make(GPUMEM_ANSWER_TYPE_BYTES, options.lock_piece, kOption,
                   "larger ranges are locked in pieces");
     case GPUMEM_CAPABILITY_PIN_MAX_COUNT:
-      return make(GPUMEM_CAPABILITY_TYPE_INT, options.register_count_max, kOption, "as configured");
+      return make(GPUMEM_ANSWER_TYPE_INT, options.register_count_max, kOption, "as configured");
     case GPUMEM_CAPABILITY_PIN_NUMA:
       return numa(options);
     case GPUMEM_CAPABILITY_HOST_ATOMICS:
-      return always(GPUMEM_CAPABILITY_YES, "kernels use the atomics of the CPU");
+      return always(GPUMEM_ANSWER_YES, "kernels use the atomics of the CPU");
     case GPUMEM_CAPABILITY_PAGEABLE:
       return options.pageable ? by_option(true, "kernels reach ordinary memory, by an option")
                               : by_option(false, "kernels reach only memory that was pinned for them");
     case GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES:
-      return always(GPUMEM_CAPABILITY_NO, "every view of a kernel is translated by the backend");
+      return always(GPUMEM_ANSWER_NO, "every view of a kernel is translated by the backend");
     case GPUMEM_CAPABILITY_STREAM_VALUE32:
     case GPUMEM_CAPABILITY_STREAM_VALUE64: {
       const Capability write =
@@ -167,17 +165,17 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_STREAM_VALUE_NOR:
       return with_entry(options, EntryPoint::kWaitValue, "words are polled by the CPU");
     case GPUMEM_CAPABILITY_COPY_ENGINES:
-      return make(GPUMEM_CAPABILITY_TYPE_INT, std::max(1U, std::thread::hardware_concurrency()),
-                  GPUMEM_CAPABILITY_FROM_ATTRIBUTE,
+      return make(GPUMEM_ANSWER_TYPE_INT, std::max(1U, std::thread::hardware_concurrency()),
+                  GPUMEM_ANSWER_FROM_ATTRIBUTE,
                   "every stream has a thread, and the machine so many processors");
     case GPUMEM_CAPABILITY_PEER_ACCESS:
       if (!has_link_to(*peer)) return by_option(false, "no link in this direction");
       return with_entry(options, EntryPoint::kPeerAccess, "linked as configured");
     case GPUMEM_CAPABILITY_PEER_ATOMICS:
-      return has_link_to(*peer) ? always(GPUMEM_CAPABILITY_YES, "kernels use the atomics of the CPU")
+      return has_link_to(*peer) ? always(GPUMEM_ANSWER_YES, "kernels use the atomics of the CPU")
                                 : by_option(false, "no link in this direction");
     default:
-      return always(GPUMEM_CAPABILITY_NO, "not known to the host backend");
+      return always(GPUMEM_ANSWER_NO, "not known to the host backend");
   }
 }
 

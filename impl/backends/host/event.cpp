@@ -37,15 +37,15 @@ Result<bool> HostEvent::synchronize(uint64_t timeout_ns) {
   return shared_.await(device_, record->mark, timeout_ns);
 }
 
-Result<std::optional<float>> HostEvent::elapsed_since(backend::Event& start) {
+Result<std::optional<int64_t>> HostEvent::elapsed_since(backend::Event& start) {
   const CurrentDevice current(device_.facts().ordinal);
   const Lock lock(shared_.mutex);
   GPUMEM_TRY(device_.require_not_lost());  // after it a record that was not run counts as complete too
   const auto& first = static_cast<HostEvent&>(start).latest_;
   for (const auto& record : {first, latest_}) {
-    if (record->mark.timeline->completed < record->mark.number) return std::optional<float>();
+    if (record->mark.timeline->completed < record->mark.number) return std::optional<int64_t>();
   }
-  return std::optional<float>(std::chrono::duration<float, std::milli>(latest_->time - first->time).count());
+  return std::optional<int64_t>(std::chrono::nanoseconds(latest_->time - first->time).count());
 }
 
 }  // namespace gpumem::host

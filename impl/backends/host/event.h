@@ -18,7 +18,7 @@ class HostEvent final : public backend::Event {
   Result<void> record(backend::Stream& stream) override;
   Result<bool> query() override { return synchronize(0); }
   Result<bool> synchronize(uint64_t timeout_ns) override;
-  Result<std::optional<float>> elapsed_since(backend::Event& start) override;
+  Result<std::optional<int64_t>> elapsed_since(backend::Event& start) override;
   Result<void> release() override { return {}; }
 
   struct Record {

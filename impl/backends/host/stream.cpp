@@ -15,13 +15,13 @@ namespace gpumem::host {
 namespace {
 
 template <class T>
-bool holds(T word, T value, gpumem_wait_value condition) {
+bool holds(T word, T value, gpumem_wait_condition condition) {
   switch (condition) {
-    case GPUMEM_WAIT_VALUE_GEQ:
+    case GPUMEM_WAIT_GEQ:
       return static_cast<std::make_signed_t<T>>(static_cast<T>(word - value)) >= 0;
-    case GPUMEM_WAIT_VALUE_EQ:
+    case GPUMEM_WAIT_EQ:
       return word == value;
-    case GPUMEM_WAIT_VALUE_AND:
+    case GPUMEM_WAIT_AND:
       return (word & value) != 0;
     default:
       return static_cast<T>(~(word | value)) != 0;
@@ -136,7 +136,7 @@ Result<void> HostStream::write_value(const backend::Operand& word, uint64_t valu
 }
 
 Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
-                                    gpumem_wait_value condition) {
+                                    gpumem_wait_condition condition) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWaitValue));
   auto from = resolve(shared_, word, value_size, value_size, 1);

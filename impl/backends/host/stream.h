@@ -26,7 +26,7 @@ class HostStream final : public backend::Stream {
   Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
   Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
-                          gpumem_wait_value condition) override;
+                          gpumem_wait_condition condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
   Result<void> drain() override;
