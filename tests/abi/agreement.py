@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Writes a C program that checks what the headers say twice. Usage: agreement.py OUTPUT HEADER...
 
-- Each struct's _INIT macro and _init function agree, byte for byte. A struct that begins with struct_size and lacks one
-  of the two makes a program that does not compile.
+- Each struct's _INIT macro is, byte for byte, the zeroed struct with its size, and so is what its _init function sets up
+  if it has one. A struct that begins with struct_size and lacks the macro makes a program that does not compile.
 - Each function has the type that its PFN_ type says (else the program does not compile), and the member of the table
   from gpumem_table_get is that function.
 """
@@ -11,9 +11,9 @@
 import sys
 from pathlib import Path
 
-import public_headers
+import description
 
-# The struct that gpumem_table_get itself fills; a program that knows one symbol only could not call its init function.
+# The struct that gpumem_table_get itself fills.
 WITHOUT_INIT = {"gpumem_table"}
 WITHOUT_MEMBER = {"gpumem_table_get"}
 
@@ -30,10 +30,10 @@ static void check(const char *what, const char *name, int good) {
   printf("%s %d - %s: %s\\n", good ? "ok" : "not ok", ++count, what, name);
 }
 
-static void compare(const char *name, const void *macro, const void *function, size_t size) {
-  size_t reported;
-  memcpy(&reported, function, sizeof reported);
-  check("_INIT and _init agree", name, reported == size && memcmp(macro, function, size) == 0);
+static void compare(const char *what, const char *name, const void *initial, size_t size) {
+  unsigned char zeroed[4096] = {0};
+  memcpy(zeroed, &size, sizeof size);
+  check(what, name, size <= sizeof zeroed && memcmp(initial, zeroed, size) == 0);
 }
 
 int main(void) {
@@ -45,10 +45,15 @@ int main(void) {
 STRUCT = """\
   {{
     static const {name} from_macro = {macro};
+    compare("_INIT is the zeroed struct with its size", "{name}", &from_macro, sizeof from_macro);
+  }}
+"""
+INIT_FUNCTION = """\
+  {{
     {name} from_function;
     memset(&from_function, 0xA5, sizeof from_function);
     {name}_init(&from_function);
-    compare("{name}", &from_macro, &from_function, sizeof from_macro);
+    compare("_init sets up the zeroed struct with its size", "{name}", &from_function, sizeof from_function);
     {name}_init(NULL);
   }}
 """
@@ -73,10 +78,12 @@ TAIL = """\
 
 def main():
     output, *headers = sys.argv[1:]
-    structs = dict.fromkeys(public_headers.growing_structs(headers) + public_headers.init_macros(headers))
-    body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in structs if name not in WITHOUT_INIT]
-    body += [(TYPE_ONLY if function.name in WITHOUT_MEMBER else FUNCTION).format(name=function.name)
-             for function in public_headers.functions(headers)]
+    interface = description.Description(headers)
+    functions = [function.name for function in interface.functions]
+    growing = [struct.name for struct in interface.structs if struct.grows and struct.name not in WITHOUT_INIT]
+    body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in dict.fromkeys(growing + interface.initial_values)]
+    body += [INIT_FUNCTION.format(name=name) for name in growing if f"{name}_init" in functions]
+    body += [(TYPE_ONLY if name in WITHOUT_MEMBER else FUNCTION).format(name=name) for name in functions]
     Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")
 
 
