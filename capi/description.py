@@ -136,7 +136,8 @@ def first_sentence(text):
 
 
 def in_order(folder=HEADERS):
-    """The headers as a compiler meets them, so that what a type needs comes before it."""
+    """The headers as a compiler meets them, so that what a type needs comes before it. The version comes first: it is what
+    a program asks a library of another version."""
     found = []
 
     def visit(path):
@@ -147,8 +148,10 @@ def in_order(folder=HEADERS):
                 visit(path.parent / include.strip('"'))
         found.append(path)
 
-    visit(Path(folder) / "gpumem.h")
-    for path in sorted(Path(folder).glob("*.h")):
+    folder = Path(folder).resolve()
+    for name in ("version.h", "gpumem.h"):
+        visit(folder / name)
+    for path in sorted(folder.glob("*.h")):
         visit(path)
     return found
 
@@ -167,14 +170,18 @@ class Description:
     """What the headers declare, in their order."""
 
     def __init__(self, headers=None):
-        self.headers = [Path(path) for path in (headers or in_order())]
+        given = [Path(path).resolve() for path in headers or in_order()]
+        self.headers = [path for path in in_order(given[0].parent) if path in given]
         self.functions, self.callbacks, self.structs, self.handles = [], [], [], []
         self.numbers, self.constants = [], []
         self.initial_values = []  # The names of structs that have an _INIT macro.
         self._object_macros, self._function_macros = {}, {}
         for path in self.headers:
             self._header = path.name
-            self._read(path.read_text(encoding="utf-8"))
+            try:
+                self._read(path.read_text(encoding="utf-8"))
+            except (AttributeError, IndexError, ValueError) as problem:
+                raise Unreadable(f"{path.name}: a declaration that is not understood ({problem})") from problem
         self._sort_constants()
 
     # What is asked most.

@@ -7,6 +7,7 @@ Without an argument, writes every file anew. With --check, changes nothing, name
 fails if there is one.
 """
 
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -25,6 +26,8 @@ TABLE_GET = "gpumem_table_get"
 
 def fill(first, words, last, indent, width):
     """`first`, the words with commas between them and `last`, in lines; the second and later ones are indented."""
+    if not words:
+        return first + last
     lines = [first]
     for number, word in enumerate(words):
         word += "," if number + 1 < len(words) else last
@@ -96,11 +99,528 @@ def version_script(interface):
     return text
 
 
+# Names and texts.
+
+# What the languages call a type of numbers, if not by its C name. None: the language offers something else in its place.
+NAMES = {
+    "Rust": {"gpumem_wait_value": "WaitCondition", "gpumem_host_lock": "LockMode", "gpumem_toggle": None,
+             "gpumem_close_mode": None, "gpumem_capability_answer": None},
+    "Go": {"gpumem_host_lock": "LockMode", "gpumem_close_mode": "closeMode",
+           "gpumem_capability_answer": None},
+    "C#": {"gpumem_wait_value": "WaitCondition", "gpumem_kind": "MemoryKind"},
+    "Python": {"gpumem_wait_value": "WaitCondition", "gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None,
+               "gpumem_native_domain": None, "gpumem_capability_type": None, "gpumem_capability_source": None,
+               "gpumem_host_lock": None, "gpumem_capability_answer": None},
+}
+# What the languages call a constant, if not by the words of its C name.
+VALUES = {
+    "Rust": {"GPUMEM_ACCESS_READWRITE": "READ_WRITE"},
+    "Go": {"GPUMEM_TIMEOUT_INFINITE": "timeoutInfinite", "GPUMEM_VERSION": "versionOfHeaders"},
+    "C#": {"GPUMEM_CAPABILITY_TYPE_TRI": "Answer", "GPUMEM_CAPABILITY_TYPE_INT": "Number"},
+    "Python": {},
+}
+# Words that are not written with one capital letter.
+WORDS = {
+    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND")}
+          | {"IOMEMORY": "IOMemory", "READWRITE": "ReadWrite", "2D": "2D"},
+    "C#": {"IOMEMORY": "IoMemory", "READWRITE": "ReadWrite", "GEQ": "GreaterOrEqual", "EQ": "Equal"},
+}
+KEYWORDS = {
+    "Rust": "as async await box break const continue crate dyn else enum extern fn for if impl in let loop match mod move mut "
+            "pub ref return static struct super trait type unsafe use where while yield",
+    "Go": "break case chan const continue default defer else fallthrough for func go goto if import interface map package "
+          "range return select struct switch type var",
+    "C#": "abstract as base bool break byte case catch char checked class const continue decimal default delegate do double "
+          "else enum event explicit extern false finally fixed float for foreach goto if implicit in int interface internal "
+          "is lock long namespace new null object operator out override params private protected public readonly ref return "
+          "sbyte sealed short sizeof stackalloc static string struct switch this throw true try typeof uint ulong unchecked "
+          "unsafe ushort using virtual void volatile while",
+}
+KEYWORDS = {language: set(words.split()) for language, words in KEYWORDS.items()}
+
+
+def bare(name):
+    return re.sub(r"^gpumem_", "", name, flags=re.IGNORECASE)
+
+
+def pascal(name, language):
+    """GPUMEM_PIN_NUMA or gpumem_pin_numa as PinNUMA."""
+    return "".join(WORDS[language].get(word.upper(), word.capitalize()) for word in bare(name).split("_"))
+
+
+def type_name(numbers, language):
+    """What a language calls a type of numbers; None if it has none."""
+    return NAMES[language].get(numbers.name, "".join(word.capitalize() for word in bare(numbers.name).split("_")))
+
+
+def offered(interface, language):
+    """The types of numbers that a language offers, with their names in it."""
+    return [(numbers, type_name(numbers, language)) for numbers in interface.numbers if type_name(numbers, language)]
+
+
+def value_name(numbers, constant, language):
+    """The name of a constant inside its type: upper case words, or Pascal case."""
+    if constant.name in VALUES[language]:
+        return VALUES[language][constant.name]
+    name = constant.name[len(numbers.prefix):].removeprefix("ERROR_" if numbers.name == "gpumem_status" else "")
+    return name if language in ("Rust", "Python") else pascal(name, language)
+
+
+def purpose(numbers):
+    """The text of a type of numbers without the part that names its constants in C."""
+    return re.sub(r":? *\b(?:one|a sum|sum) of the GPUMEM_\w+ values", "", numbers.text, flags=re.IGNORECASE).strip()
+
+
+def translate(text, constant, function="`{}()`", code="`{}`"):
+    """A text of the headers with their references to constants and functions, and their code, as a language writes them."""
+    parts = []
+    for number, part in enumerate(text.split("`")):
+        if number % 2:
+            parts.append(code.format(part))
+            continue
+        part = re.sub(r"#(GPUMEM_\w+)", lambda match: constant(match[1]), part)
+        part = re.sub(r"::(PFN_\w+)", r"\1", part)
+        parts.append(re.sub(r"(?<![\w`])(gpumem_\w+)\(\)", lambda match: function.format(match[1]), part))
+    return "".join(parts)
+
+
+def comment(text, begin, width=100):
+    """A text as lines that begin with `begin`."""
+    return "".join(f"{begin}{line}\n" for line in textwrap.wrap(text, width - len(begin), break_long_words=False,
+                                                                break_on_hyphens=False)) if text else ""
+
+
+def by_header(items):
+    """The items with the header of each if it is another than that of the one before."""
+    header = None
+    for item in items:
+        yield item, item.header if item.header != header else None
+        header = item.header
+
+
+def own_structs(interface):
+    """All structs but the table, which follows from the functions: table.h may not have it yet as it will be."""
+    return [struct for struct in interface.structs if struct.name != "gpumem_table"]
+
+
+def all_structs(interface):
+    def member(name, kind):
+        return description.Field("table.h", name, None, description.Type(kind), None)
+    members = [member(function.name, f"PFN_{function.name}") for function in in_table(interface)]
+    return own_structs(interface) + [description.Struct("table.h", "gpumem_table", None, [member("struct_size", "size_t"), *members])]
+
+
+def hexadecimal(interface, constant):
+    """Flags are written in base 16."""
+    numbers = interface.type_of_numbers(constant.type)
+    return hex(constant.value) if numbers and numbers.flags else str(constant.value)
+
+
+# Rust.
+
+RUST = {"void": "c_void", "char": "c_char", "float": "f32", "double": "f64", "size_t": "usize", "uintptr_t": "usize",
+        **{f"{sign}int{bits}_t": f"{'u' if sign else 'i'}{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)}}
+
+
+def rust_type(kind):
+    text = RUST.get(kind.base, kind.base)
+    for constant in kind.stars:
+        text = ("*const " if constant else "*mut ") + text
+    return text
+
+
+def rust_name(name):
+    return f"r#{name}" if name in KEYWORDS["Rust"] else name
+
+
+def rust_text(interface, item, begin, text=None):
+    known = {constant.name for constant in interface.constants}
+
+    def constant(name):
+        return "[`Default`]" if name.endswith("_INIT") else f"[`{name}`](crate::{name})" if name in known else f"`{name}`"
+    return comment(translate(text or item.text, constant), begin)
+
+
+def rust_parameters(function):
+    return [f"{rust_name(parameter.name)}: {rust_type(parameter.type)}" for parameter in function.parameters]
+
+
+def rust_result(function):
+    return "" if str(function.result) == "void" else f" -> {rust_type(function.result)}"
+
+
+def rust_function(interface, function):
+    return rust_text(interface, function, "        /// ", function.sentence) + declaration(
+        f"        PFN_{function.name}, {function.name}(", rust_parameters(function), f"){rust_result(function)};", " " * 12, 110) + "\n"
+
+
+def rust_functions(interface):
+    text = f"// {LICENCE}\n// {NOTE}\n//! The functions, in the order of the table.\n\n"
+    text += "use core::ffi::c_void;\n\nuse crate::declare::c_char;\nuse crate::types::*;\n\nfunctions! {\n    table {\n"
+    text += "".join(rust_function(interface, function) for function in in_table(interface))
+    text += "    }\n    outside {\n"
+    text += "".join(rust_function(interface, function) for function in interface.functions if function.name == TABLE_GET)
+    return text + "    }\n}\n"
+
+
+def rust_types(interface):
+    text = f"// {LICENCE}\n// {NOTE}\n//! Handles, types of numbers, functions of the caller, constants and structs.\n\n"
+    text += "use core::ffi::c_void;\n\nuse crate::declare::c_char;\n\nhandles! {\n"
+    for handle in interface.handles:
+        text += rust_text(interface, handle, "    /// ") + f"    {handle.name} = {handle.target};\n"
+    text += "}\n\naliases! {\n"
+    for numbers in interface.numbers:
+        if numbers.declared:
+            text += rust_text(interface, numbers, "    /// ") + f"    {numbers.name} = {RUST[numbers.base]};\n"
+    for callback in interface.callbacks:
+        text += rust_text(interface, callback, "    /// ") + declaration(
+            f"    {callback.name} = Option<unsafe extern \"C\" fn(", rust_parameters(callback), f"){rust_result(callback)}>;",
+            " " * 8, 110) + "\n"
+    text += "}\n\nconstants! {\n"
+    for constant, header in by_header(interface.constants):
+        value = "u64::MAX" if constant.value == (1 << 64) - 1 else hexadecimal(interface, constant)
+        text += f"    // ---- {header}\n" * bool(header) + rust_text(interface, constant, "    /// ")
+        text += f"    {constant.name}: {RUST.get(constant.type, constant.type)} = {value};\n"
+    text += "}\n\nstructs! {\n"
+    for struct, header in by_header(own_structs(interface)):
+        text += f"    // ---- {header}\n" * bool(header) + rust_text(interface, struct, "    /// ")
+        text += f"    {'growing' if struct.grows else 'plain'} {struct.name} {{\n"
+        for field in struct.fields:
+            kind = rust_type(field.type) if field.length is None else f"[{rust_type(field.type)}; {field.length}]"
+            text += rust_text(interface, field, "        /// ") + f"        {rust_name(field.name)}: {kind},\n"
+        text += "    }\n"
+    return text + "}\n"
+
+
+def rust_codes(interface):
+    names = {constant.name: f"[`{name}::{value_name(numbers, constant, 'Rust')}`]" for numbers, name in offered(interface, "Rust")
+             for constant in numbers.constants}
+
+    def one(numbers, name, base):
+        text = comment(translate(purpose(numbers), lambda c: names.get(c, f"`{c}`")), "    /// ") + f"    {name}{base} {{\n"
+        for constant in numbers.constants:
+            text += comment(translate(constant.text, lambda c: names.get(c, f"`{c}`")), "        /// ")
+            text += f"        {value_name(numbers, constant, 'Rust')} = {constant.name},\n"
+        return text + "    }\n"
+    types = offered(interface, "Rust")
+    text = f"// {LICENCE}\n// {NOTE}\n//! The types of numbers and their values; `codes.rs` has the macros.\n"
+    for macro, chosen in (("codes", [pair for pair in types if not pair[0].flags and pair[0].name != "gpumem_status"]),
+                          ("flags", [pair for pair in types if pair[0].flags]),
+                          ("statuses", [pair for pair in types if pair[0].name == "gpumem_status"])):
+        text += f"\n{macro}! {{\n" + "".join(one(numbers, name, f": {RUST[numbers.base]}") for numbers, name in chosen) + "}\n"
+    return text
+
+
+# Python.
+
+CTYPES = {"char": "c_char", "float": "c_float", "double": "c_double", "size_t": "c_size_t", "uintptr_t": "c_size_t",
+          **{f"{sign}int{bits}_t": f"c_{sign}int{bits}" for sign in ("u", "") for bits in (8, 16, 32, 64)}}
+
+
+def python_type(interface, kind):
+    if kind.base.startswith("PFN_") or (interface.is_handle(kind.base) and not kind.stars):
+        return "c_void_p"
+    stars = len(kind.stars)
+    if kind.base in ("void", "char") and stars:
+        text, stars = {"void": "c_void_p", "char": "c_char_p"}[kind.base], stars - 1
+    elif interface.is_handle(kind.base):
+        text = "c_void_p"
+    elif kind.base == "void":
+        text = "None"
+    else:
+        base = interface.resolve(kind.base)
+        text = CTYPES.get(base, base)
+    return "POINTER(" * stars + text + ")" * stars
+
+
+def in_order_of_need(interface):
+    """The structs so that each comes after those that its fields name."""
+    done, open_ones = [], []
+
+    def visit(struct):
+        if struct in done:
+            return
+        if struct in open_ones:
+            raise description.Unreadable(f"{struct.header}: {struct.name} needs itself, which generate.py cannot write for Python")
+        open_ones.append(struct)
+        for field in struct.fields:
+            needed = interface.struct(field.type.base)
+            if needed:
+                visit(needed)
+        done.append(struct)
+    for struct in all_structs(interface):
+        visit(struct)
+    return done
+
+
+def python_declarations(interface):
+    text = ""
+    for constant, header in by_header(interface.constants):
+        text += f"\n# {header}\n" * bool(header) + f"{constant.name} = {hexadecimal(interface, constant)}\n"
+    text += '\n\nclass Growing(ctypes.Structure):\n    """A struct that begins with its own size."""\n\n'
+    text += "    def __init__(self, *values, **fields):\n        super().__init__(ctypes.sizeof(self), *values, **fields)\n\n\n"
+    for callback in interface.callbacks:
+        # The structs come later, and a callback takes an address as well.
+        kinds = ["c_void_p" if interface.struct(kind.base) else python_type(interface, kind)
+                 for kind in [callback.result, *(parameter.type for parameter in callback.parameters)]]
+        text += fill(f"{callback.name} = CFUNCTYPE(", kinds, ")", " " * 4, 120) + "\n"
+    for struct in in_order_of_need(interface):
+        fields = []
+        for field in struct.fields:
+            kind = python_type(interface, field.type)
+            fields.append(f'("{field.name}", {kind if field.length is None else f"{kind} * {field.length}"})')
+        text += f"\n\nclass {struct.name}({'Growing' if struct.grows else 'ctypes.Structure'}):\n"
+        text += fill("    _fields_ = [", fields, "]", " " * 16, 120) + "\n"
+    text += "\n\n# name: (result, arguments), in the order of gpumem_table.\nPROTOTYPES = {\n"
+    get = [function for function in interface.functions if function.name == TABLE_GET]
+    for function in in_table(interface) + get:
+        kinds = [python_type(interface, parameter.type) for parameter in function.parameters]
+        first = f'    "{function.name}": ({python_type(interface, function.result)}, ('
+        text += fill(first, kinds, ",))," if len(kinds) == 1 else ")),", " " * len(first), 120) + "\n"
+    text += "}\n"
+    head = f'# {LICENCE}\n# {NOTE}\n"""Every constant, struct and function of the C interface by its C name, for ctypes."""\n\n'
+    used = sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE)\b", text)), key=lambda name: (name[0].islower(), name))
+    return head + "import ctypes\n" + fill("from ctypes import ", used, "", " " * 4, 1000) + "\n" + text
+
+
+def python_codes(interface):
+    text = f'# {LICENCE}\n# {NOTE}\n"""The numbers of the C interface as enumerations."""\n\nimport enum\n\nfrom . import _native as c\n'
+    for numbers, name in offered(interface, "Python"):
+        text += f"\n\nclass {name}(enum.{'IntFlag' if numbers.flags else 'IntEnum'}):\n"
+        text += f'    """{translate(purpose(numbers), str, "{}", "``{}``")}"""\n\n'
+        text += "".join(f"    {value_name(numbers, constant, 'Python')} = c.{constant.name}\n" for constant in numbers.constants)
+    return text
+
+
+# C#.
+
+CSHARP = {"int8_t": "sbyte", "uint8_t": "byte", "int16_t": "short", "uint16_t": "ushort", "int32_t": "int", "uint32_t": "uint",
+          "int64_t": "long", "uint64_t": "ulong", "size_t": "UIntPtr", "uintptr_t": "UIntPtr", "float": "float",
+          "double": "double", "char": "byte", "void": "void"}
+CSHARP_HEAD = f"// {LICENCE}\n// {NOTE}\n"
+
+
+def csharp_type(interface, kind):
+    if kind.base.startswith("PFN_") or interface.is_callback(kind.base):
+        return "IntPtr"
+    stars, base = len(kind.stars), interface.resolve(kind.base)
+    if interface.is_handle(kind.base):
+        base = "IntPtr"
+    elif kind.base in ("void", "char") and stars:
+        base, stars = "IntPtr", stars - 1
+    return CSHARP.get(base, base) + "*" * stars
+
+
+def csharp_name(name):
+    return f"@{name}" if name in KEYWORDS["C#"] else name
+
+
+def csharp_constants(interface):
+    text = CSHARP_HEAD + ("// The constants of the C interface, under their C names; the enums of the binding are made of them.\n\n"
+                          "#pragma warning disable 1591 // The C headers describe each.\n\nnamespace GpuMem.Interop\n{\n"
+                          "  /// <summary>Every constant of the C headers.</summary>\n  public static class Constants\n  {\n")
+    for constant, header in by_header(interface.constants):
+        value = "ulong.MaxValue" if constant.value == (1 << 64) - 1 else hexadecimal(interface, constant)
+        kind = CSHARP[interface.resolve(constant.type)]
+        text += f"    // {header}\n" * bool(header) + f"    public const {kind} {constant.name} = {value};\n"
+    return text + "  }\n}\n"
+
+
+def csharp_structs(interface):
+    text = CSHARP_HEAD + ("// The structs of the C interface, field for field, under their C names.\n\nusing System;\n"
+                          "using System.Runtime.InteropServices;\n\n#pragma warning disable 1591, 0649 // The C headers describe "
+                          "each field; the library fills many.\n\nnamespace GpuMem.Interop\n{\n")
+    parts = []
+    for struct in all_structs(interface):
+        part = f"  [StructLayout(LayoutKind.Sequential)]\n  public unsafe struct {struct.name}\n  {{\n"
+        for field in struct.fields:
+            kind = csharp_type(interface, field.type)
+            if field.length is None:
+                part += f"    public {kind} {csharp_name(field.name)};\n"
+            elif kind in set(CSHARP.values()) - {"UIntPtr", "void"}:
+                part += f"    public fixed {kind} {csharp_name(field.name)}[{field.length}];\n"
+            else:
+                raise description.Unreadable(f"{struct.header}: {struct.name}.{field.name}: C# has no such arrays in a struct")
+        parts.append(part + "  }\n")
+    return text + "\n".join(parts) + "}\n"
+
+
+def csharp_functions(interface):
+    text = CSHARP_HEAD + """\
+// The functions of the C interface, under their C names. One declaration serves every target: all parameters are
+// blittable, so that a call needs no marshalling, and an entry point is bound when it is first called.
+
+using System;
+using System.Runtime.InteropServices;
+
+#pragma warning disable 1591 // The C headers describe each function.
+
+namespace GpuMem.Interop
+{
+  /// <summary>
+  /// The C interface as it is. Call <see cref="GpuMemLibrary.Load"/> before, and in another method: some runtimes bind
+  /// an entry point when they compile the method that calls it.
+  /// </summary>
+  public static unsafe partial class Native
+  {
+    /// <summary>The name that the library is asked for by.</summary>
+    public const string Library = GpuMemLibrary.FileName;
+
+"""
+    for function, header in by_header(interface.functions):
+        text += f"    // {header}\n" * bool(header)
+        # Calls that only look something up need no change of the thread's state.
+        if r"\blocking{no}" in (function.comment or "") and str(function.result) not in ("gpumem_status", "void"):
+            text += "#if NET8_0_OR_GREATER\n    [SuppressGCTransition]\n#endif\n"
+        text += "    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]\n"
+        words = [f"{csharp_type(interface, part.type)} {csharp_name(part.name)}" for part in function.parameters]
+        text += declaration(f"    public static extern {csharp_type(interface, function.result)} {function.name}(", words, ");",
+                            " " * 8, 120) + "\n"
+    return text + "  }\n}\n"
+
+
+def csharp_enums(interface):
+    types = offered(interface, "C#")
+    names = {constant.name: f'<see cref="{name}.{value_name(numbers, constant, "C#")}"/>' for numbers, name in types
+             for constant in numbers.constants}
+
+    def summary(text, indent):
+        text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        text = translate(text, lambda c: names.get(c, f"<c>{c}</c>"), "<c>{}()</c>", "<c>{}</c>")
+        line = f"{indent}/// <summary>{text}</summary>\n"
+        return line if len(line) <= 121 else (
+            f"{indent}/// <summary>\n" + comment(text, f"{indent}/// ", 120) + f"{indent}/// </summary>\n")
+    parts = []
+    for numbers, name in types:
+        base = CSHARP[numbers.base]
+        part = summary(purpose(numbers), "  ") + "  [Flags]\n" * numbers.flags
+        part += f"  public enum {name}{'' if base == 'int' else f' : {base}'}\n  {{\n"
+        if numbers.flags:
+            part += "    /// <summary>None.</summary>\n    None = 0,\n"
+        for constant in numbers.constants:
+            part += summary(constant.text, "    ") + f"    {value_name(numbers, constant, 'C#')} = Constants.{constant.name},\n"
+        parts.append(part + "  }\n")
+    return (CSHARP_HEAD + "// The enumerations of the interface. Their numbers are those of the C headers, which also say more of "
+            "each.\n\nusing System;\nusing GpuMem.Interop;\n\nnamespace GpuMem\n{\n" + "\n".join(parts) + "}\n")
+
+
+# Go.
+
+GO = {"float": "float32", "double": "float64", "char": "byte", "uint8_t": "byte", "size_t": "uintptr", "uintptr_t": "uintptr",
+      "int8_t": "int8", **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("u", "") for bits in (16, 32, 64)}}
+GO_HEAD = f"// {LICENCE}\n\n// {NOTE}\n\npackage gpumem\n"
+
+
+def columns(rows, indent="\t"):
+    """Rows of cells below each other, as gofmt puts them: each cell as wide as the widest of its column."""
+    widths = [max((len(row[i]) for row in rows if i + 1 < len(row)), default=0) for i in range(max(map(len, rows)))]
+    return "".join(indent + " ".join([cell.ljust(width) for cell, width in zip(row[:-1], widths)] + row[-1:]) + "\n" for row in rows)
+
+
+def go_struct(name):
+    return "native" + pascal(name, "Go")
+
+
+def go_field(name):
+    first, *others = name.split("_")
+    text = first + "".join(WORDS["Go"].get(word.upper(), word.capitalize()) for word in others)
+    return text + "_" if text in KEYWORDS["Go"] else text
+
+
+def go_constant(interface, constant):
+    """GPUMEM_ERROR_BUSY is ErrBusy; that of a type which is not exported is not exported."""
+    if constant.name in VALUES["Go"]:
+        return VALUES["Go"][constant.name]
+    name = re.sub(r"^Error(?=[A-Z])", "Err", pascal(constant.name, "Go"))
+    numbers = next((numbers for numbers in interface.numbers if constant in numbers.constants), None)
+    kind = numbers and type_name(numbers, "Go")
+    return name[0].lower() + name[1:] if kind and kind[0].islower() else name
+
+
+def go_type(interface, field):
+    """Addresses are uint64, other pointers and handles uintptr: the garbage collector must never see one."""
+    kind = field.type
+    if kind.stars or interface.is_handle(kind.base) or interface.is_callback(kind.base):
+        text = "uint64" if kind.base == "void" and len(kind.stars) == 1 else "uintptr"
+    elif interface.struct(kind.base):
+        text = go_struct(kind.base)
+    else:
+        text = GO[interface.resolve(kind.base)]
+    return text if field.length is None else f"[{field.length}]{text}"
+
+
+def go_structs(interface):
+    text = GO_HEAD + """
+// The structs of the C interface, as this package sees them. Handles and pointers are numbers here, so that the
+// garbage collector never takes one for its own. A test compares every field with the library's headers.
+"""
+    for struct in own_structs(interface):
+        text += f"\ntype {go_struct(struct.name)} struct {{\n"
+        text += columns([[go_field(field.name), go_type(interface, field)] for field in struct.fields]) + "}\n"
+    return text
+
+
+def go_codes(interface):
+    names = {constant.name: go_constant(interface, constant) for constant in interface.constants}
+
+    def words(text):
+        return translate(text, lambda name: names.get(name, name), "{}()", "{}").strip()
+
+    def rows(constants, kind):
+        return [[names[constant.name], *kind, f"= {hexadecimal(interface, constant)}",
+                 f"// {words(description.first_sentence(constant.text))}"] for constant in constants]
+    text = GO_HEAD
+    typed = set()
+    for numbers, name in offered(interface, "Go"):
+        says = words(purpose(numbers))
+        text += "\n" + comment(f"{name}: {says[0].lower()}{says[1:]}", "// ", 115) + f"type {name} {GO[numbers.base]}\n\n"
+        text += f"// The values of {name}.\nconst (\n" + columns(rows(numbers.constants, [name])) + ")\n"
+        typed |= {constant.name for constant in numbers.constants}
+    others = [constant for constant in interface.constants if constant.name not in typed]
+    text += "\n// Numbers that have no type of their own.\nconst (\n" + columns(rows(others, [])) + ")\n"
+    status = interface.type_of_numbers("gpumem_status")
+    text += "\n// Known here too, so that an error can be printed where there is no library.\nvar statusNames = map[Status]string{\n"
+    return text + columns([[names[constant.name] + ":", f'"{constant.name}",'] for constant in status.constants]) + "}\n"
+
+
+def go_functions(interface):
+    rows = [f"  X({function.name})" for function in in_table(interface)]
+    width = max(map(len, rows)) + 1
+    first = "#define GPUMEM_GO_FUNCTIONS(X)"
+    lines = [line.ljust(max(width, len(first) + 1)) + "\\" for line in [first, *rows[:-1]]] + rows[-1:]
+    return (f"/* {LICENCE} */\n/* {NOTE} */\n#ifndef GPUMEM_GO_FUNCTIONS_H\n#define GPUMEM_GO_FUNCTIONS_H\n\n"
+            "/** Every function that this package uses, in the order of gpumem_table. */\n" + "\n".join(lines) + "\n\n#endif\n")
+
+
+def go_layout(interface):
+    structs = [[f'"{struct.name}":', go_struct(struct.name) + "{},"] for struct in own_structs(interface)]
+    constants = []
+    for constant in interface.constants:
+        kind = GO[interface.resolve(constant.type)]
+        constants.append([f'"{constant.name}":', f"{kind}({go_constant(interface, constant)}),"])
+    return (GO_HEAD + "\n// The structs of this package, by their names in C.\nvar layoutStructs = map[string]any{\n" + columns(structs)
+            + "}\n\n// The constants of this package, by their names in C.\nvar layoutConstants = map[string]any{\n"
+            + columns(constants) + "}\n")
+
+
 # What is written, and by which function.
 OUTPUTS = {
     "capi/include/gpumem/table.h": table_header,
     "capi/src/table.inc": table_list,
     "capi/gpumem.map": version_script,
+    "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
+    "bindings/rust/gpumem-sys/src/types.rs": rust_types,
+    "bindings/rust/gpumem/src/codes/lists.rs": rust_codes,
+    "bindings/python/gpumem/_native.py": python_declarations,
+    "bindings/python/gpumem/_codes.py": python_codes,
+    "bindings/csharp/src/Interop/Constants.cs": csharp_constants,
+    "bindings/csharp/src/Interop/Native.cs": csharp_functions,
+    "bindings/csharp/src/Interop/Structs.cs": csharp_structs,
+    "bindings/csharp/src/Enums.cs": csharp_enums,
+    "bindings/go/codes.go": go_codes,
+    "bindings/go/functions.h": go_functions,
+    "bindings/go/structs.go": go_structs,
+    "bindings/go/declarations_test.go": go_layout,
 }
 
 
