@@ -9,6 +9,7 @@ sum of GPUMEM_MEMORY_ values"). What it does not understand it refuses; tests/ab
 
 import re
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from pathlib import Path
 from typing import List, Optional
 
@@ -16,10 +17,10 @@ HEADERS = Path(__file__).resolve().parent / "include" / "gpumem"
 
 # The constants of a type whose text names no prefix.
 VALUES_OF = {"gpumem_status": r"GPUMEM_(SUCCESS|NOT_READY|NO_EFFECT|ERROR_\w+)"}
-# Constants that C has no type for, but bindings have: name, prefix, constants, integer type, text.
+# Constants that C has no type for, but bindings have: name, constants, integer type, text.
 UNTYPED = [
-    ("gpumem_host_lock", "GPUMEM_HOST_LOCK_", r"GPUMEM_HOST_LOCK_\w+", "int32_t", "Whether the host backend locks pinned pages."),
-    ("gpumem_capability_answer", "GPUMEM_CAPABILITY_", r"GPUMEM_CAPABILITY_(NO|YES|EMULATED)", "uint64_t",
+    ("gpumem_host_lock_mode", r"GPUMEM_HOST_LOCK_\w+", "int32_t", "Whether the host backend locks pinned pages."),
+    ("gpumem_answer", r"GPUMEM_(CAPABILITY|ANSWER)_(NO|YES|EMULATED)", "uint64_t",
      "The answer to a question that is not about a number."),
 ]
 # Constants that have another type than their number shows.
@@ -352,13 +353,17 @@ class Description:
                 comment, code = None, []
         return fields
 
+    def _matching(self, pattern):
+        return [constant for constant in self.constants if re.fullmatch(pattern, constant.name)]
+
     def _sort_constants(self):
         """Gives each constant the type that its name says: of the types whose prefix fits, the one with the longest."""
         patterns = {numbers.name: VALUES_OF.get(numbers.name, numbers.prefix + r"\w+") for numbers in self.numbers
                     if numbers.name in VALUES_OF or numbers.prefix != "GPUMEM_"}
-        for name, prefix, pattern, base, text in UNTYPED:
-            found = [constant for constant in self.constants if re.fullmatch(pattern, constant.name)]
-            if found and not self.type_of_numbers(name):
+        for name, pattern, base, text in UNTYPED:
+            found = self._matching(pattern)
+            if found and all(self._matching(known) != found for known in patterns.values()):
+                prefix = re.match(r".*_", commonprefix([constant.name for constant in found]))[0]
                 self.numbers.append(Numbers(found[0].header, name, text, base, False, prefix, declared=False))
                 patterns[name] = pattern
         order = {numbers.name: (not numbers.declared, len(numbers.prefix)) for numbers in self.numbers}

@@ -103,14 +103,15 @@ def version_script(interface):
 
 # What the languages call a type of numbers, if not by its C name. None: the language offers something else in its place.
 NAMES = {
-    "Rust": {"gpumem_wait_value": "WaitCondition", "gpumem_host_lock": "LockMode", "gpumem_toggle": None,
-             "gpumem_close_mode": None, "gpumem_capability_answer": None},
-    "Go": {"gpumem_host_lock": "LockMode", "gpumem_close_mode": "closeMode",
-           "gpumem_capability_answer": None},
-    "C#": {"gpumem_wait_value": "WaitCondition", "gpumem_kind": "MemoryKind"},
+    "Rust": {"gpumem_wait_value": "WaitCondition", "gpumem_host_lock_mode": "LockMode", "gpumem_toggle": None,
+             "gpumem_close_mode": None, "gpumem_answer": None},
+    "Go": {"gpumem_host_lock_mode": "LockMode", "gpumem_close_mode": "closeMode",
+           "gpumem_answer": None},
+    "C#": {"gpumem_wait_value": "WaitCondition", "gpumem_kind": "MemoryKind",
+           "gpumem_host_lock_mode": "HostLock", "gpumem_answer": "CapabilityAnswer"},
     "Python": {"gpumem_wait_value": "WaitCondition", "gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None,
                "gpumem_native_domain": None, "gpumem_capability_type": None, "gpumem_capability_source": None,
-               "gpumem_host_lock": None, "gpumem_capability_answer": None},
+               "gpumem_host_lock_mode": None, "gpumem_answer": None},
 }
 # What the languages call a constant, if not by the words of its C name.
 VALUES = {
@@ -155,7 +156,8 @@ def type_name(numbers, language):
 
 def offered(interface, language):
     """The types of numbers that a language offers, with their names in it."""
-    return [(numbers, type_name(numbers, language)) for numbers in interface.numbers if type_name(numbers, language)]
+    return [(numbers, type_name(numbers, language)) for numbers in interface.numbers
+            if numbers.constants and type_name(numbers, language)]
 
 
 def value_name(numbers, constant, language):
