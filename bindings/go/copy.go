@@ -10,28 +10,6 @@ import (
 	"unsafe"
 )
 
-// Direction is between which sides a copy goes.
-type Direction int32
-
-// The directions.
-const (
-	DirectionInfer          Direction = 0 // As the addresses say.
-	DirectionHostToHost     Direction = 1 // Both operands are host memory.
-	DirectionHostToDevice   Direction = 2 // The source is host memory, the destination device memory.
-	DirectionDeviceToHost   Direction = 3 // The source is device memory, the destination host memory.
-	DirectionDeviceToDevice Direction = 4 // Both operands are device memory.
-)
-
-// SourceOrder is when the source of a copy is read.
-type SourceOrder int32
-
-// The orders.
-const (
-	SourceOrderStream     SourceOrder = 0 // In stream order.
-	SourceOrderDuringCall SourceOrder = 1 // Before the call returns; no earlier work of the stream may write it.
-	SourceOrderAny        SourceOrder = 2 // At any time before completion; it must not change from the call on.
-)
-
 // CopyOptions is what else a copy can be told.
 type CopyOptions struct {
 	Direction   Direction

@@ -12,15 +12,6 @@ import (
 	"unsafe"
 )
 
-// EventFlags are properties of an event.
-type EventFlags uint32
-
-// The properties.
-const (
-	EventDisableTiming EventFlags = 0x1 // Takes no time stamp; cheaper.
-	EventBlockingSync  EventFlags = 0x2 // Synchronize gives up the processor while it waits.
-)
-
 // EventOptions is how an event shall be.
 type EventOptions struct {
 	Flags EventFlags
@@ -106,7 +97,7 @@ func (e *Event) Info() (EventInfo, error) {
 	if err != nil {
 		return EventInfo{}, err
 	}
-	return EventInfo{int(info.deviceOrdinal), info.wrapped != 0, EventFlags(info.flags), info.nativeEvent,
+	return EventInfo{int(info.deviceOrdinal), info.wrapped != 0, EventFlags(info.flags), uintptr(info.nativeEvent),
 		text(info.name[:])}, nil
 }
 

@@ -11,37 +11,6 @@ import (
 	"unsafe"
 )
 
-// Backend is who does the work.
-type Backend int32
-
-// The backends.
-const (
-	BackendAny  Backend = 0 // The cuda backend if it has a usable device, otherwise the host backend.
-	BackendCUDA Backend = 1 // The CUDA driver, loaded at run time.
-	BackendHost Backend = 2 // CPU and operating system only, with the rules of a GPU.
-)
-
-// Toggle is a choice whose default belongs to the library.
-type Toggle int32
-
-// The choices.
-const (
-	ToggleDefault Toggle = 0 // What the field's text says.
-	ToggleOn      Toggle = 1 // On.
-	ToggleOff     Toggle = 2 // Off.
-)
-
-// LockMode is how far the host backend locks pinned memory.
-type LockMode int32
-
-// The modes.
-const (
-	HostLockDefault LockMode = 0 // As HostLockTry.
-	HostLockTry     LockMode = 1 // Lock if the limits allow; the granted flags tell.
-	HostLockRequire LockMode = 2 // Fail if the limits do not allow it.
-	HostLockOff     LockMode = 3 // Never lock.
-)
-
 // ProbeInfo is what a probe found out about a backend.
 type ProbeInfo struct {
 	Backend       Backend // The backend that an open would use.
@@ -193,14 +162,6 @@ func Default() (*Instance, error) {
 	}
 	return &Instance{handle: uintptr(result.value)}, nil
 }
-
-// closeMode is what to do with objects that live at close.
-type closeMode int32
-
-const (
-	closeCheck closeMode = 0 // Refuse, and say what lives.
-	closeForce closeMode = 1 // Wait for the instance's streams, then destroy everything.
-)
 
 // Close closes the instance. It refuses with ErrBusy, and names the first of them, while memory, streams or events
 // live. On a closed instance it does nothing.

@@ -73,13 +73,6 @@ import (
 	"unsafe"
 )
 
-// Version of the interface that this package was written for.
-const (
-	VersionMajor = 0
-	VersionMinor = 1
-	VersionPatch = 0
-)
-
 // makeVersion is GPUMEM_MAKE_VERSION.
 func makeVersion(major, minor, patch uint32) uint32 { return major<<22 | minor<<12 | patch }
 
@@ -158,20 +151,6 @@ func VersionNumber() uint32 {
 	}
 	return uint32(C.gpumem_go_version())
 }
-
-// Feature is something that a build of the library may or may not contain.
-type Feature int32
-
-// The features.
-const (
-	FeatureBackendHost      Feature = 1  // The host backend is compiled in.
-	FeatureBackendCUDA      Feature = 2  // The cuda backend is compiled in; whether it works here, Probe tells.
-	FeatureMemoryDevice     Feature = 10 // Device memory.
-	FeatureMemoryPinned     Feature = 11 // Pinned and mapped host memory.
-	FeatureMemoryRegistered Feature = 12 // Pinning of memory that exists already.
-	FeatureStreamValue      Feature = 20 // Value write and value wait in a stream.
-	FeatureHostSimulation   Feature = 30 // The methods that only the host backend has.
-)
 
 // Supported tells whether the library in use contains the feature. It says nothing of drivers and devices.
 func (f Feature) Supported() bool {

@@ -10,17 +10,6 @@ import (
 	"sync/atomic"
 )
 
-// LogLevel is how much a message matters.
-type LogLevel int32
-
-// The levels.
-const (
-	LogError   LogLevel = 1 // Something was lost, such as a free that the driver refused.
-	LogWarning LogLevel = 2 // Something is probably not as intended, such as objects alive at close.
-	LogInfo    LogLevel = 3 // What was found and chosen when a backend opened.
-	LogDebug   LogLevel = 4 // Why a call failed, for each failing call.
-)
-
 type logFunction func(level LogLevel, message string)
 
 var logging struct {

@@ -10,33 +10,6 @@ import (
 	"unsafe"
 )
 
-// Kind is what a piece of memory is.
-type Kind int32
-
-// The kinds.
-const (
-	KindUnknown    Kind = 0 // An address that neither the instance, the driver nor the CPU knows.
-	KindPageable   Kind = 1 // Ordinary memory of the process.
-	KindPinned     Kind = 2 // Page-locked host memory that was allocated here.
-	KindRegistered Kind = 3 // Memory of the caller that was page-locked here.
-	KindDevice     Kind = 4 // Memory of one device.
-	KindForeign    Kind = 9 // Known to the driver, but made by other code.
-)
-
-// MemoryFlags are properties of an allocation.
-type MemoryFlags uint64
-
-// The properties.
-const (
-	MemoryPortable      MemoryFlags = 0x1  // All devices treat it as pinned. Pinned memory has it anyway.
-	MemoryMapped        MemoryFlags = 0x2  // It has a device pointer. Pinned memory has it anyway.
-	MemoryWriteCombined MemoryFlags = 0x4  // Pinned only: uncached for the CPU, which may read it very slowly.
-	MemoryReadOnly      MemoryFlags = 0x8  // Registered only: devices may only read.
-	MemoryIOMemory      MemoryFlags = 0x10 // Registered only: memory-mapped I/O of another device.
-	MemoryPageLocked    MemoryFlags = 0x20 // Pinned and registered: the pages are really locked.
-	MemoryNUMANode      MemoryFlags = 0x40 // Pinned only: the pages lie on the node in NUMANode.
-)
-
 // MemoryOptions is what is to be allocated or registered.
 type MemoryOptions struct {
 	Kind      Kind        // KindDevice, KindPinned or KindRegistered. Set by calls whose name says it.

@@ -11,6 +11,8 @@
 #ifndef GPUMEM_GO_NATIVE_H
 #define GPUMEM_GO_NATIVE_H
 
+#include "functions.h"
+
 #include <gpumem/gpumem.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,91 +20,6 @@
 #if GPUMEM_VERSION_MAJOR != 0 || GPUMEM_VERSION_MINOR < 1
 #error "this package needs the headers of gpumem 0.1 or a later 0.x"
 #endif
-
-/** Every function that this package uses, in the order of gpumem_table. */
-#define GPUMEM_GO_FUNCTIONS(X)          \
-  X(gpumem_version)                     \
-  X(gpumem_version_text)                \
-  X(gpumem_feature_supported)           \
-  X(gpumem_error_init)                  \
-  X(gpumem_status_info_init)            \
-  X(gpumem_status_name)                 \
-  X(gpumem_status_get_info)             \
-  X(gpumem_status_enumerate)            \
-  X(gpumem_log_set_function)            \
-  X(gpumem_probe_info_init)             \
-  X(gpumem_instance_probe)              \
-  X(gpumem_host_options_init)           \
-  X(gpumem_instance_desc_init)          \
-  X(gpumem_instance_open)               \
-  X(gpumem_instance_close)              \
-  X(gpumem_instance_default)            \
-  X(gpumem_instance_info_init)          \
-  X(gpumem_instance_get_info)           \
-  X(gpumem_device_get)                  \
-  X(gpumem_device_info_init)            \
-  X(gpumem_device_get_info)             \
-  X(gpumem_device_get_memory)           \
-  X(gpumem_device_can_access_peer)      \
-  X(gpumem_device_enable_peer_access)   \
-  X(gpumem_device_disable_peer_access)  \
-  X(gpumem_capability_info_init)        \
-  X(gpumem_device_get_capability)       \
-  X(gpumem_capability_enumerate)        \
-  X(gpumem_memory_desc_init)            \
-  X(gpumem_memory_create)               \
-  X(gpumem_memory_destroy)              \
-  X(gpumem_memory_info_init)            \
-  X(gpumem_memory_get_info)             \
-  X(gpumem_malloc)                      \
-  X(gpumem_free)                        \
-  X(gpumem_register)                    \
-  X(gpumem_unregister)                  \
-  X(gpumem_pointer_info_init)           \
-  X(gpumem_pointer_get_info)            \
-  X(gpumem_pointer_get_device_pointer)  \
-  X(gpumem_stream_desc_init)            \
-  X(gpumem_stream_create)               \
-  X(gpumem_stream_wrap)                 \
-  X(gpumem_stream_destroy)              \
-  X(gpumem_stream_info_init)            \
-  X(gpumem_stream_get_info)             \
-  X(gpumem_stream_query)                \
-  X(gpumem_stream_synchronize)          \
-  X(gpumem_stream_wait_event)           \
-  X(gpumem_stream_launch_host_function) \
-  X(gpumem_stream_write_value)          \
-  X(gpumem_stream_wait_value)           \
-  X(gpumem_event_desc_init)             \
-  X(gpumem_event_create)                \
-  X(gpumem_event_wrap)                  \
-  X(gpumem_event_destroy)               \
-  X(gpumem_event_info_init)             \
-  X(gpumem_event_get_info)              \
-  X(gpumem_event_record)                \
-  X(gpumem_event_query)                 \
-  X(gpumem_event_synchronize)           \
-  X(gpumem_event_get_elapsed_time)      \
-  X(gpumem_copy_options_init)           \
-  X(gpumem_copy)                        \
-  X(gpumem_copy_2d)                     \
-  X(gpumem_fill)                        \
-  X(gpumem_fill_2d)                     \
-  X(gpumem_stats_init)                  \
-  X(gpumem_stats_get)                   \
-  X(gpumem_stats_reset_peaks)           \
-  X(gpumem_stats_report)                \
-  X(gpumem_host_launch)                 \
-  X(gpumem_host_kernel_view)            \
-  X(gpumem_host_native_stream_create)   \
-  X(gpumem_host_native_stream_destroy)  \
-  X(gpumem_host_stream_set_capturing)   \
-  X(gpumem_host_device_lose)            \
-  X(gpumem_host_fail_step)              \
-  X(gpumem_host_foreign_alloc)          \
-  X(gpumem_host_foreign_free)           \
-  X(gpumem_host_foreign_peer_access)    \
-  X(gpumem_host_set_current_device)
 
 #ifdef GPUMEM_GO_DLOPEN
 /** Filled by gpumem_go_load() in library.go, before any other function here is called. */

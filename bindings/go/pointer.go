@@ -10,28 +10,6 @@ import (
 	"unsafe"
 )
 
-// Location is where bytes lie.
-type Location int32
-
-// The locations.
-const (
-	LocationNone     Location = 0 // Nowhere that can be named.
-	LocationDevice   Location = 1 // A device; its ordinal beside it.
-	LocationHost     Location = 2 // The host, any node.
-	LocationHostNUMA Location = 3 // The host; the node beside it.
-)
-
-// Access is the right of devices to memory.
-type Access int32
-
-// The rights.
-const (
-	AccessNone      Access = 0 // No right.
-	AccessRead      Access = 1 // Read.
-	AccessReadWrite Access = 3 // Read and write.
-	AccessUnknown   Access = 4 // Foreign memory: the driver does not tell.
-)
-
 // PointerInfo is what is known about an address.
 type PointerInfo struct {
 	Kind          Kind

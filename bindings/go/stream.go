@@ -6,7 +6,6 @@ package gpumem
 import "C"
 
 import (
-	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -43,9 +42,6 @@ func (s *Stream) work() *streamWork {
 	}
 	return s.streamWork
 }
-
-// timeoutInfinite is GPUMEM_TIMEOUT_INFINITE.
-const timeoutInfinite = math.MaxUint64
 
 func (s *Stream) id() C.uintptr_t { return C.uintptr_t(s.work().handle) }
 
@@ -153,7 +149,7 @@ func (s *Stream) Info() (StreamInfo, error) {
 	if err != nil {
 		return StreamInfo{}, err
 	}
-	return StreamInfo{int(info.deviceOrdinal), info.wrapped != 0, info.priority, info.nativeStream,
+	return StreamInfo{int(info.deviceOrdinal), info.wrapped != 0, info.priority, uintptr(info.nativeStream),
 		text(info.name[:])}, nil
 }
 
@@ -231,17 +227,6 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	runtime.KeepAlive(s)
 	return err
 }
-
-// WaitValue is when a value wait lets go.
-type WaitValue int32
-
-// The conditions, on a word in memory.
-const (
-	WaitValueGEQ WaitValue = 0 // word - value, as a signed number, is not below 0, so that counters may wrap.
-	WaitValueEQ  WaitValue = 1 // word == value
-	WaitValueAND WaitValue = 2 // word & value != 0
-	WaitValueNor WaitValue = 3 // ^(word | value) != 0
-)
 
 // WriteValue writes a number to a word of pinned or device memory, in stream order. The word has 4 or 8 bytes.
 func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {

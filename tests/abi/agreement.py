@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Writes a C program that checks what the headers say twice. Usage: agreement.py OUTPUT HEADER...
 
-- Each struct's _INIT macro gives the bytes of a zeroed struct with its size set. A struct that begins with struct_size and
+- Each struct's _INIT macro is, byte for byte, the zeroed struct with its size. A struct that begins with struct_size and
   lacks the macro makes a program that does not compile.
 - Each function has the type that its PFN_ type says (else the program does not compile), and the member of the table
   from gpumem_table_get is that function.
@@ -11,9 +11,9 @@
 import sys
 from pathlib import Path
 
-import public_headers
+import description
 
-# Callers zero it: they load the library and know one symbol only.
+# The struct that gpumem_table_get itself fills.
 WITHOUT_INIT = {"gpumem_table"}
 WITHOUT_MEMBER = {"gpumem_table_get"}
 
@@ -30,6 +30,12 @@ static void check(const char *what, const char *name, int good) {
   printf("%s %d - %s: %s\\n", good ? "ok" : "not ok", ++count, what, name);
 }
 
+static void compare(const char *what, const char *name, const void *initial, size_t size) {
+  unsigned char zeroed[4096] = {0};
+  memcpy(zeroed, &size, sizeof size);
+  check(what, name, size <= sizeof zeroed && memcmp(initial, zeroed, size) == 0);
+}
+
 int main(void) {
   gpumem_table table;
   memset(&table, 0, sizeof table);
@@ -39,10 +45,7 @@ int main(void) {
 STRUCT = """\
   {{
     static const {name} from_macro = {macro};
-    {name} zeroed;
-    memset(&zeroed, 0, sizeof zeroed);
-    zeroed.struct_size = sizeof zeroed;
-    check("_INIT is a zeroed struct with its size set", "{name}", memcmp(&from_macro, &zeroed, sizeof zeroed) == 0);
+    compare("_INIT is the zeroed struct with its size", "{name}", &from_macro, sizeof from_macro);
   }}
 """
 FUNCTION = """\
@@ -66,10 +69,11 @@ TAIL = """\
 
 def main():
     output, *headers = sys.argv[1:]
-    structs = dict.fromkeys(public_headers.growing_structs(headers) + public_headers.init_macros(headers))
-    body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in structs if name not in WITHOUT_INIT]
-    body += [(TYPE_ONLY if function.name in WITHOUT_MEMBER else FUNCTION).format(name=function.name)
-             for function in public_headers.functions(headers)]
+    interface = description.Description(headers)
+    functions = [function.name for function in interface.functions]
+    growing = [struct.name for struct in interface.structs if struct.grows and struct.name not in WITHOUT_INIT]
+    body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in dict.fromkeys(growing + interface.initial_values)]
+    body += [(TYPE_ONLY if name in WITHOUT_MEMBER else FUNCTION).format(name=name) for name in functions]
     Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")
 
 

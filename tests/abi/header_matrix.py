@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tap import Tap
-import public_headers
+import description
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wundef", "-Werror"]
 # Standard names that the oldest supported compilers know.
@@ -44,12 +44,12 @@ def main():
 
     own = {f'"{path.name}"' for path in headers}
     tap.check("includes nothing but each other, stddef.h and stdint.h",
-              [f"{path.name} includes {name}" for path in headers for name in public_headers.includes(path)
+              [f"{path.name} includes {name}" for path in headers for name in description.includes(path)
                if name not in ALLOWED_SYSTEM and name not in own])
     present = {path.name for path in (Path(include) / "gpumem").glob("*.h")}
     tap.check("the build installs every header in the folder",
               [f"{name} is not installed" for name in present - {path.name for path in headers}])
-    everything = {name.strip('"') for name in public_headers.includes(Path(include) / "gpumem" / "gpumem.h")}
+    everything = {name.strip('"') for name in description.includes(Path(include) / "gpumem" / "gpumem.h")}
     tap.check("gpumem.h includes every other header",
               [f"{path.name} is missing" for path in headers if path.name not in everything | {"gpumem.h"}])
 

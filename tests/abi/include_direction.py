@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tap import Tap
-import public_headers
+import description
 
 # What each layer may include, its own folder aside. `public` are the installed headers (types and constants).
 ALLOWED = {
@@ -38,7 +38,7 @@ def wrong_includes(root):
         if path.suffix not in SUFFIXES:
             continue
         where = path.relative_to(root)
-        for include in public_headers.includes(path):
+        for include in description.includes(path):
             name = include[1:-1]
             target = layer_of(name)
             known = target == "public" or target.split("/")[0] in ALLOWED

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tap import Tap
-import public_headers
+import description
 
 # libdl, libpthread and librt are parts of libc that stood apart before glibc 2.34.
 RUNTIME = re.compile(r"lib(c|m|dl|pthread|rt|stdc\+\+|gcc_s)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
@@ -39,7 +39,8 @@ def main():
     library, map_file, soname, version, sanitized, *headers = sys.argv[1:]
     tap = Tap()
 
-    declared = [function.name for function in public_headers.functions(headers)]
+    interface = description.Description(headers)
+    declared = [function.name for function in interface.functions]
     nodes = map_nodes(Path(map_file).read_text(encoding="utf-8"))
     mapped = [name for names, _ in nodes.values() for name in names]
     exported = {}
@@ -59,19 +60,12 @@ def main():
                if exported.get(name) != node])
     tap.check("no C++ symbol is exported", [name for name in exported if name.startswith("_Z")])
 
-    table = next((Path(path) for path in headers if Path(path).name == "table.h"), None)
-    if table is None:
-        tap.check("the function table agrees with the headers", "there is no table.h")
-    else:
-        text = public_headers.without_comments(table.read_text(encoding="utf-8"))
-        members = re.findall(r"PFN_(gpumem_\w+)\s+(\w+)\s*;", text)
-        types = re.findall(r"\*\s*PFN_(gpumem_\w+)\s*\)", "".join(
-            public_headers.without_comments(Path(path).read_text(encoding="utf-8")) for path in headers))
-        tap.check("every function has its PFN_ type", difference(declared, types, "headers", "PFN_ types"))
-        tap.check("the function table agrees with the headers",
-                  difference(set(declared) - {"gpumem_table_get"}, [kind for kind, _ in members], "headers", "function table"))
-        tap.check("each table member is named after its function",
-                  [f"{member} has type PFN_{kind}" for kind, member in members if kind != member])
+    table = interface.struct("gpumem_table")
+    members = table.fields[1:] if table else []
+    tap.check("the function table agrees with the headers",
+              difference(set(declared) - {"gpumem_table_get"}, [member.name for member in members], "headers", "function table"))
+    tap.check("each table member has the type of its function",
+              [f"{member.name} has type {member.type}" for member in members if str(member.type) != f"PFN_{member.name}"])
 
     dynamic = run("readelf", "--dynamic", "--wide", library)
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)

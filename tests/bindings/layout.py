@@ -11,37 +11,22 @@ their own declarations:
     function NAME
 """
 
-import re
 import sys
 from pathlib import Path
 
-import public_headers
-
-
-def structs(text):
-    """Pairs of a struct's name and the names of its fields."""
-    for name, body in re.findall(r"typedef struct (gpumem_\w+) \{(.*?)\}", text, re.DOTALL):
-        yield name, [re.search(r"(\w+)\s*(?:\[\w+\])?$", field.strip()).group(1)
-                     for field in body.split(";") if field.strip()]
-
-
-def constants(text):
-    """The macros that stand for a number."""
-    for name, value in re.findall(r"^#define (GPUMEM_\w+)[ \t]+(\S[^\n]*)$", text, re.MULTILINE):
-        if not name.endswith("_INIT") and not value.startswith(("__attribute__", "\\")):
-            yield name
+import description
 
 
 def main():
-    headers = sys.argv[2:]
-    text = "\n".join(public_headers.without_comments(Path(path).read_text(encoding="utf-8")) for path in headers)
+    interface = description.Description(sys.argv[2:])
     lines = []
-    for name, fields in structs(text):
+    for struct in interface.structs:
+        name = struct.name
         lines.append(f'printf("struct {name} size %zu align %zu\\n", sizeof({name}), ALIGNMENT({name}));')
-        lines += [f'printf("field {name}.{field} offset %zu size %zu\\n", offsetof({name}, {field}), '
-                  f"sizeof((({name} *)0)->{field}));" for field in fields]
-    lines += [f'CONSTANT("{name}", {name});' for name in constants(text)]
-    lines += [f'puts("function {function.name}");' for function in public_headers.functions(headers)]
+        lines += [f'printf("field {name}.{field.name} offset %zu size %zu\\n", offsetof({name}, {field.name}), '
+                  f"sizeof((({name} *)0)->{field.name}));" for field in struct.fields]
+    lines += [f'CONSTANT("{constant.name}", {constant.name});' for constant in interface.constants]
+    lines += [f'puts("function {function.name}");' for function in interface.functions]
     Path(sys.argv[1]).write_text("""\
 #include <gpumem/gpumem.h>
 #include <inttypes.h>

@@ -20,13 +20,14 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
                       host_register_flags, mem_host_register_flags, pagelocked_empty, pagelocked_empty_like,
                       pagelocked_zeros, pagelocked_zeros_like, register_host_memory)
 from ._calls import set_log_function
+from ._codes import (Access, Backend, Capability, Direction, EventFlags, Feature, Kind, Location, LogLevel, MemoryFlags,
+                     SourceOrder, WaitCondition)
 from ._dlpack import from_dlpack
-from ._enums import (Access, Backend, Capability, CapabilityInfo, DeviceInfo, Direction, EventFlags, EventInfo, Feature,
-                     InstanceInfo, Kind, KindStats, Location, LogLevel, MemoryFlags, MemoryInfo, PointerInfo, ProbeInfo,
-                     SourceOrder, Stats, StatusInfo, StreamInfo, WaitCondition)
 from ._instance import (Device, HostOptions, Instance, capabilities, default_device, default_instance, feature_supported,
                         probe, status_info, status_name, statuses, version, version_text)
 from ._memory import Memory, View
+from ._results import (CapabilityInfo, DeviceInfo, EventInfo, InstanceInfo, KindStats, MemoryInfo, PointerInfo, ProbeInfo,
+                       Stats, StatusInfo, StreamInfo)
 from ._stream import Event, Stream
 from .errors import *  # noqa: F401,F403 - every exception class
 from .errors import __all__ as _exceptions

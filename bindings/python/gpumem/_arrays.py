@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Optional
 
 from . import _library as c
-from ._enums import Kind
+from ._codes import Kind
 from ._instance import Device, default_device
 from ._memory import Memory, Shape, extent
 from .errors import InvalidArgument

@@ -13,10 +13,11 @@ from typing import Any, Optional, Sequence, Tuple, Union
 
 from . import _library as c
 from ._calls import GONE, ask, call, encoded, i32, leftovers, pending, sweep, text, u32, u64
-from ._enums import (Access, Backend, CapabilityInfo, Capability, DeviceInfo, InstanceInfo, Kind, KindStats,
-                     Location, MemoryFlags, PointerInfo, ProbeInfo, Stats, StatusInfo, known)
+from ._codes import Access, Backend, Capability, Kind, Location, MemoryFlags
 from ._memory import Memory, View
 from ._operands import operand
+from ._results import (CapabilityInfo, DeviceInfo, InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats, StatusInfo,
+                       known)
 from ._stream import Event, Stream, hold, instance_closed, let_go
 from .errors import Error, InvalidArgument, NotFound
 

@@ -12,8 +12,9 @@ from . import _library as c
 from . import _types
 from ._calls import GONE, ask, call, destroy_quietly, encoded, leftovers, status_error, sweep, text, u64
 from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
-from ._enums import Backend, Kind, MemoryFlags, MemoryInfo, known
+from ._codes import Backend, Kind, MemoryFlags
 from ._operands import host_buffer
+from ._results import MemoryInfo, known
 from .errors import Busy, InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:

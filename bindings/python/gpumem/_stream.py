@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 from . import _library as c
 from ._calls import (GONE, ask, call, destroy_quietly, encoded, host_function, i32, leftovers, nanoseconds, pending,
                      sweep, text, u32, u64)
-from ._enums import EventFlags, EventInfo, StreamInfo, WaitCondition, known
+from ._codes import EventFlags, WaitCondition
 from ._operands import operand
+from ._results import EventInfo, StreamInfo, known
 from .errors import DeviceLost, Error, NotReady
 
 if TYPE_CHECKING:

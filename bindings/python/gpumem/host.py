@@ -8,7 +8,7 @@ from ctypes import c_int32, c_ubyte, c_void_p
 
 from . import _library as c
 from ._calls import call, i32, kernel_function, u32, u64
-from ._enums import Access
+from ._codes import Access
 from ._operands import operand
 from ._stream import enqueue_function
 

@@ -20,6 +20,8 @@
 #[cfg(test)]
 extern crate std;
 
+#[macro_use]
+mod declare;
 mod functions;
 #[cfg(feature = "load")]
 mod load;
@@ -28,6 +30,7 @@ mod types;
 #[cfg(test)]
 mod layout;
 
+pub use declare::{c_char, GPUMEM_MAKE_VERSION};
 #[cfg(feature = "link")]
 pub use functions::link::*;
 pub use functions::*;

@@ -5,6 +5,7 @@ use core::ffi::c_void;
 use core::fmt;
 use core::mem;
 
+use crate::declare::{c_char, GPUMEM_MAKE_VERSION};
 use crate::functions::{gpumem_table, PFN_gpumem_table_get, PFN_gpumem_version};
 use crate::types::*;
 

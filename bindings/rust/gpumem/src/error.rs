@@ -11,85 +11,8 @@ use gpumem_sys as sys;
 use gpumem_sys::c_char;
 
 use crate::codes::NativeDomain;
+pub use crate::codes::Status;
 use crate::library::{c, call};
-
-/// Result of a call: 0 is success, negative a failure, positive a note. A number, because a newer library may
-/// return one that this crate does not know.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(transparent)]
-pub struct Status(pub i32);
-
-macro_rules! statuses {
-    ($($(#[$meta:meta])* $name:ident = $constant:ident;)*) => {
-        impl Status {
-            $($(#[$meta])* pub const $name: Self = Self(sys::$constant);)*
-
-            /// Name of the constant in C, such as `GPUMEM_ERROR_BUSY`; `GPUMEM_ERROR_?` for a number that this
-            /// crate does not know. Neither library nor driver is asked.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self.0 {
-                    $(sys::$constant => stringify!($constant),)*
-                    _ => "GPUMEM_ERROR_?",
-                }
-            }
-        }
-    };
-}
-statuses! {
-    /// Done.
-    SUCCESS = GPUMEM_SUCCESS;
-    /// Note: the work that was asked about is not complete.
-    NOT_READY = GPUMEM_NOT_READY;
-    /// Note: a valid hint that cannot be used here.
-    NO_EFFECT = GPUMEM_NO_EFFECT;
-    /// A value that no configuration accepts.
-    INVALID_ARGUMENT = GPUMEM_ERROR_INVALID_ARGUMENT;
-    /// The memory is of a kind that this function does not take.
-    WRONG_KIND = GPUMEM_ERROR_WRONG_KIND;
-    /// Nothing of that name, address or number exists in this instance.
-    NOT_FOUND = GPUMEM_ERROR_NOT_FOUND;
-    /// The range or relation exists already.
-    ALREADY_EXISTS = GPUMEM_ERROR_ALREADY_EXISTS;
-    /// The handle named an object that is gone.
-    STALE_HANDLE = GPUMEM_ERROR_STALE_HANDLE;
-    /// Right object, wrong moment.
-    INVALID_STATE = GPUMEM_ERROR_INVALID_STATE;
-    /// The processor that would act has no right to the memory.
-    NO_ACCESS = GPUMEM_ERROR_NO_ACCESS;
-    /// In use by other work; the same call may succeed later.
-    BUSY = GPUMEM_ERROR_BUSY;
-    /// The instance is closed, or the driver is shutting down.
-    CLOSED = GPUMEM_ERROR_CLOSED;
-    /// An object of the parent was used in a forked child.
-    FORKED = GPUMEM_ERROR_FORKED;
-    /// The other process of a shared object has ended.
-    PEER_GONE = GPUMEM_ERROR_PEER_GONE;
-    /// The device cannot be used again until the process ends.
-    DEVICE_LOST = GPUMEM_ERROR_DEVICE_LOST;
-    /// The device has not enough memory.
-    OUT_OF_DEVICE_MEMORY = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
-    /// The system has not enough memory.
-    OUT_OF_HOST_MEMORY = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
-    /// There is no range of addresses of that size.
-    OUT_OF_ADDRESS_SPACE = GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE;
-    /// A limit or budget is used up.
-    LIMIT_EXCEEDED = GPUMEM_ERROR_LIMIT_EXCEEDED;
-    /// Valid, but this device, driver, backend or object cannot do it.
-    UNSUPPORTED = GPUMEM_ERROR_UNSUPPORTED;
-    /// System, driver or peer refuses this user or process.
-    PERMISSION_DENIED = GPUMEM_ERROR_PERMISSION_DENIED;
-    /// The driver is there, but no usable device.
-    NO_DEVICE = GPUMEM_ERROR_NO_DEVICE;
-    /// No driver library can be loaded.
-    DRIVER_NOT_FOUND = GPUMEM_ERROR_DRIVER_NOT_FOUND;
-    /// The driver is too old, or its parts do not match.
-    DRIVER_TOO_OLD = GPUMEM_ERROR_DRIVER_TOO_OLD;
-    /// The driver lacks the entry point of this one function.
-    SYMBOL_MISSING = GPUMEM_ERROR_SYMBOL_MISSING;
-    /// Anything else.
-    INTERNAL = GPUMEM_ERROR_INTERNAL;
-}
 
 impl Status {
     /// Name, cause and remedy of this status, as the library knows them.

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What capi/generate.py writes is what the headers say now. Usage: generated.py SOURCE_ROOT"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import description
+import generate
+from tap import Tap
+
+# A struct, constants and a function that no header has.
+PLANTED = """
+/** What is planted: one of the GPUMEM_PLANTED_ values. */
+typedef int32_t gpumem_planted_kind;
+#define GPUMEM_PLANTED_FIRST 41                    /**< The first. */
+#define GPUMEM_PLANTED_SECOND (UINT64_C(1) << 33) /**< The second. */
+
+/** Something planted. */
+typedef struct gpumem_planted {
+  size_t struct_size;       /**< Its size. */
+  gpumem_planted_kind kind; /**< Its kind. */
+  uint32_t reserved;        /**< 0. */
+  const struct gpumem_planted_later *later; /**< What is declared later. */
+} gpumem_planted;
+
+/** Declared after its use. */
+typedef struct gpumem_planted_later {
+  char name[16]; /**< A text. */
+} gpumem_planted_later;
+
+/** Plants something.
+ *
+ * \\since 9.7 */
+GPUMEM_API gpumem_status gpumem_plant(gpumem_device device, const gpumem_planted *planted, void **out_pointer,
+                                      gpumem_error *error);
+"""
+
+
+def self_check():
+    """A planted function changes every file; it comes last in the table, in a version node of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in description.HEADERS.glob("*.h"):
+            shutil.copy(path, folder)
+        header = Path(folder) / "version.h"
+        text = header.read_text(encoding="utf-8")
+        end = text.rindex("#ifdef __cplusplus")
+        header.write_text(text[:end] + PLANTED + text[end:], encoding="utf-8")
+        interface = description.Description(description.in_order(folder))
+        stale = dict(generate.outdated(interface))
+        problems = [f"{name} did not change" for name in generate.OUTPUTS if name not in stale]
+        script = stale.get("capi/gpumem.map", "")
+        if "GPUMEM_9.7 {\n  global:\n    # version.h\n    gpumem_plant;\n} GPUMEM_0." not in script:
+            problems.append(f"the version script has no node for a new version:\n{script[-300:]}")
+        if not stale.get("capi/src/table.inc", "").endswith("\ngpumem_plant,\n"):
+            problems.append("a new function is not the last one of the table")
+        values = {constant.name: (constant.value, constant.type) for constant in interface.constants}
+        if values.get("GPUMEM_PLANTED_FIRST") != (41, "gpumem_planted_kind") or values["GPUMEM_PLANTED_SECOND"][0] != 1 << 33:
+            problems.append(f"wrong values: {values.get('GPUMEM_PLANTED_FIRST')}, {values.get('GPUMEM_PLANTED_SECOND')}")
+        return problems
+
+
+def refuses(line):
+    """The reader takes no declaration that it does not understand."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "strange.h"
+        path.write_text(line, encoding="utf-8")
+        try:
+            description.Description([path])
+        except description.Unreadable:
+            return []
+        return [f"accepted: {line}"]
+
+
+def main():
+    root = Path(sys.argv[1]).resolve()
+    tap = Tap()
+    tap.check("a new function changes every generated file", self_check())
+    for line in ("int gpumem_variable;\n", "GPUMEM_API void gpumem_f(int a[3]);\n", "#define GPUMEM_X sizeof(int)\n",
+                 "typedef union { int a; } gpumem_u\n"):
+        tap.check(f"the reader refuses {line.strip()}", refuses(line))
+    stale = dict(generate.outdated(description.Description(), root))
+    for name in generate.OUTPUTS:
+        tap.check(f"{name} is up to date", "run capi/generate.py" if name in stale else "")
+        first = "".join((root / name).read_text(encoding="utf-8").splitlines(True)[:40])
+        tap.check(f"{name} says that it is generated", "" if generate.NOTE[:-1] in first else generate.NOTE)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()
