@@ -209,12 +209,11 @@ type nativeInstanceInfo struct {
 }
 
 type nativeStats struct {
-	structSize      uintptr
-	liveCount       uint64
-	liveBytes       uint64
-	streams         uint64
-	events          uint64
-	fileDescriptors uint64
+	structSize uintptr
+	liveCount  uint64
+	liveBytes  uint64
+	streams    uint64
+	events     uint64
 }
 
 type nativeKindStats struct {
@@ -242,5 +241,6 @@ type nativeStreamInfo struct {
 	priority      int32
 	reserved      uint32
 	nativeStream  uint64
+	id            uint64
 	name          [64]byte
 }

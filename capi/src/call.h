@@ -6,15 +6,16 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/result.h"
+#include "core/handles.h"
 #include "core/log.h"
-#include "core/object.h"
+#include "core/precedence.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::capi {
 
@@ -35,9 +36,11 @@ Handle make_handle(uint64_t value) {
   return static_cast<Handle>(pointer_to(value));
 }
 
-// Checks the arguments of one call and keeps the error that the order of COM-17 puts first.
+// Checks the arguments of one call and keeps the failure that counts.
 class Decoder {
  public:
+  Decoder() : record_(platform::thread_record()) {}
+
   // Any condition on a value; the message says what is wrong and what to do.
   [[gnu::format(printf, 3, 4)]] void require(bool holds, const char* format, ...) {
     if (holds) return;
@@ -47,7 +50,7 @@ class Decoder {
     va_start(arguments, format);
     std::vsnprintf(error.message, sizeof error.message, format, arguments);
     va_end(arguments);
-    note(error);
+    verdict_.note(error);
   }
 
   void not_null(const void* pointer, const char* name) { require(pointer != nullptr, "%s is NULL", name); }
@@ -62,10 +65,10 @@ class Decoder {
   // The object of a handle; empty if there is none, and then done() fails.
   template <class T, class Handle>
   core::Ref<T> object(Handle handle) {
-    auto found = core::acquire<T>(handle_value(handle));
-    if (found) return std::move(*found);
-    note(found.error());
-    return core::Ref<T>();
+    core::Ref<T> found = core::acquire<T>(record_, handle_value(handle));
+    if (!found) [[unlikely]]
+      verdict_.note(core::handles::refusal(handle_value(handle), T::kType));
+    return found;
   }
 
   // A struct that the caller filled: a copy in which what an older caller does not have is 0.
@@ -100,7 +103,7 @@ class Decoder {
   }
 
   Result<void> done() const {
-    if (error_) return *error_;
+    if (!verdict_) return verdict_.error();
     return {};
   }
 
@@ -120,23 +123,8 @@ class Decoder {
     return true;
   }
 
-  static int rank(Status status) {
-    switch (status) {
-      case GPUMEM_ERROR_FORKED:
-        return 0;
-      case GPUMEM_ERROR_CLOSED:
-        return 1;
-      case GPUMEM_ERROR_INVALID_ARGUMENT:
-        return 2;
-      default:
-        return 3;
-    }
-  }
-  void note(const Error& error) {
-    if (!error_ || rank(error.status) < rank(error_->status)) error_ = error;
-  }
-
-  std::optional<Error> error_;
+  platform::ThreadRecord& record_;
+  core::Verdict verdict_;
 };
 
 // Writes an answer to a struct of the size that the caller knows; what this version does not know stays 0.
@@ -151,53 +139,65 @@ void copy_text(char (&out)[N], const char* text) {
   std::snprintf(out, N, "%s", text);
 }
 
-inline void fill_error(gpumem_error* out, const char* function, const Error& error) {
-  out->status = error.status;
-  out->native_domain = error.native_domain;
-  out->native_code = error.native_code;
-  out->reserved = 0;
-  copy_text(out->native_name, error.native_name);
-  copy_text(out->function, function);
-  copy_text(out->entry_point, error.entry_point);
-  copy_text(out->message, error.message);
+inline bool takes_detail(const gpumem_error* error) {
+  return error->struct_size >= kFirstSize<gpumem_error> && error->struct_size <= kStructSizeMax;
 }
 
+inline void clear_error(gpumem_error* error, Status status) {
+  error->status = status;
+  error->native_domain = GPUMEM_NATIVE_NONE;
+  error->native_code = 0;
+  error->native_name[0] = error->function[0] = error->entry_point[0] = error->message[0] = '\0';
+}
+
+[[gnu::cold]] Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept;
+// The failure that an exception of the C++ library stands for. To be called in a handler.
+[[gnu::cold]] Error caught_failure() noexcept;
+
 // Runs the body of an entry point: `Result<Status> body(Decoder&)`. The body writes outputs after everything
-// succeeded.
+// succeeded. A call that succeeds builds no error.
 template <class Body>
 Status call(const char* function, gpumem_error* error, Body body) noexcept {
-  if (error != nullptr &&
-      (error->struct_size < kFirstSize<gpumem_error> || error->struct_size > kStructSizeMax)) {
-    return GPUMEM_ERROR_INVALID_ARGUMENT;
-  }
-  Error failure;
+  if (error != nullptr && !takes_detail(error)) return GPUMEM_ERROR_INVALID_ARGUMENT;
   try {
     Decoder decode;
-    Result<Status> result = body(decode);
-    if (result) {
-      if (error != nullptr) {
-        error->status = *result;
-        error->native_domain = GPUMEM_NATIVE_NONE;
-        error->native_code = 0;
-        error->native_name[0] = error->function[0] = error->entry_point[0] = error->message[0] = '\0';
-      }
-      return *result;
-    }
-    failure = result.error();
-  } catch (const std::bad_alloc&) {
-    failure = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for the library's records; free some");
-  } catch (const std::system_error& problem) {
-    const int code = problem.code().value();
-    const char* const name = strerrorname_np(code);
-    failure = make_error(code == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
-                         "the system refused a thread or lock: %s", problem.what())
-                  .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
+    const Result<Status> result = body(decode);
+    if (!result) [[unlikely]]
+      return fail(function, error, result.error());
+    if (error != nullptr) clear_error(error, result.value());
+    return result.value();
   } catch (...) {
-    failure = make_error(GPUMEM_ERROR_INTERNAL, "an unexpected exception; please report it");
+    return fail(function, error, caught_failure());
   }
-  core::log(GPUMEM_LOG_DEBUG, "%s: %s: %s", function, failure.entry_point, failure.message);
-  if (error != nullptr) fill_error(error, function, failure);
-  return failure.status;
+}
+
+// The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's
+// own. `body()` answers whether it has answered; if not, the caller goes the full way, which says what is
+// wrong.
+template <class Body>
+bool look(gpumem_error* error, Body body) noexcept {
+  platform::ThreadRecord* const record = platform::thread_record_or_null;
+  if (record == nullptr || record->process.load(std::memory_order_relaxed) != platform::process_epoch())
+    return false;
+  if (error != nullptr && !takes_detail(error)) return false;
+  {
+    const platform::Look look(*record);
+    if (!body()) return false;
+  }
+  if (error != nullptr) clear_error(error, GPUMEM_SUCCESS);
+  return true;
+}
+
+// The object of a live handle, inside look(); or null.
+template <class T, class Handle>
+T* peek(Handle handle) noexcept {
+  return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType));
+}
+
+// Whether a struct that receives an answer has this version's size, as the short way needs it.
+template <class S>
+bool has_own_size(const S* out) noexcept {
+  return out != nullptr && out->struct_size == sizeof(S);
 }
 
 }  // namespace gpumem::capi

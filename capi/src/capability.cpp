@@ -2,7 +2,7 @@
 #include "gpumem/capability.h"
 
 #include "call.h"
-#include "core/host_function.h"
+#include "core/capability.h"
 #include "core/instance.h"
 
 using namespace gpumem;
@@ -27,19 +27,18 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
       decode.require(peer == nullptr, "this capability is asked of one device; pass NULL as peer");
     }
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    const backend::Capability found =
-        object->device().capability(capability, other ? &other->device() : nullptr);
+    auto found = object->device().ask_capability(capability, other ? &other->device() : nullptr);
+    if (!found) return found.error();
     gpumem_capability_info info = GPUMEM_CAPABILITY_INFO_INIT;
     info.capability = capability;
-    info.type = found.type;
-    info.value = found.value;
-    info.source = found.source;
-    info.status = found.status;
-    info.native_domain = found.native_domain;
-    info.native_code = found.native_code;
+    info.type = found->type;
+    info.value = found->value;
+    info.source = found->source;
+    info.status = found->status;
+    info.native_domain = found->native_domain;
+    info.native_code = found->native_code;
     capi::copy_text(info.name, name);
-    capi::copy_text(info.reason, found.reason);
+    capi::copy_text(info.reason, found->reason);
     capi::answer(out_info, info);
     return GPUMEM_SUCCESS;
   });

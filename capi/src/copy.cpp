@@ -99,7 +99,7 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
     arguments.source_order = given.source_order;
     GPUMEM_TRY(decode.done());
     if (extents.empty()) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::copy(place.instance(), place.stream.get(), std::move(arguments)));
+    GPUMEM_TRY(core::copy(place.instance(), place.stream.get(), arguments));
     return GPUMEM_SUCCESS;
   });
 }
@@ -177,7 +177,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
       if (own_good && out_failed != nullptr) *out_failed = index;
       return good.error();
     }
-    auto copied = core::copy_all(place.instance(), place.stream.get(), std::move(entries), &index);
+    auto copied = core::copy_all(place.instance(), place.stream.get(), entries, &index);
     if (copied) return GPUMEM_SUCCESS;
     if (index < count && out_failed != nullptr) *out_failed = index;
     return copied.error();

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "call.h"
-#include "core/host_function.h"
 #include "core/instance.h"
 #include "gpumem/device.h"
 
@@ -75,9 +74,7 @@ gpumem_status gpumem_device_get_memory(gpumem_device device, uint64_t* out_free,
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::DeviceObject>(device);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->device().usable());
-    GPUMEM_TRY(core::outside_host_function());
-    auto available = object->device().backend().memory_available();
+    auto available = object->device().memory_available();
     if (!available) return available.error();
     if (out_free != nullptr) *out_free = available->free_bytes;
     if (out_total != nullptr) *out_total = available->total_bytes;
@@ -91,8 +88,7 @@ gpumem_status gpumem_device_can_access_peer(gpumem_device device, gpumem_device 
     const DevicePair pair = decode_pair(decode, device, peer);
     decode.not_null(out_possible, "out_possible");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
-    auto possible = pair.device->device().backend().can_access_peer(pair.peer->device().backend());
+    auto possible = pair.device->device().can_access_peer(pair.peer->device());
     if (!possible) return possible.error();
     *out_possible = *possible ? 1 : 0;
     return GPUMEM_SUCCESS;
@@ -104,9 +100,6 @@ gpumem_status gpumem_device_enable_peer_access(gpumem_device device, gpumem_devi
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const DevicePair pair = decode_pair(decode, device, peer);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(pair.device->device().usable());
-    GPUMEM_TRY(pair.peer->device().usable());
-    GPUMEM_TRY(core::outside_host_function());
     GPUMEM_TRY(pair.device->device().enable_peer_access(pair.peer->device()));
     return GPUMEM_SUCCESS;
   });
@@ -117,7 +110,6 @@ gpumem_status gpumem_device_disable_peer_access(gpumem_device device, gpumem_dev
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const DevicePair pair = decode_pair(decode, device, peer);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
     GPUMEM_TRY(pair.device->device().disable_peer_access(pair.peer->device()));
     return GPUMEM_SUCCESS;
   });

@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "call.h"
+#include "core/event.h"
 #include "core/instance.h"
 #include "core/stream.h"
 
@@ -27,7 +28,7 @@ gpumem_status gpumem_event_create(gpumem_device device, const gpumem_event_desc*
     require_flags(decode, given.flags);
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
-    auto handle = core::create_event(std::move(object), given.flags, std::move(name));
+    auto handle = core::create_event(*object, given.flags, std::move(name));
     if (!handle) return handle.error();
     *out_event = capi::make_handle<gpumem_event>(*handle);
     return GPUMEM_SUCCESS;
@@ -42,7 +43,7 @@ gpumem_status gpumem_event_wrap(gpumem_device device, void* native_event, gpumem
     decode.not_null(out_event, "out_event");
     require_flags(decode, flags);
     GPUMEM_TRY(decode.done());
-    auto handle = core::wrap_event(std::move(object), native_event, flags);
+    auto handle = core::wrap_event(*object, native_event, flags);
     if (!handle) return handle.error();
     *out_event = capi::make_handle<gpumem_event>(*handle);
     return GPUMEM_SUCCESS;
@@ -60,19 +61,18 @@ gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error* error) {
 }
 
 gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_info, gpumem_error* error) {
+  const bool answered = capi::look(error, [&] {
+    const core::Event* const known = capi::peek<core::Event>(event);
+    if (known == nullptr || !capi::has_own_size(out_info)) return false;
+    *out_info = known->info();
+    return true;
+  });
+  if (answered) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Event>(event);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    const uint32_t ordinal = object->device().ordinal();
-    gpumem_event_info info = GPUMEM_EVENT_INFO_INIT;
-    info.device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
-    info.device_ordinal = ordinal;
-    info.wrapped = object->wrapped() ? 1 : 0;
-    info.flags = object->flags();
-    info.native_event = object->backend().native();
-    capi::copy_text(info.name, object->name().c_str());
-    capi::answer(out_info, info);
+    capi::answer(out_info, object->info());
     return GPUMEM_SUCCESS;
   });
 }

@@ -3,20 +3,10 @@
 
 #include "call.h"
 #include "core/backends.h"
-#include "core/host_function.h"
-#include "core/instance.h"
-#include "core/stream.h"
+#include "core/simulation.h"
 
 using namespace gpumem;
-
-namespace {
-
-Result<backend::Simulation*> simulation_of(const core::Object& object) {
-  if (backend::Simulation* simulation = object.instance().backend().simulation()) return simulation;
-  return make_error(GPUMEM_ERROR_UNSUPPORTED, "only the host backend can do this");
-}
-
-}  // namespace
+namespace simulation = core::simulation;
 
 gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_kernel_function function, void* user_data,
                                  gpumem_error* error) {
@@ -24,10 +14,7 @@ gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_kernel_functi
     const auto object = decode.object<core::Stream>(stream);
     decode.require(function != nullptr, "function is NULL");
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(object->usable());
-    GPUMEM_TRY((*simulation)->launch(object->backend(), function, user_data));
+    GPUMEM_TRY(simulation::launch(*object, function, user_data));
     return GPUMEM_SUCCESS;
   });
 }
@@ -58,11 +45,7 @@ gpumem_status gpumem_host_native_stream_create(gpumem_device device, void** out_
     const auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_native_stream, "out_native_stream");
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(core::outside_host_function());
-    GPUMEM_TRY(object->device().usable());
-    auto stream = (*simulation)->native_stream_create(object->device().backend());
+    auto stream = simulation::create_native_stream(*object);
     if (!stream) return stream.error();
     *out_native_stream = *stream;
     return GPUMEM_SUCCESS;
@@ -74,11 +57,7 @@ gpumem_status gpumem_host_native_stream_destroy(gpumem_device device, void* nati
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::DeviceObject>(device);
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(core::outside_host_function());
-    if (native_stream == nullptr) return GPUMEM_SUCCESS;
-    GPUMEM_TRY((*simulation)->native_stream_destroy(object->device().backend(), native_stream));
+    GPUMEM_TRY(simulation::destroy_native_stream(*object, native_stream));
     return GPUMEM_SUCCESS;
   });
 }
@@ -89,9 +68,7 @@ gpumem_status gpumem_host_stream_set_capturing(gpumem_stream stream, uint32_t ca
     const auto object = decode.object<core::Stream>(stream);
     decode.require(capturing <= 1, "capturing is %u; it must be 0 or 1", capturing);
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    (*simulation)->set_capturing(object->backend(), capturing == 1);
+    GPUMEM_TRY(simulation::set_capturing(*object, capturing == 1));
     return GPUMEM_SUCCESS;
   });
 }
@@ -100,9 +77,7 @@ gpumem_status gpumem_host_device_lose(gpumem_device device, gpumem_error* error)
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::DeviceObject>(device);
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    (*simulation)->lose(object->device().backend());
+    GPUMEM_TRY(simulation::lose(*object));
     return GPUMEM_SUCCESS;
   });
 }
@@ -113,9 +88,7 @@ gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_t step, uin
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.require(repeat <= 1, "repeat is %u; it must be 0 or 1", repeat);
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    (*simulation)->fail_step(step, repeat == 1);
+    GPUMEM_TRY(simulation::fail_step(object->instance(), step, repeat == 1));
     return GPUMEM_SUCCESS;
   });
 }
@@ -126,14 +99,10 @@ gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, 
     const auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_pointer, "out_pointer");
     decode.size(size);
-    decode.require(kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED,
-                   "the kind must be DEVICE or PINNED");
+    const core::KindTraits* const traits = core::find_kind(kind);
+    decode.require(traits != nullptr && traits->allocate != nullptr, "the kind must be DEVICE or PINNED");
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(core::outside_host_function());
-    GPUMEM_TRY(object->device().usable());
-    auto pointer = (*simulation)->foreign_alloc(object->device().backend(), kind, size);
+    auto pointer = simulation::allocate_foreign(*object, *traits, size);
     if (!pointer) return pointer.error();
     *out_pointer = *pointer;
     return GPUMEM_SUCCESS;
@@ -144,11 +113,7 @@ gpumem_status gpumem_host_foreign_free(gpumem_device device, void* pointer, gpum
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::DeviceObject>(device);
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(core::outside_host_function());
-    if (pointer == nullptr) return GPUMEM_SUCCESS;
-    GPUMEM_TRY((*simulation)->foreign_free(object->device().backend(), pointer));
+    GPUMEM_TRY(simulation::free_foreign(*object, pointer));
     return GPUMEM_SUCCESS;
   });
 }
@@ -164,11 +129,7 @@ gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_devic
       decode.require(&object->device() != &other->device(), "the two devices are the same");
     }
     GPUMEM_TRY(decode.done());
-    auto simulation = simulation_of(*object);
-    if (!simulation) return simulation.error();
-    GPUMEM_TRY(
-        (*simulation)
-            ->foreign_peer_access(object->device().backend(), other->device().backend(), enabled == 1));
+    GPUMEM_TRY(simulation::set_foreign_peer_access(*object, *other, enabled == 1));
     return GPUMEM_SUCCESS;
   });
 }

@@ -2,7 +2,6 @@
 #include "core/instance.h"
 
 #include "call.h"
-#include "core/host_function.h"
 #include "gpumem/cuda.h"
 #include "gpumem/host.h"
 #include "gpumem/instance.h"
@@ -58,7 +57,6 @@ gpumem_status gpumem_instance_probe(gpumem_backend backend, gpumem_probe_info* o
     require_backend(decode, backend);
     if (out_info != nullptr) decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());
     core::Fallback fallback;
     auto facts = core::probe_backend(backend, &fallback);
     if (!facts) return facts.error();
@@ -110,9 +108,9 @@ gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode 
       GPUMEM_TRY(decode.done());
       return GPUMEM_SUCCESS;
     }
-    const auto object = decode.object<core::InstanceObject>(instance);
+    auto object = decode.object<core::InstanceObject>(instance);
     GPUMEM_TRY(decode.done());
-    auto destroyed = object->instance().close(*object, mode);
+    auto destroyed = core::close_instance(std::move(object), mode);
     if (!destroyed) return destroyed.error();
     if (out_destroyed != nullptr) *out_destroyed = *destroyed;
     return GPUMEM_SUCCESS;

@@ -13,9 +13,7 @@ gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats* out_stats
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_stats, "out_stats");
     GPUMEM_TRY(decode.done());
-    gpumem_stats stats = object->instance().statistics().read();
-    stats.file_descriptors = object->instance().backend().file_descriptors();
-    capi::answer(out_stats, stats);
+    capi::answer(out_stats, object->instance().statistics().read());
     return GPUMEM_SUCCESS;
   });
 }
@@ -25,11 +23,12 @@ gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind, 
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_stats, "out_stats");
-    decode.require(core::Statistics::counts_kind(kind),
+    const core::KindTraits* const traits = core::find_kind(kind);
+    decode.require(traits != nullptr && traits->counters != core::kNotCounted,
                    "an instance does not count memory of kind %d; ask for DEVICE, PINNED or REGISTERED",
                    kind);
     GPUMEM_TRY(decode.done());
-    capi::answer(out_stats, object->instance().statistics().read_kind(kind));
+    capi::answer(out_stats, object->instance().statistics().read_kind(*traits));
     return GPUMEM_SUCCESS;
   });
 }

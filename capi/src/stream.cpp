@@ -2,6 +2,7 @@
 #include "core/stream.h"
 
 #include "call.h"
+#include "core/event.h"
 #include "core/instance.h"
 #include "gpumem/stream.h"
 
@@ -16,7 +17,7 @@ gpumem_status gpumem_stream_create(gpumem_device device, const gpumem_stream_des
     decode.require(given.reserved == 0, "desc->reserved must be 0");
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
-    auto handle = core::create_stream(std::move(object), given.priority, std::move(name));
+    auto handle = core::create_stream(*object, given.priority, std::move(name));
     if (!handle) return handle.error();
     *out_stream = capi::make_handle<gpumem_stream>(*handle);
     return GPUMEM_SUCCESS;
@@ -29,7 +30,7 @@ gpumem_status gpumem_stream_wrap(gpumem_device device, void* native_stream, gpum
     auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_stream, "out_stream");
     GPUMEM_TRY(decode.done());
-    auto handle = core::wrap_stream(std::move(object), native_stream);
+    auto handle = core::wrap_stream(*object, native_stream);
     if (!handle) return handle.error();
     *out_stream = capi::make_handle<gpumem_stream>(*handle);
     return GPUMEM_SUCCESS;
@@ -48,19 +49,18 @@ gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error* error) {
 
 gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* out_info,
                                      gpumem_error* error) {
+  const bool answered = capi::look(error, [&] {
+    const core::Stream* const known = capi::peek<core::Stream>(stream);
+    if (known == nullptr || !capi::has_own_size(out_info)) return false;
+    *out_info = known->info();
+    return true;
+  });
+  if (answered) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    const uint32_t ordinal = object->device().ordinal();
-    gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
-    info.device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));
-    info.device_ordinal = ordinal;
-    info.wrapped = object->wrapped() ? 1 : 0;
-    info.priority = object->backend().priority();
-    info.native_stream = object->backend().native();
-    capi::copy_text(info.name, object->name().c_str());
-    capi::answer(out_info, info);
+    capi::answer(out_info, object->info());
     return GPUMEM_SUCCESS;
   });
 }

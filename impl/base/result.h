@@ -18,12 +18,14 @@ using Status = gpumem_status;
 
 // A failure with its cause. Texts behind pointers are constants.
 struct Error {
+  Error() { message[0] = '\0'; }
+
   Status status = GPUMEM_ERROR_INTERNAL;
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
   int32_t native_code = 0;
   const char* native_name = "";
   const char* entry_point = "";
-  char message[384] = "";
+  char message[384];  // always ends; not cleared, since it is long
 
   // The same failure, with who reported it.
   Error&& from_native(gpumem_native_domain domain, int32_t code, const char* name, const char* call) && {
@@ -54,10 +56,11 @@ class [[nodiscard]] Result {
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
-  T& value() { return std::get<0>(state_); }
+  T& value() { return *std::get_if<0>(&state_); }
+  const T& value() const { return *std::get_if<0>(&state_); }
   T& operator*() { return value(); }
   T* operator->() { return &value(); }
-  const Error& error() const { return std::get<1>(state_); }
+  const Error& error() const { return *std::get_if<1>(&state_); }
 
  private:
   std::variant<T, Error> state_;
@@ -78,11 +81,11 @@ class [[nodiscard]] Result<void> {
 };
 
 // Leaves the enclosing function with the error of a failed step.
-#define GPUMEM_TRY(expression)                                       \
-  do {                                                               \
-    if (auto gpumem_try_result = (expression); !gpumem_try_result) { \
-      return gpumem_try_result.error();                              \
-    }                                                                \
+#define GPUMEM_TRY(expression)                                                    \
+  do {                                                                            \
+    if (auto gpumem_try_result = (expression); !gpumem_try_result) [[unlikely]] { \
+      return gpumem_try_result.error();                                           \
+    }                                                                             \
   } while (false)
 
 }  // namespace gpumem

@@ -2,6 +2,7 @@
 #include "core/backends.h"
 
 #include "backends/host/host_backend.h"
+#include "core/host_function.h"
 #include "core/log.h"
 #if GPUMEM_HAVE_CUDA
 #include "backends/cuda/cuda_backend.h"
@@ -33,6 +34,7 @@ bool has_backend(gpumem_backend backend) {
 }
 
 Result<backend::ProbeFacts> probe_backend(gpumem_backend backend, Fallback* fallback) {
+  GPUMEM_TRY(outside_host_function());
   if (backend == GPUMEM_BACKEND_HOST) return host::probe();
   auto found = cuda::probe();
   if (found || backend != GPUMEM_BACKEND_ANY) return found;

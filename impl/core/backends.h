@@ -2,7 +2,7 @@
 // The one place that knows which backends exist.
 #pragma once
 
-#include "backend/backend.h"
+#include "contract/backend.h"
 
 namespace gpumem::core {
 

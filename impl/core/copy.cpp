@@ -1,33 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/copy.h"
 
-#include <deque>
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/instance.h"
-#include "core/log.h"
-#include "core/operand.h"
+#include "core/precedence.h"
+#include "core/span.h"
 #include "platform/pages.h"
 
 namespace gpumem::core {
 namespace {
 
+// ---- checks ----
+
 // Whether a row of one side of a copy, which begins at `base`, has a byte in [first, first + width).
 bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first) {
   // Only the first slice, and in it the first row, that ends behind `first` may reach in.
   const uint64_t slice_extent = (box.height - 1) * side.pitch + box.width;
-  const bool in_first_slice = box.depth == 1 || first < base + slice_extent;
-  const uint64_t slice = in_first_slice ? 0 : (first - base - slice_extent) / side.slice_pitch + 1;
+  const uint64_t slice =
+      first < base + slice_extent ? 0 : (first - base - slice_extent) / side.slice_pitch + 1;
   if (slice >= box.depth) return false;
   const uint64_t start = base + slice * side.slice_pitch;
-  const bool in_first_row = box.height == 1 || first < start + box.width;
-  const uint64_t row = in_first_row ? 0 : (first - start - box.width) / side.pitch + 1;
-  if (row >= box.height) return false;
-  const uint64_t found = start + row * side.pitch;
-  return found < first + box.width && first < found + box.width;
+  const uint64_t row = first < start + box.width ? 0 : (first - start - box.width) / side.pitch + 1;
+  return start + row * side.pitch < first + box.width;
 }
 
 // Whether a row of the destination and one of the source have a byte in common: boxes may lie in one
@@ -43,150 +44,271 @@ bool rows_meet(const CopyArguments& box, uint64_t to, uint64_t from) {
 }
 
 // Whether the ranges have a byte in common, as addresses or under two addresses of one memory (UVA-9).
-bool overlap(const CopyArguments& arguments, const FoundOperand& destination, const FoundOperand& source) {
-  if (destination.memory.get() != source.memory.get()) return false;
-  const bool own = destination.memory.get() != nullptr;
-  const uint64_t to = own ? destination.operand.offset : address_of(destination.operand.address);
-  const uint64_t from = own ? source.operand.offset : address_of(source.operand.address);
+bool overlap(const CopyArguments& arguments, const FoundSpan& destination, const FoundSpan& source) {
+  if (destination.span.memory != source.span.memory) return false;
+  const bool own = destination.span.memory != nullptr;
+  const uint64_t to = own ? destination.span.offset : address_of(destination.span.address);
+  const uint64_t from = own ? source.span.offset : address_of(source.span.address);
   const uint64_t distance = to > from ? to - from : from - to;
   if (distance >= (to > from ? arguments.source.extent : arguments.destination.extent)) return false;
   return rows_meet(arguments, to, from);
 }
 
-Result<void> check_direction(gpumem_direction direction, const FoundOperand& destination,
-                             const FoundOperand& source) {
+Result<void> check_direction(gpumem_direction direction, const FoundSpan& destination,
+                             const FoundSpan& source) {
   if (direction == GPUMEM_DIRECTION_INFER) return {};
   const bool to_device =
       direction == GPUMEM_DIRECTION_HOST_TO_DEVICE || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
   const bool from_device =
       direction == GPUMEM_DIRECTION_DEVICE_TO_HOST || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
-  const auto contradicts = [](const char* what, const FoundOperand& found) {
+  const auto contradicts = [](const char* what, const FoundSpan& found) {
     return make_error(
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the direction contradicts the pointers: the %s is %s memory; pass GPUMEM_DIRECTION_INFER", what,
-        kind_name(found.operand.kind));
+        found.kind->name);
   };
-  if (destination.operand.on_device != to_device) return contradicts("destination", destination);
-  if (source.operand.on_device != from_device) return contradicts("source", source);
+  if (destination.span.on_device != to_device) return contradicts("destination", destination);
+  if (source.span.on_device != from_device) return contradicts("source", source);
   return {};
 }
 
-Result<void> check_destination(const FoundOperand& found, uint64_t extent) {
-  const void* const address = found.operand.address;
-  if (found.memory && found.memory->has(GPUMEM_MEMORY_READ_ONLY)) {
+Result<void> check_writable(const FoundSpan& destination) {
+  if (!destination.read_only) return {};
+  if (destination.kind->registered) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination was registered with GPUMEM_MEMORY_READ_ONLY");
   }
-  if (found.operand.kind != GPUMEM_KIND_PAGEABLE) return {};
-  const uint64_t last = address_of(address) + extent - 1;
-  if (!platform::writable(address, 1) || !platform::writable(pointer_to(last), 1)) {
-    return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination at %p may only be read", address);
-  }
-  return {};
+  return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination at %p is read-only memory",
+                    destination.span.address);
 }
 
-// The device of an operand must not be lost, whichever device does the work.
-Result<void> check_device(Instance& instance, const FoundOperand& found) {
+// The device of a span must not be lost, whichever device does the work.
+Result<void> check_device(Instance& instance, const FoundSpan& found) {
   if (found.device_ordinal < 0) return {};
   return instance.devices()[static_cast<size_t>(found.device_ordinal)]->usable();
 }
 
 // Where work without a stream runs: at the memory it writes, else at the memory it reads.
-Device& choose_device(Instance& instance, const FoundOperand& destination, const FoundOperand* source) {
+Device& choose_device(Instance& instance, const FoundSpan& destination, const FoundSpan* source) {
   const auto& devices = instance.devices();
-  if (destination.operand.on_device) return *devices[static_cast<size_t>(destination.device_ordinal)];
-  if (source != nullptr && source->operand.on_device)
-    return *devices[static_cast<size_t>(source->device_ordinal)];
-  if (destination.device_ordinal >= 0) return *devices[static_cast<size_t>(destination.device_ordinal)];
-  if (source != nullptr && source->device_ordinal >= 0)
-    return *devices[static_cast<size_t>(source->device_ordinal)];
+  const auto device_of = [&](const FoundSpan& found) -> Device& {
+    return *devices[static_cast<size_t>(found.device_ordinal)];
+  };
+  if (destination.span.on_device) return device_of(destination);
+  if (source != nullptr && source->span.on_device) return device_of(*source);
+  if (destination.device_ordinal >= 0) return device_of(destination);
+  if (source != nullptr && source->device_ordinal >= 0) return device_of(*source);
   return *devices.front();
-}
-
-// Hands the work to the stream, or to one of our own and waits (STR-7).
-template <class Request>
-Result<void> run(Stream* stream, Device& device, const Request& request,
-                 Result<void> (backend::Stream::*enqueue)(const Request&)) {
-  if (stream != nullptr) return (stream->backend().*enqueue)(request);
-  auto borrowed = device.borrow_stream();
-  if (!borrowed) return borrowed.error();
-  Cleanup give_back([&] { device.return_stream(std::move(*borrowed)); });
-  GPUMEM_TRY(((*borrowed).get()->*enqueue)(request));
-  auto complete = (*borrowed)->synchronize(GPUMEM_TIMEOUT_INFINITE);
-  if (!complete) return complete.error();
-  return {};
-}
-
-Result<void> check_usable(Stream* stream, Device& device) {
-  return stream != nullptr ? stream->usable() : device.usable();
 }
 
 // A copy that has been checked.
 struct CheckedCopy {
-  CopyArguments arguments;
-  FoundOperand destination;
-  FoundOperand source;
+  const CopyArguments* arguments = nullptr;
+  FoundSpan destination;
+  FoundSpan source;
   Device* device = nullptr;
   uint64_t index = 0;  // among the entries of the call
 };
 
-Result<FoundOperand> find_side(Instance& instance, CopySide& side, const char* what) {
-  if (side.memory) return operand_of(std::move(side.memory), side.offset, side.extent, what);
-  return find_operand(instance, side.address, side.extent, what);
+Result<FoundSpan> find_side(Instance& instance, const CopySide& side, const char* what, Use use,
+                            bool passing) {
+  SpanRequest request;
+  request.address = side.address;
+  request.region = side.memory.get();
+  request.offset = side.offset;
+  request.size = side.extent;
+  request.what = what;
+  request.use = use;
+  request.passing = passing;
+  return find_span(instance, request);
 }
 
 // `usable` says whether the stream is; a check may be one of many on it.
 Result<CheckedCopy> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
-                               CopyArguments arguments) {
-  auto destination = find_side(instance, arguments.destination, "the destination");
-  auto source = find_side(instance, arguments.source, "the source");
-  // That nothing is there comes before a range that leaves its object, on whichever side (COM-17).
-  if (!source && source.error().status == GPUMEM_ERROR_NOT_FOUND) return source.error();
-  if (!destination) return destination.error();
-  if (!source) return source.error();
-  if (overlap(arguments, *destination, *source)) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "source and destination overlap; copy through other memory");
+                               const CopyArguments& arguments) {
+  const bool passing = stream == nullptr;
+  auto destination = find_side(instance, arguments.destination, "the destination", Use::kWrites, passing);
+  auto source = find_side(instance, arguments.source, "the source", Use::kReads, passing);
+  Verdict verdict;
+  if (!destination) verdict.note(destination.error(), Found::kByBounds);
+  if (!source) verdict.note(source.error(), Found::kByBounds);
+  if (!verdict) return verdict.error();
+
+  CheckedCopy checked{&arguments, std::move(*destination), std::move(*source)};
+  if (overlap(arguments, checked.destination, checked.source)) {
+    verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                            "source and destination overlap; copy through other memory"));
   }
-  GPUMEM_TRY(check_direction(arguments.direction, *destination, *source));
-  Device& device = stream != nullptr ? stream->device() : choose_device(instance, *destination, &*source);
-  GPUMEM_TRY(check_device(instance, *destination));
-  GPUMEM_TRY(check_device(instance, *source));
-  GPUMEM_TRY(usable);
-  if (stream == nullptr) GPUMEM_TRY(device.usable());
-  GPUMEM_TRY(check_destination(*destination, arguments.destination.extent));
-  return CheckedCopy{std::move(arguments), std::move(*destination), std::move(*source), &device};
+  verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
+  checked.device =
+      stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
+  verdict.note(check_device(instance, checked.destination));
+  verdict.note(check_device(instance, checked.source));
+  verdict.note(usable);
+  if (stream == nullptr) verdict.note(checked.device->usable());
+  verdict.note(check_writable(checked.destination));
+  const uint64_t pitch = std::max(arguments.destination.pitch, arguments.source.pitch);
+  if (const uint64_t largest = checked.device->facts().pitch_max; arguments.height > 1 && pitch > largest) {
+    verdict.note(make_error(GPUMEM_ERROR_UNSUPPORTED,
+                            "a pitch of %" PRIu64 " bytes is above the %" PRIu64
+                            " that the device can do: copy row by row",
+                            pitch, largest));
+  }
+  if (!verdict) return verdict.error();
+  return checked;
 }
 
-// Enqueues slice by slice, or all at once where nothing lies between the rows.
-Result<void> enqueue_copy(backend::Stream& stream, CheckedCopy& copy) {
-  const CopyArguments& box = copy.arguments;
-  const CopySide& to = box.destination;
-  const CopySide& from = box.source;
-  backend::CopyRequest request;
-  request.destination = std::move(copy.destination.operand);
-  request.source = std::move(copy.source.operand);
-  request.source_order = box.source_order;
-  if (to.extent == box.width * box.height * box.depth && from.extent == to.extent) {
-    request.width = to.extent;
-    return stream.copy(request);
+// ---- segments ----
+
+// Rows of a rectangle: `rows` rows of `width` bytes, from (`row`, `column`) on.
+struct Part {
+  uint64_t row;
+  uint64_t column;
+  uint64_t width;
+  uint64_t rows;
+
+  uint64_t offset(uint64_t pitch) const { return row * pitch + column; }
+};
+
+// One operand of a rectangle.
+struct Side {
+  const backend::Span& span;
+  uint64_t pitch;
+
+  // Bytes from an offset up to the next border, which no segment crosses (PIN-15).
+  uint64_t contiguous(uint64_t at) const {
+    return span.memory == nullptr ? UINT64_MAX : span.memory->contiguous(span.offset + at);
   }
-  request.destination_pitch = to.pitch;
-  request.source_pitch = from.pitch;
-  request.width = box.width;
-  request.height = box.height;
-  const auto advance = [](backend::Operand& operand, uint64_t bytes) {
-    operand.offset += bytes;
-    operand.address = pointer_to(address_of(operand.address) + bytes);
-  };
-  for (uint64_t slice = 0; slice < box.depth; ++slice) {
-    GPUMEM_TRY(stream.copy(request));
-    advance(request.destination, to.slice_pitch);
-    advance(request.source, from.slice_pitch);
+};
+
+// Hands out as many whole rows at once as fit, and the rows that lie across a border in parts of their own.
+template <size_t N, class Enqueue>
+Result<void> for_each_part(const std::array<Side, N>& sides, uint64_t width, uint64_t height,
+                           Enqueue enqueue) {
+  for (uint64_t row = 0; row < height;) {
+    uint64_t rows = height - row;
+    for (const Side& side : sides) {
+      const uint64_t room = side.contiguous(row * side.pitch);
+      if (room < width) {
+        rows = 0;
+      } else if (rows > 1) {
+        rows = std::min(rows, (room - width) / side.pitch + 1);
+      }
+    }
+    if (rows > 0) {
+      GPUMEM_TRY(enqueue(Part{row, 0, width, rows}));
+      row += rows;
+      continue;
+    }
+    for (uint64_t column = 0; column < width;) {
+      uint64_t bytes = width - column;
+      for (const Side& side : sides)
+        bytes = std::min(bytes, side.contiguous(row * side.pitch + column));
+      GPUMEM_TRY(enqueue(Part{row, column, bytes, 1}));
+      column += bytes;
+    }
+    ++row;
   }
   return {};
 }
 
-// Streams of our own, one for each device that the copies of a call run on.
+// A rectangle of a copy.
+struct Rectangle {
+  backend::Span destination;
+  backend::Span source;
+  uint64_t destination_pitch = 0;
+  uint64_t source_pitch = 0;
+  uint64_t width = 0;
+  uint64_t height = 1;
+};
+
+// `any` becomes true once something is enqueued.
+Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+  const std::array sides{Side{rectangle.destination, rectangle.destination_pitch},
+                         Side{rectangle.source, rectangle.source_pitch}};
+  return for_each_part(sides, rectangle.width, rectangle.height, [&](const Part& part) -> Result<void> {
+    backend::CopySegment segment;
+    segment.destination = rectangle.destination.after(part.offset(rectangle.destination_pitch));
+    segment.source = rectangle.source.after(part.offset(rectangle.source_pitch));
+    segment.destination_pitch = rectangle.destination_pitch;
+    segment.source_pitch = rectangle.source_pitch;
+    segment.width = part.width;
+    segment.height = part.rows;
+    GPUMEM_TRY(stream.copy(segment));
+    *any = true;
+    return {};
+  });
+}
+
+// Calls `function` for each rectangle of a copy: one for each slice, or a single row where nothing lies
+// between.
+template <class F>
+Result<void> for_each_rectangle(const CheckedCopy& copy, F function) {
+  const CopyArguments& box = *copy.arguments;
+  const CopySide& to = box.destination;
+  const CopySide& from = box.source;
+  Rectangle rectangle{copy.destination.span, copy.source.span, to.pitch, from.pitch, box.width, box.height};
+  if (to.extent == box.width * box.height * box.depth && from.extent == to.extent) {
+    rectangle.width = to.extent;
+    rectangle.height = 1;
+    return function(rectangle);
+  }
+  for (uint64_t slice = 0; slice < box.depth; ++slice) {
+    GPUMEM_TRY(function(rectangle));
+    rectangle.destination = rectangle.destination.after(to.slice_pitch);
+    rectangle.source = rectangle.source.after(from.slice_pitch);
+  }
+  return {};
+}
+
+// ---- copies ----
+
+// Memory of the caller can be unmapped at any time. Only the rows need be there.
+Result<void> check_readable(const Rectangle& rectangle) {
+  const backend::Span& source = rectangle.source;
+  if (!source.pageable && !source.registered) return {};
+  for (uint64_t row = 0; row < rectangle.height; ++row) {
+    const void* const first = source.after(row * rectangle.source_pitch).address;
+    if (platform::readable(first, rectangle.width)) continue;
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the %s memory at %p is no longer mapped",
+                      source.pageable ? "pageable" : "registered", first);
+  }
+  return {};
+}
+
+// Reads the source now, into a block that the stream keeps until it has passed the copy.
+Result<void> enqueue_staged(Device& device, backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+  GPUMEM_TRY(check_readable(rectangle));
+  const auto block = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
+  for (uint64_t row = 0; row < rectangle.height; ++row) {
+    std::memcpy(&block[static_cast<ptrdiff_t>(row * rectangle.width)],
+                rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);
+  }
+  Rectangle staged = rectangle;
+  staged.source = {};
+  staged.source.address = block.get();
+  staged.source.pageable = true;
+  staged.source_pitch = rectangle.width;
+  GPUMEM_TRY(enqueue_rectangle(stream, staged, any));
+  return launch_internal(device, stream, nullptr, [block] {});
+}
+
+Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
+  bool any = false;
+  const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
+  const bool stages = now && !copy.source.span.on_device;
+  auto result = for_each_rectangle(copy, [&](const Rectangle& rectangle) {
+    return stages ? enqueue_staged(*copy.device, stream, rectangle, &any)
+                  : enqueue_rectangle(stream, rectangle, &any);
+  });
+  // What was enqueued must not outlive a call that failed.
+  if ((!result && any) || (now && !stages)) {
+    auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    if (result && !complete) return complete.error();
+  }
+  return result;
+}
+
+// Streams of our own, one for each device that the work of a call runs on.
 class BorrowedStreams {
  public:
   BorrowedStreams() = default;
@@ -220,16 +342,86 @@ class BorrowedStreams {
   std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
 };
 
+// ---- fills ----
+
+void fill_by_cpu(const backend::FillSegment& segment) {
+  auto* row = static_cast<unsigned char*>(segment.destination.address);
+  for (uint64_t left = segment.height; left > 0; --left) {
+    // What is filled serves as the pattern of the next, twice as long part.
+    std::memcpy(row, &segment.value, segment.value_size);
+    for (uint64_t filled = segment.value_size; filled < segment.width; filled *= 2) {
+      std::memcpy(row + filled, row, std::min(filled, segment.width - filled));
+    }
+    if (left > 1) row += segment.pitch;
+  }
+}
+
+Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& whole) {
+  bool any = false;
+  const std::array sides{Side{whole.destination, whole.pitch}};
+  auto result = for_each_part(sides, whole.width, whole.height, [&](const Part& part) -> Result<void> {
+    backend::FillSegment segment = whole;
+    segment.destination = whole.destination.after(part.offset(whole.pitch));
+    segment.width = part.width;
+    segment.height = part.rows;
+    GPUMEM_TRY(stream.fill(segment));
+    any = true;
+    return {};
+  });
+  if (!result && any) (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  return result;
+}
+
+// A stream of the memory's own device does it, between two events that put it into the order of the given
+// one.
+Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
+                          const backend::FillSegment& segment) {
+  auto there = home.backend().create_stream(0);
+  if (!there) return there.error();
+  const Cleanup release_stream([&] { (void)(*there)->release(); });
+  auto before = device.backend().create_event(GPUMEM_EVENT_DISABLE_TIMING);
+  if (!before) return before.error();
+  const Cleanup release_before([&] { (void)(*before)->release(); });
+  auto after = home.backend().create_event(GPUMEM_EVENT_DISABLE_TIMING);
+  if (!after) return after.error();
+  const Cleanup release_after([&] { (void)(*after)->release(); });
+
+  GPUMEM_TRY((*before)->record(stream));
+  GPUMEM_TRY((*there)->wait_event(**before));
+  GPUMEM_TRY(enqueue_fill(**there, segment));
+  auto ordered = (*after)->record(**there);
+  if (ordered) ordered = stream.wait_event(**after);
+  // Work that the stream does not wait for must not outlive the call.
+  if (!ordered) (void)(*there)->synchronize(GPUMEM_TIMEOUT_INFINITE);
+  return ordered;
+}
+
+Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan& destination,
+                        const backend::FillSegment& segment) {
+  switch (stream.way_of_fill(segment.destination)) {
+    case backend::FillWay::kEnqueue:
+      return enqueue_fill(stream, segment);
+    case backend::FillWay::kAtHome:
+      return fill_at_home(device, stream, destination.region->device(), segment);
+    case backend::FillWay::kCpuInStream:
+      return launch_internal(device, stream, destination.region.get(), [segment] { fill_by_cpu(segment); });
+    case backend::FillWay::kCpuAfterStream:
+      break;
+  }
+  auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  fill_by_cpu(segment);
+  return {};
+}
+
 }  // namespace
 
-Result<void> copy(Instance& instance, Stream* stream, CopyArguments arguments) {
+Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
-  auto checked = check_copy(instance, stream, usable, std::move(arguments));
+  auto checked = check_copy(instance, stream, usable, arguments);
   if (!checked) return checked.error();
   if (stream != nullptr) return enqueue_copy(stream->backend(), *checked);
-  const PassingUse writes(checked->destination.memory.get());
-  const PassingUse reads(checked->source.memory.get());
   BorrowedStreams streams;
   auto own = streams.of(*checked->device);
   if (!own) return own.error();
@@ -238,7 +430,7 @@ Result<void> copy(Instance& instance, Stream* stream, CopyArguments arguments) {
   return enqueued ? complete : enqueued;
 }
 
-Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArguments> entries,
+Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
                       uint64_t* index) {
   const uint64_t count = entries.size();
   *index = count;
@@ -246,24 +438,19 @@ Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArgume
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   std::vector<CheckedCopy> checked;
   checked.reserve(count);
-  std::deque<PassingUse> uses;
   for (*index = 0; *index < count; ++*index) {
     if (entries[*index].width == 0) continue;
-    auto good = check_copy(instance, stream, usable, std::move(entries[*index]));
-    if (!good) return good.error();
-    CheckedCopy& entry = checked.emplace_back(std::move(*good));
-    entry.index = *index;
-    if (stream == nullptr) {
-      uses.emplace_back(entry.destination.memory.get());
-      uses.emplace_back(entry.source.memory.get());
-    }
+    auto entry = check_copy(instance, stream, usable, entries[*index]);
+    if (!entry) return entry.error();
+    checked.push_back(std::move(*entry));
+    checked.back().index = *index;
   }
 
   BorrowedStreams streams;
   Result<void> enqueued;
-  for (CheckedCopy& entry : checked) {
+  for (const CheckedCopy& entry : checked) {
     *index = entry.index;
-    auto target = stream != nullptr ? Result(&stream->backend()) : streams.of(*entry.device);
+    auto target = stream != nullptr ? &stream->backend() : streams.of(*entry.device);
     enqueued = target ? enqueue_copy(**target, entry) : Result<void>(target.error());
     if (!enqueued) break;
   }
@@ -274,26 +461,39 @@ Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArgume
 
 Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
-  auto destination = find_operand(instance, arguments.destination, arguments.extent, "the destination");
+  SpanRequest request;
+  request.address = arguments.destination;
+  request.size = arguments.extent;
+  request.what = "the destination";
+  request.use = Use::kWrites;
+  request.passing = stream == nullptr;
+  auto destination = find_span(instance, request);
   if (!destination) return destination.error();
   Device& device = stream != nullptr ? stream->device() : choose_device(instance, *destination, nullptr);
-  GPUMEM_TRY(check_device(instance, *destination));
-  GPUMEM_TRY(check_usable(stream, device));
-  GPUMEM_TRY(check_destination(*destination, arguments.extent));
+  Verdict verdict;
+  verdict.note(check_device(instance, *destination));
+  verdict.note(stream != nullptr ? stream->usable() : device.usable());
+  verdict.note(check_writable(*destination));
+  if (!verdict) return verdict.error();
 
-  const PassingUse writes(stream == nullptr ? destination->memory.get() : nullptr);
-  backend::FillRequest request;
-  request.destination = std::move(destination->operand);
-  request.value = arguments.value;
-  request.value_size = arguments.value_size;
+  backend::FillSegment segment;
+  segment.destination = destination->span;
+  segment.value = arguments.value;
+  segment.value_size = arguments.value_size;
   if (arguments.pitch == arguments.width) {
-    request.width = arguments.extent;
+    segment.width = arguments.extent;  // rows without gaps are one row
   } else {
-    request.pitch = arguments.pitch;
-    request.width = arguments.width;
-    request.height = arguments.height;
+    segment.pitch = arguments.pitch;
+    segment.width = arguments.width;
+    segment.height = arguments.height;
   }
-  return run(stream, device, request, &backend::Stream::fill);
+  if (stream != nullptr) return route_fill(device, stream->backend(), *destination, segment);
+  BorrowedStreams streams;
+  auto own = streams.of(device);
+  if (!own) return own.error();
+  auto enqueued = route_fill(device, **own, *destination, segment);
+  auto complete = streams.synchronize();
+  return enqueued ? complete : enqueued;
 }
 
 }  // namespace gpumem::core

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Copies and fills: what they may touch, on which device they run, and waiting for those without a stream.
+// The planner of copies and fills. It finds and checks the bytes, chooses the device, splits at borders,
+// stages and routes; a backend enqueues the segments that come out.
 #pragma once
 
 #include <vector>
@@ -40,10 +41,10 @@ struct FillArguments {
 };
 
 // With a null stream they return when the work is done.
-Result<void> copy(Instance& instance, Stream* stream, CopyArguments arguments);
+Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments);
 // Checks all before it enqueues any. `index` is that of the entry in work: on failure, of the one that
 // failed, and the number of entries if the failure belongs to none.
-Result<void> copy_all(Instance& instance, Stream* stream, std::vector<CopyArguments> entries,
+Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
                       uint64_t* index);
 Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments);
 

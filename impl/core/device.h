@@ -10,26 +10,36 @@
 #include <utility>
 #include <vector>
 
-#include "backend/backend.h"
+#include "contract/device.h"
 #include "core/object.h"
 
 namespace gpumem::core {
 
 class Device {
  public:
-  explicit Device(backend::Device& backend) : backend_(backend) {}
+  Device(backend::Device& backend, const Instance& owner) : backend_(backend), owner_(owner) {}
 
   backend::Device& backend() const { return backend_; }
+  const Instance* owner() const { return &owner_; }
   const backend::DeviceFacts& facts() const { return backend_.facts(); }
   uint32_t ordinal() const { return facts().ordinal; }
   // DEVICE_LOST once the device is lost.
-  Result<void> usable() const;
+  Result<void> usable() const {
+    if (!backend_.lost()) [[likely]]
+      return {};
+    return lost_error();
+  }
 
+  Result<backend::MemoryAvailable> memory_available();
+
+  // The answer for the caller, who must not ask in a host function.
+  Result<backend::Capability> ask_capability(gpumem_capability capability, Device* peer);
   // Asks the backend at the first question and keeps the answer (COM-21).
   backend::Capability capability(gpumem_capability capability, Device* peer = nullptr);
   // The error that a call gets that needs a capability which is missing; success otherwise.
   Result<void> need(gpumem_capability capability);
 
+  Result<bool> can_access_peer(Device& peer);
   // Counted (DEV-7).
   Result<void> enable_peer_access(Device& peer);
   Result<void> disable_peer_access(Device& peer);
@@ -43,12 +53,15 @@ class Device {
   void release_streams() noexcept;
 
  private:
+  Error lost_error() const;
+
   struct Peer {
     uint64_t count = 0;
     bool switched_on = false;  // by us, so that we switch it off
   };
 
   backend::Device& backend_;
+  const Instance& owner_;
   mutable std::mutex mutex_;
   std::map<std::pair<gpumem_capability, const Device*>, backend::Capability> capabilities_;
   std::set<std::pair<gpumem_capability, const Device*>> trials_;  // that run now
@@ -70,9 +83,5 @@ class DeviceObject final : public Object {
  private:
   Device& device_;
 };
-
-const char* capability_name(gpumem_capability capability);  // null for an unknown number
-gpumem_capability capability_at(uint32_t index);            // 0 past the end
-bool is_peer_capability(gpumem_capability capability);
 
 }  // namespace gpumem::core

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The table behind the handles: chunks of slots that are never freed, and a list of free slots.
-#include <sched.h>
-#include <time.h>
+// Chunks of slots that are never freed, and a list of free slots.
+#include "core/handles.h"
 
 #include <array>
 #include <atomic>
-
-#include "core/object.h"
 
 namespace gpumem::core {
 
@@ -35,9 +32,8 @@ class HandleTable {
 namespace handles {
 namespace {
 
-// A slot's word: generation, state, how the generation before ended, and number of references. They change
-// together, so that whoever reads a word knows how its generation ended and nobody else's.
-constexpr uint64_t kReferenceMask = (uint64_t{1} << 29) - 1;
+// A slot's word: generation, state, and how the generation before ended, in one atomic word, so they always
+// match.
 constexpr uint64_t kPreviousClosed = uint64_t{1} << 29;
 constexpr uint64_t kStateShift = 30;
 constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
@@ -48,7 +44,6 @@ constexpr uint64_t kClosed = uint64_t{3} << kStateShift;
 
 constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
 constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
-constexpr bool has_ended(uint64_t word) { return state_of(word) == kDestroyed || state_of(word) == kClosed; }
 
 struct Slot {
   std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
@@ -155,54 +150,46 @@ void publish(Object* object) noexcept {
   slot.word.store(slot.word.load(std::memory_order_relaxed) | kAlive, std::memory_order_release);
 }
 
-Result<Object*> acquire(uint64_t handle, Type type) {
+Object* look_up(uint64_t handle, Type type) noexcept {
+  if (type_of(handle) != static_cast<uint32_t>(type)) return nullptr;
+  const Slot* const slot = find_slot(slot_of(handle));
+  if (slot == nullptr) return nullptr;
+  const uint64_t word = slot->word.load(std::memory_order_acquire);
+  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
+  if ((word & ~kPreviousClosed) != wanted) return nullptr;
+  Object* const object = slot->object.load(std::memory_order_relaxed);
+  if (object->type() != type || object->epoch() != platform::process_epoch()) return nullptr;
+  return object;
+}
+
+Error refusal(uint64_t handle, Type type) {
   if (handle == 0) return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the %s handle is NULL", type_name(type));
-  Slot* slot = slot_of(handle) < kChunks * kChunkSlots ? find_slot(slot_of(handle)) : nullptr;
+  const Slot* const slot = find_slot(slot_of(handle));
   const uint32_t generation = generation_of(handle);
   if (slot == nullptr || type_of(handle) != static_cast<uint32_t>(type)) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is no handle of type %s",
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is not a handle of type %s",
                       type_name(type));
   }
-  uint64_t word = slot->word.load(std::memory_order_acquire);
-  do {
-    const uint32_t current = generation_of(word);
-    if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
-                        type_name(type));
-    }
-    if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
-  } while (!slot->word.compare_exchange_weak(word, word + 1, std::memory_order_acq_rel));
-
-  Object* object = slot->object.load(std::memory_order_relaxed);
-  if (object->type() != type) {
-    release(object);
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is no handle of type %s",
+  const uint64_t word = slot->word.load(std::memory_order_acquire);
+  const uint32_t current = generation_of(word);
+  if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
                       type_name(type));
   }
-  if (object->epoch() != platform::process_epoch()) {
-    release(object);
+  if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
+  const platform::Look look(platform::thread_record());
+  const Object* const object = slot->object.load(std::memory_order_relaxed);
+  if (slot->word.load(std::memory_order_acquire) == word && object->type() != type) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is not a handle of type %s",
+                      type_name(type));
+  }
+  if (slot->word.load(std::memory_order_acquire) == word && object->epoch() != platform::process_epoch()) {
     return make_error(GPUMEM_ERROR_FORKED,
                       "this %s belongs to the parent process; open an instance of your own after fork",
                       type_name(type));
   }
-  return object;
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s", type_name(type));
 }
-
-void release(Object* object) noexcept {
-  Slot& slot = slot_of(*object);
-  const uint64_t word = slot.word.fetch_sub(1, std::memory_order_acq_rel) - 1;
-  if (!has_ended(word) || (word & kReferenceMask) != 0) return;
-  const uint32_t index = slot_of(object->handle());
-  const uint32_t generation = generation_of(word);
-  delete object;
-  slot.object.store(nullptr, std::memory_order_relaxed);
-  if (generation == UINT32_MAX) return;  // out of generations: the slot is never used again
-  const uint64_t previous = state_of(word) == kClosed ? kPreviousClosed : 0;
-  slot.word.store(uint64_t{generation + 1} << 32 | previous | kFree, std::memory_order_release);
-  give_free_slot(index);
-}
-
-void retain(Object& object) noexcept { slot_of(object).word.fetch_add(1, std::memory_order_acq_rel); }
 
 bool end(Object& object, End how) noexcept {
   Slot& slot = slot_of(object);
@@ -218,19 +205,27 @@ void revive(Object& object) noexcept {
   slot_of(object).word.fetch_xor(kAlive | kDestroyed, std::memory_order_acq_rel);
 }
 
-void wait_for_others(const Object& object) noexcept {
-  // Others hold a reference for the length of a call, mostly microseconds; a thread that blocks in a
-  // synchronize call can take longer, so the waiter soon sleeps.
-  const Slot& slot = slot_of(object);
-  for (int round = 0; (slot.word.load(std::memory_order_acquire) & kReferenceMask) > 1; ++round) {
-    if (round < 100) {
-      sched_yield();
-    } else {
-      const timespec pause{0, 50'000};
-      nanosleep(&pause, nullptr);
-    }
-  }
+void remove(Object* object) noexcept {
+  Slot& slot = slot_of(*object);
+  const uint32_t index = slot_of(object->handle());
+  const uint64_t word = slot.word.load(std::memory_order_acquire);
+  const uint32_t generation = generation_of(word);
+  platform::wait_for_looks();
+  delete object;
+  slot.object.store(nullptr, std::memory_order_relaxed);
+  if (generation == UINT32_MAX) return;  // out of generations: the slot is never used again
+  const uint64_t previous = state_of(word) == kClosed ? kPreviousClosed : 0;
+  slot.word.store(uint64_t{generation + 1} << 32 | previous | kFree, std::memory_order_release);
+  give_free_slot(index);
 }
 
 }  // namespace handles
+
+Result<void> not_used_by_this_thread(const Object& object) {
+  if (platform::own_uses(&object) <= 1) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "a call of this thread uses the %s; destroy it once that has returned",
+                    type_name(object.type()));
+}
+
 }  // namespace gpumem::core

@@ -6,30 +6,27 @@
 #include <map>
 #include <mutex>
 
-#include "backend/host_function_mark.h"
 #include "base/arithmetic.h"
+#include "core/device.h"
+#include "core/instance.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
-
-Result<void> outside_host_function() {
-  if (!backend::HostFunctionMark::is_set()) return {};
-  return make_error(
-      GPUMEM_ERROR_INVALID_STATE,
-      "called from a host function or kernel, which may only ask for information; do this on another thread");
-}
-
-namespace host_functions {
-
 namespace {
 
 struct Entry {
   const Instance* owner = nullptr;
-  gpumem_host_function function = nullptr;
-  void* user_data = nullptr;
+  const Device* device = nullptr;  // of the stream; for what writes
+  const Region* writes = nullptr;
+  bool of_user = false;
+  std::function<void()> function;
   bool runs = false;
 };
 
+// Names an entry for ever, so that a backend may come late with it: what was dropped is not called.
+using Id = uint64_t;
+
+// All functions of the process that are enqueued and have not run: one may run after its instance was closed.
 struct All {
   std::mutex mutex;
   std::map<Id, Entry> entries;
@@ -39,55 +36,109 @@ struct All {
 
 constinit platform::PerProcess<All> all;
 
-}  // namespace
-
-Id add(const Instance* owner, gpumem_host_function function, void* user_data) {
+Id add(Entry entry) {
   All& functions = all.get();
   const std::lock_guard lock(functions.mutex);
-  const Id id = ++functions.last;
-  functions.entries.emplace(id, Entry{owner, function, user_data});
-  return id;
+  const Id id = functions.last + 1;
+  functions.entries.emplace(id, std::move(entry));
+  return functions.last = id;
 }
 
 void remove(Id id) noexcept {
   All& functions = all.get();
+  std::map<Id, Entry>::node_type
+      removed;  // outlives the lock, since what it holds may take a while to destroy
   const std::lock_guard lock(functions.mutex);
-  functions.entries.erase(id);
+  removed = functions.entries.extract(id);
+  functions.ended.notify_all();
 }
 
-void forget(const Instance* owner) noexcept {
+// Drops the entries that have not begun, and waits for those that run.
+template <class Chosen>
+void end_where(Chosen chosen) {
   All* const functions = all.find();
   if (functions == nullptr) return;  // none was ever enqueued
+  std::map<Id, Entry> dropped;
   std::unique_lock lock(functions->mutex);
-  std::erase_if(functions->entries,
-                [&](const auto& item) { return item.second.owner == owner && !item.second.runs; });
+  auto& entries = functions->entries;
+  for (auto next = entries.begin(); next != entries.end();) {
+    const auto one = next++;
+    if (chosen(one->second) && !one->second.runs) dropped.insert(entries.extract(one));
+  }
   functions->ended.wait(lock, [&] {
-    return std::none_of(functions->entries.begin(), functions->entries.end(),
-                        [&](const auto& item) { return item.second.owner == owner; });
+    return std::none_of(entries.begin(), entries.end(),
+                        [&](const auto& item) { return chosen(item.second); });
   });
 }
 
-void run(void* argument) {
+// What the backend calls, with pointer_to(id) as its argument.
+void GPUMEM_CALL run(void* argument) {
   const Id id = address_of(argument);
   All& functions = all.get();
-  Entry entry;
+  const Entry* entry = nullptr;
   {
     const std::lock_guard lock(functions.mutex);
     const auto found = functions.entries.find(id);
     if (found == functions.entries.end()) return;
     found->second.runs = true;
-    entry = found->second;
+    entry = &found->second;  // what runs is not dropped
   }
   const uint32_t process = platform::process_epoch();
-  {
+  if (entry->of_user) {
     const backend::HostFunctionMark mark;
-    entry.function(entry.user_data);
+    entry->function();
+  } else {
+    entry->function();
   }
   if (platform::process_epoch() != process) return;  // it forked, and the child must not touch the lock
-  const std::lock_guard lock(functions.mutex);
-  functions.entries.erase(id);
-  functions.ended.notify_all();
+  remove(id);
 }
 
-}  // namespace host_functions
+}  // namespace
+
+Error inside_host_function() {
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "called from a host function or kernel, which may only ask for information; do this on another thread");
+}
+
+Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,
+                             void* user_data) {
+  Entry entry;
+  entry.owner = &instance;
+  entry.of_user = true;
+  entry.function = [function, user_data] { function(user_data); };
+  const Id id = add(std::move(entry));
+  auto launched = stream.launch_host_function(run, pointer_to(id), false);
+  if (!launched) remove(id);
+  return launched;
+}
+
+Result<void> launch_internal(Device& device, backend::Stream& stream, const Region* writes,
+                             std::function<void()> function) {
+  Entry entry;
+  entry.owner = device.owner();
+  entry.device = &device;
+  entry.writes = writes;
+  entry.function = std::move(function);
+  const Id id = add(std::move(entry));
+  auto launched = stream.launch_host_function(run, pointer_to(id), true);
+  if (!launched) {
+    // What the function keeps alive may be in use by what was enqueued before it.
+    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    remove(id);
+  }
+  return launched;
+}
+
+void end_functions_writing(const Region& region) noexcept {
+  end_where([&](const Entry& entry) {
+    return entry.writes == &region && entry.device != nullptr && entry.device->backend().lost();
+  });
+}
+
+void end_functions_of(const Instance& instance) noexcept {
+  end_where([&](const Entry& entry) { return entry.owner == &instance; });
+}
+
 }  // namespace gpumem::core

@@ -1,31 +1,41 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Functions of the caller that run in stream order. While one runs, its thread may only ask for information
-// (COM-27).
+// Functions that the CPU runs when a stream comes to them: the caller's, and the library's own. While one of
+// the caller's runs, its thread may only ask for information (COM-27).
 #pragma once
 
+#include <functional>
+
 #include "base/result.h"
+#include "contract/host_function_mark.h"
+#include "contract/stream.h"
 #include "gpumem/stream.h"
 
 namespace gpumem::core {
 
+class Device;
 class Instance;
+class Region;
 
+Error inside_host_function();
 // Refuses on a thread that runs a host function or a kernel stand-in.
-Result<void> outside_host_function();
+inline Result<void> outside_host_function() {
+  if (!backend::HostFunctionMark::is_set()) [[likely]]
+    return {};
+  return inside_host_function();
+}
 
-// The functions that were enqueued and have not run yet, of the whole process: one may run after the instance
-// that enqueued it was closed.
-namespace host_functions {
+// Enqueues a function of the caller.
+Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,
+                             void* user_data);
+// Enqueues one of the library, which must not call the driver. `writes` is the region that it writes to, if
+// any.
+Result<void> launch_internal(Device& device, backend::Stream& stream, const Region* writes,
+                             std::function<void()> function);
 
-// Names an entry for ever, so that a backend may come late with it: what was forgotten is not called.
-using Id = uint64_t;
+// The streams of a lost device cannot be waited for. So functions that write to a region in such a stream are
+// dropped if they have not begun, and waited for if they run.
+void end_functions_writing(const Region& region) noexcept;
+// The same for all functions of an instance with lost devices.
+void end_functions_of(const Instance& instance) noexcept;
 
-Id add(const Instance* owner, gpumem_host_function function, void* user_data);
-void remove(Id id) noexcept;
-// Those of an instance whose devices are lost: what has not begun never will, what runs is waited for.
-void forget(const Instance* owner) noexcept;
-// What the backend calls, with pointer_to(id) as its argument.
-void GPUMEM_CALL run(void* id);
-
-}  // namespace host_functions
 }  // namespace gpumem::core

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/cleanup.h"
+#include "core/event.h"
 #include "core/host_function.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -23,7 +24,7 @@ Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend>
       fallback_(std::move(fallback)),
       backend_(std::move(backend)) {
   for (const auto& device : backend_->devices())
-    devices_.push_back(std::make_unique<Device>(*device));
+    devices_.push_back(std::make_unique<Device>(*device, *this));
 }
 
 Result<uint64_t> Instance::open(const OpenRequest& request) {
@@ -115,19 +116,19 @@ Line describe(const Object& object) {
   const auto named = [](const std::string& name) { return name.empty() ? "(no name)" : name.c_str(); };
   if (object.type() == Type::kMemory) {
     const auto& memory = static_cast<const Memory&>(object);
-    const void* address =
-        memory.facts().host_pointer != nullptr ? memory.facts().host_pointer : memory.facts().device_pointer;
+    const gpumem_pointer_info& info = memory.info();
+    const void* address = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
     std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, device %u",
                   kind_name(memory.kind()), named(memory.name()), memory.size(), address,
                   memory.device().ordinal());
   } else if (object.type() == Type::kStream) {
     const auto& stream = static_cast<const Stream&>(object);
     std::snprintf(line, sizeof line, "stream %s: device %u%s", named(stream.name()),
-                  stream.device().ordinal(), stream.wrapped() ? ", adopted" : "");
+                  stream.device().ordinal(), stream.wrapped() ? ", wrapped" : "");
   } else {
     const auto& event = static_cast<const Event&>(object);
     std::snprintf(line, sizeof line, "event %s: device %u%s", named(event.name()), event.device().ordinal(),
-                  event.wrapped() ? ", adopted" : "");
+                  event.wrapped() ? ", wrapped" : "");
   }
   return result;
 }
@@ -194,7 +195,8 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   lifecycle_.unlock();
   const uint64_t count = live_count();
   if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance with %" PRIu64 " live objects", count);
-  handles::wait_for_others(root);
+  platform::fence_all_threads();
+  platform::wait_for_uses(&root);
   end_handles();
   await_streams();
   destroy_objects();
@@ -202,31 +204,45 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
     device->forget_peers();
     device->release_streams();
   }
+  for (Object* device : device_objects_)
+    handles::remove(device);
+  device_objects_.clear();
   devices_.clear();
   backend_.reset();
   return count;
 }
 
-// Ends every handle before anything is waited for, so that no work comes after the wait. The references are
-// kept: each object is let go when it is destroyed.
+Result<uint64_t> close_instance(Ref<InstanceObject> root, gpumem_close_mode mode) {
+  auto destroyed = root->instance().close(*root, mode);
+  if (!destroyed) return destroyed;
+  InstanceObject* const gone = root.get();
+  root = {};
+  handles::remove(gone);
+  return destroyed;
+}
+
+// Ends every handle before anything is waited for, so that no work comes after the wait. The objects are kept
+// until they are released.
 void Instance::end_handles() noexcept {
-  for (Object* device : device_objects_) {
-    handles::retain(*device);
+  for (Object* device : device_objects_)
     handles::end(*device, End::kClosed);
-    handles::wait_for_others(*device);
-    handles::release(device);
-  }
-  const auto end_all = [this](auto is_meant) {
+  const auto for_all = [this](auto is_meant, auto function) {
     for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
-      if (!is_meant(object->type())) continue;
-      handles::retain(*object);
-      handles::end(*object, End::kClosed);
-      handles::wait_for_others(*object);
+      if (is_meant(object->type())) function(*object);
     }
+  };
+  const auto end_all = [&](auto is_meant) {
+    for_all(is_meant, [](Object& object) { handles::end(object, End::kClosed); });
+    platform::fence_all_threads();
+    for_all(is_meant, [](Object& object) { platform::wait_for_uses(&object); });
   };
   // A call on a stream still finds the memory that it names.
   end_all([](Type type) { return type != Type::kMemory; });
+  for_all([](Type type) { return type == Type::kMemory; },
+          [](Object& object) { static_cast<Memory&>(object).set_state(Region::State::kLeaving); });
   end_all([](Type type) { return type == Type::kMemory; });
+  for (Object* device : device_objects_)
+    platform::wait_for_uses(device);
 }
 
 void Instance::await_streams() noexcept {
@@ -247,7 +263,7 @@ void Instance::await_streams() noexcept {
   // A lost device could not be waited for. What runs must not lose the memory that it uses.
   const bool lost = std::any_of(devices_.begin(), devices_.end(),
                                 [](const auto& device) { return device->backend().lost(); });
-  if (lost) host_functions::forget(this);
+  if (lost) end_functions_of(*this);
 }
 
 // Memory first, then what ordered the work on it.
@@ -265,7 +281,7 @@ void Instance::destroy_objects() noexcept {
             done.error().message);
         abandon(*object);
       }
-      handles::release(object);
+      handles::remove(object);
     }
   };
   destroy_all(
@@ -386,7 +402,10 @@ Result<uint64_t> Instance::open_default() {
   if (!request) return request.error();
   auto handle = open(*request);
   if (!handle) return handle;
-  if (auto root = acquire<InstanceObject>(*handle)) (*root)->instance().is_default_ = true;
+  {
+    const platform::Look look(platform::thread_record());
+    if (Object* const root = handles::look_up(*handle, Type::kInstance)) root->instance().is_default_ = true;
+  }
   default_instance.handle.store(*handle);
   default_instance.epoch.store(epoch, std::memory_order_release);
   return handle;

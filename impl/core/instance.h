@@ -9,11 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "backend/backend.h"
+#include "contract/backend.h"
 #include "core/backends.h"
 #include "core/device.h"
+#include "core/handles.h"
 #include "core/object.h"
-#include "core/registry.h"
+#include "core/page_map.h"
 #include "core/statistics.h"
 
 namespace gpumem::core {
@@ -25,7 +26,7 @@ struct OpenRequest {
   backend::OpenRequest options;
 };
 
-class Instance : public std::enable_shared_from_this<Instance> {
+class Instance {
  public:
   // The handle of a new instance.
   static Result<uint64_t> open(const OpenRequest& request);
@@ -41,19 +42,13 @@ class Instance : public std::enable_shared_from_this<Instance> {
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
 
-  Registry& registry() { return registry_; }
+  PageMap& page_map() { return page_map_; }
   Statistics& statistics() { return statistics_; }
 
   // Held by a call while it makes or destroys an object, so that closing finds none half done. Refused once
   // the instance is being closed. It never waits: the caller may hold a reference that one who has it waits
   // for.
   Result<std::shared_lock<std::shared_mutex>> stay_open();
-
-  // Brackets the time in which the driver knows a new memory and the registry does not: see look_up().
-  void begin_creation() noexcept { creations_begun_.fetch_add(1); }
-  void end_creation() noexcept { creations_ended_.fetch_add(1); }
-  uint64_t creations_begun() const { return creations_begun_.load(); }
-  bool creates_now() const { return creations_ended_.load() != creations_begun_.load(); }
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
@@ -86,11 +81,9 @@ class Instance : public std::enable_shared_from_this<Instance> {
   std::vector<uint64_t> device_handles_;
   std::vector<Object*> device_objects_;
 
-  Registry registry_;
+  PageMap page_map_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
-  std::atomic<uint64_t> creations_begun_{0};
-  std::atomic<uint64_t> creations_ended_{0};
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;
@@ -102,5 +95,8 @@ class InstanceObject final : public Object {
   static constexpr Type kType = Type::kInstance;
   explicit InstanceObject(std::shared_ptr<Instance> instance) : Object(kType, std::move(instance)) {}
 };
+
+// How many objects were destroyed with it.
+Result<uint64_t> close_instance(Ref<InstanceObject> root, gpumem_close_mode mode);
 
 }  // namespace gpumem::core

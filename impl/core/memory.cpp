@@ -1,292 +1,304 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/memory.h"
 
-#include <array>
-#include <atomic>
 #include <cinttypes>
+#include <cstdio>
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/instance.h"
+#include "core/pointer.h"
 
 namespace gpumem::core {
+
+Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+               const backend::MemoryRequest& asked, std::string name)
+    : Region(kType, std::move(instance), device, traits, asked.size, std::move(name)), asked_(asked) {}
+
+// A memory in the making. Holds all that its record needs before the backend is asked, and drops it again
+// unless finish() is reached (COM-8).
+class NewMemory {
+ public:
+  NewMemory(DeviceObject& device, const KindTraits& kind, const backend::MemoryRequest& asked,
+            std::string name)
+      : instance_(device.instance()),
+        room_(instance_.page_map()),
+        memory_(std::make_unique<Memory>(device.shared_instance(), device.device(), kind, asked,
+                                         std::move(name))) {}
+  NewMemory(const NewMemory&) = delete;
+  NewMemory& operator=(const NewMemory&) = delete;
+  ~NewMemory() {
+    if (memory_ == nullptr) return;
+    memory_->cancel_range(instance_.page_map());
+    if (charged_ != 0) instance_.refund_pinned(charged_);
+    if (memory_->handle() != 0) handles::cancel(*memory_);
+  }
+
+  Result<void> reserve() {
+    auto handle = handles::reserve(*memory_);
+    if (!handle) return handle.error();
+    return room_.reserve(2);
+  }
+
+  // A registration holds its range from now on, so that of two overlapping ones only one asks the driver.
+  const RegionRange* reserve_range(const void* pointer) noexcept {
+    return memory_->reserve_range(instance_.page_map(), pointer);
+  }
+
+  Result<void> charge() {
+    if (!memory_->traits().charged_as_pinned) return {};
+    GPUMEM_TRY(instance_.charge_pinned(memory_->size()));
+    charged_ = memory_->size();
+    return {};
+  }
+
+  CreatedMemory finish(std::unique_ptr<backend::Memory> made) noexcept {
+    Memory* const memory = memory_.release();
+    memory->record(instance_.page_map(), std::move(made));
+    fill_info(*memory);
+    instance_.statistics().add(memory->traits(), memory->size());
+    instance_.add_object(*memory);
+    const backend::MemoryFacts& facts = memory->facts();
+    const CreatedMemory created{memory->handle(),
+                                facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer};
+    handles::publish(memory);
+    memory->set_state(Region::State::kLive);
+    return created;
+  }
+
+ private:
+  static void fill_info(Memory& memory) noexcept {
+    const backend::MemoryFacts& facts = memory.facts();
+    const uint32_t ordinal = memory.device().ordinal();
+    gpumem_memory_info& info = memory.memory_info_;
+    info.kind = memory.kind();
+    info.numa_node = facts.numa_node;
+    info.device = reinterpret_cast<gpumem_device>(pointer_to(memory.instance().device_handle(ordinal)));
+    info.device_ordinal = ordinal;
+    info.host_pointer = facts.host_pointer;
+    info.device_pointer = facts.device_pointer;
+    info.size = memory.size();
+    info.granted_size = facts.granted_size;
+    info.alignment = memory.asked_.alignment;
+    info.requested_flags = memory.asked_.require | memory.asked_.prefer;
+    info.granted_flags = facts.granted;
+    info.buffer_id = memory.buffer_id();
+    std::snprintf(info.name, sizeof info.name, "%s", memory.name().c_str());
+  }
+
+  Instance& instance_;
+  PageMap::Room room_;
+  std::unique_ptr<Memory> memory_;
+  uint64_t charged_ = 0;
+};
+
 namespace {
 
-constinit std::atomic<uint64_t> last_buffer_id{0};
-
-struct FlagNeed {
-  gpumem_kind kind;
-  gpumem_memory_flags flag;
-  gpumem_capability capability;
-};
-
-// Flags that stand or fall with a capability. The others are the backend's to grant or refuse at the call.
-constexpr std::array kFlagNeeds{
-    FlagNeed{GPUMEM_KIND_PINNED, GPUMEM_MEMORY_WRITE_COMBINED, GPUMEM_CAPABILITY_PIN_WRITE_COMBINED},
-    FlagNeed{GPUMEM_KIND_PINNED, GPUMEM_MEMORY_NUMA_NODE, GPUMEM_CAPABILITY_PIN_NUMA},
-    FlagNeed{GPUMEM_KIND_REGISTERED, GPUMEM_MEMORY_IOMEMORY, GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY},
-    FlagNeed{GPUMEM_KIND_REGISTERED, GPUMEM_MEMORY_READ_ONLY, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY},
-};
-
 // Refuses what is required and cannot be; drops what is only preferred and cannot be (COM-5, COM-6).
-Result<void> settle_flags(Device& device, backend::MemoryRequest& request) {
-  if (request.kind == GPUMEM_KIND_REGISTERED) GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_REGISTER));
-  for (const FlagNeed& need : kFlagNeeds) {
-    if (need.kind != request.kind || ((request.require | request.prefer) & need.flag) == 0) continue;
+Result<void> settle_flags(Device& device, const KindTraits& kind, gpumem_memory_flags require,
+                          gpumem_memory_flags* prefer) {
+  if (kind.capability != 0) GPUMEM_TRY(device.need(kind.capability));
+  for (const FlagNeed& need : kind.flag_needs) {
+    if (((require | *prefer) & need.flag) == 0) continue;
     auto can = device.need(need.capability);
     if (can) continue;
-    if ((request.require & need.flag) != 0) return can.error();
-    request.prefer &= ~need.flag;
+    if ((require & need.flag) != 0) return can.error();
+    *prefer &= ~need.flag;
   }
   return {};
 }
 
-// What a range to be registered must not be (PIN-11, PIN-13); `kind` is that of the memory in the way.
-Error range_taken(gpumem_kind kind) {
-  if (kind == GPUMEM_KIND_PINNED || kind == GPUMEM_KIND_REGISTERED) {
+// Why memory of a kind cannot be registered (PIN-11, PIN-13).
+Error range_taken(const KindTraits& kind) {
+  if (kind.charged_as_pinned) {
     return make_error(
         GPUMEM_ERROR_ALREADY_EXISTS,
-        "the range shares bytes with memory that is %s already; use that memory, or end it first",
-        kind == GPUMEM_KIND_PINNED ? "pinned" : "registered");
+        "the range shares bytes with memory that is already %s; use that memory, or free it first",
+        kind.name);
   }
   return make_error(GPUMEM_ERROR_WRONG_KIND, "%s memory cannot be registered, only ordinary memory can",
-                    kind_name(kind));
+                    kind.name);
 }
 
 // The same for memory of other code; `usable` says whether the device is.
-Result<void> check_not_foreign(Instance& instance, const backend::MemoryRequest& request,
+Result<void> check_not_foreign(Instance& instance, const backend::RegistrationRequest& request,
                                const Result<void>& usable) {
-  const uint64_t first = address_of(request.host_pointer);
+  const uint64_t first = address_of(request.pointer);
   bool pinned = false;
   for (const uint64_t address : {first, first + request.size - 1}) {
     auto facts = instance.backend().pointer_facts(pointer_to(address));
     if (!facts) return facts.error();
-    if (facts->kind != GPUMEM_KIND_FOREIGN) continue;
-    if (facts->location == GPUMEM_LOCATION_DEVICE) return range_taken(GPUMEM_KIND_DEVICE);
+    if (!facts->known) continue;
+    if (facts->location == GPUMEM_LOCATION_DEVICE) return range_taken(kinds::device);
     if (facts->location == GPUMEM_LOCATION_HOST) pinned = true;
   }
   GPUMEM_TRY(usable);
-  if (pinned) return range_taken(GPUMEM_KIND_PINNED);
+  if (pinned) return range_taken(kinds::pinned);
   return {};
 }
 
 }  // namespace
 
-const char* kind_name(gpumem_kind kind) {
-  switch (kind) {
-    case GPUMEM_KIND_PAGEABLE:
-      return "pageable";
-    case GPUMEM_KIND_PINNED:
-      return "pinned";
-    case GPUMEM_KIND_REGISTERED:
-      return "registered";
-    case GPUMEM_KIND_DEVICE:
-      return "device";
-    case GPUMEM_KIND_FOREIGN:
-      return "foreign";
-    default:
-      return "unknown";
-  }
-}
+Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTraits& kind,
+                                    backend::MemoryRequest request, std::string name) {
+  Instance& instance = device_object.instance();
+  Device& device = device_object.device();
 
-Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const backend::MemoryRequest& request,
-               std::string name)
-    : Object(kType, std::move(instance)),
-      device_(device),
-      request_(request),
-      buffer_id_(last_buffer_id.fetch_add(1, std::memory_order_relaxed) + 1),
-      name_(std::move(name)) {}
-
-uint64_t Memory::host_base() const { return address_of(facts().host_pointer); }
-
-uint64_t Memory::device_base() const {
-  return facts().device_pointer != facts().host_pointer ? address_of(facts().device_pointer) : 0;
-}
-
-Result<void> Memory::reachable_by(const Device& device, bool write) const {
-  if (kind() != GPUMEM_KIND_REGISTERED) return {};
-  if (!has(GPUMEM_MEMORY_MAPPED)) {
-    return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "the memory was registered without GPUMEM_MEMORY_MAPPED and has no device pointer");
-  }
-  if (&device != &device_ && !has(GPUMEM_MEMORY_PORTABLE)) {
-    return make_error(
-        GPUMEM_ERROR_NO_ACCESS,
-        "the memory was registered for device %u without GPUMEM_MEMORY_PORTABLE; device %u cannot reach it",
-        device_.ordinal(), device.ordinal());
-  }
-  if (write && has(GPUMEM_MEMORY_READ_ONLY)) {
-    return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was registered with GPUMEM_MEMORY_READ_ONLY");
-  }
-  return {};
-}
-
-Result<void> Memory::check_unused() const {
-  const uint64_t begun = passing_uses_begun_;
-  if (passing_uses_ended_ != begun) return {};
-  auto unused = backend_->check_unused();
-  return passing_uses_begun_ == begun ? unused : Result<void>();
-}
-
-Result<uint64_t> create_memory(Ref<DeviceObject> device_object, backend::MemoryRequest request,
-                               std::string name) {
-  Instance& instance = device_object->instance();
-  Device& device = device_object->device();
-  const backend::MemoryRequest asked = request;
-
-  const auto usable = device.usable();
-  if (auto outside = outside_host_function(); !outside) return usable ? outside.error() : usable.error();
+  GPUMEM_TRY(device.usable());
+  GPUMEM_TRY(outside_host_function());
   const auto open = instance.stay_open();
   if (!open) return open.error();
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0 &&
       !instance.backend().has_numa_node(request.numa_node)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "there is no NUMA node %d", request.numa_node);
   }
+  NewMemory memory(device_object, kind, request, std::move(name));
+  GPUMEM_TRY(settle_flags(device, kind, request.require, &request.prefer));
 
-  // All that the record needs is made before the backend is asked.
-  auto memory = std::make_unique<Memory>(device_object->shared_instance(), device, asked, std::move(name));
-  Registry::Node host_node = Registry::make_node();
-  Registry::Node device_node = Registry::make_node();
-  auto handle = handles::reserve(*memory);
-  if (!handle) return handle.error();
-  Cleanup undo_handle([&] { handles::cancel(*memory); });
-
-  // A registration holds its range from now on, so that of two overlapping ones only one asks the driver.
-  const bool registers = request.kind == GPUMEM_KIND_REGISTERED;
-  const uint64_t registered_base = address_of(request.host_pointer);
-  if (registers) {
-    gpumem_kind other = GPUMEM_KIND_UNKNOWN;
-    if (!instance.registry().insert_unless_overlap(host_node, registered_base, request.size, memory.get(),
-                                                   &other)) {
-      // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
-      const Error taken = range_taken(other);
-      if (taken.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
-      return taken;
-    }
-  }
-  Cleanup undo_registry([&] {
-    if (registers) instance.registry().erase(registered_base, memory.get());
-  });
-  if (registers) GPUMEM_TRY(check_not_foreign(instance, request, usable));
-  GPUMEM_TRY(usable);
-  GPUMEM_TRY(settle_flags(device, request));
-
-  const bool pins = request.kind != GPUMEM_KIND_DEVICE;
-  if (pins) GPUMEM_TRY(instance.charge_pinned(request.size));
-  Cleanup undo_charge([&] {
-    if (pins) instance.refund_pinned(request.size);
-  });
-
-  instance.begin_creation();
-  const Cleanup creation_ended([&] { instance.end_creation(); });
-  auto made = device.backend().create_memory(request);
+  GPUMEM_TRY(memory.reserve());
+  GPUMEM_TRY(memory.charge());
+  auto made = kind.allocate(device.backend(), request);
   if (!made) return made.error();
+  return memory.finish(std::move(*made));
+}
 
-  memory->backend_ = std::move(*made);
-  undo_handle.dismiss();
-  undo_registry.dismiss();
-  undo_charge.dismiss();
-  if (!registers && memory->host_base() != 0) {
-    instance.registry().insert(std::move(host_node), memory->host_base(), memory->size(), memory.get());
+Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::RegistrationRequest request,
+                                      std::string name) {
+  Instance& instance = device_object.instance();
+  Device& device = device_object.device();
+
+  const auto usable = device.usable();
+  if (auto outside = outside_host_function(); !outside) return usable ? outside.error() : usable.error();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  backend::MemoryRequest asked;
+  asked.size = request.size;
+  asked.require = request.require;
+  asked.prefer = request.prefer;
+  NewMemory memory(device_object, kinds::registered, asked, std::move(name));
+
+  GPUMEM_TRY(memory.reserve());
+  if (const RegionRange* const taken = memory.reserve_range(request.pointer)) {
+    // Memory of the wrong kind comes before a lost device, and that before memory that is taken (COM-17).
+    const Error why = range_taken(taken->region->traits());
+    if (why.status != GPUMEM_ERROR_WRONG_KIND) GPUMEM_TRY(usable);
+    return why;
   }
-  if (memory->device_base() != 0) {
-    instance.registry().insert(std::move(device_node), memory->device_base(), memory->size(), memory.get());
-  }
-  instance.statistics().add(memory->kind(), memory->size());
-  instance.add_object(*memory);
-  handles::publish(memory.release());
-  return *handle;
+  GPUMEM_TRY(check_not_foreign(instance, request, usable));
+  GPUMEM_TRY(usable);
+  GPUMEM_TRY(settle_flags(device, kinds::registered, request.require, &request.prefer));
+  GPUMEM_TRY(memory.charge());
+  auto made = device.backend().register_memory(request);
+  if (!made) return made.error();
+  return memory.finish(std::move(*made));
 }
 
 Result<void> release_memory(Memory& memory) {
-  Instance& instance = memory.instance();
-  const uint64_t host_base = memory.host_base();
-  const uint64_t device_base = memory.device_base();
-  // Marked first: once the backend has given the addresses back, others may get them.
-  const auto set_leaving = [&](bool leaving) {
-    instance.registry().set_leaving(host_base, &memory, leaving);
-    instance.registry().set_leaving(device_base, &memory, leaving);
-  };
-  set_leaving(true);
-  if (auto released = memory.backend()->release(); !released) {
-    set_leaving(false);
+  memory.set_state(Region::State::kLeaving);
+  if (auto released = memory.backend().release(); !released) {
+    memory.set_state(Region::State::kLive);
     return released;
   }
+  end_functions_writing(memory);
   forget_memory(memory);
   return {};
 }
 
 void forget_memory(Memory& memory) noexcept {
   Instance& instance = memory.instance();
-  instance.registry().erase(memory.host_base(), &memory);
-  instance.registry().erase(memory.device_base(), &memory);
-  if (memory.kind() != GPUMEM_KIND_DEVICE) instance.refund_pinned(memory.size());
-  instance.statistics().remove(memory.kind(), memory.size());
+  memory.erase(instance.page_map());
+  if (memory.traits().charged_as_pinned) instance.refund_pinned(memory.size());
+  instance.statistics().remove(memory.traits(), memory.size());
   instance.remove_object(memory);
-}
-
-Result<void> destroy_memory(Ref<Memory> memory) {
-  GPUMEM_TRY(outside_host_function());
-  const auto open = memory->instance().stay_open();
-  if (!open) return open.error();
-  // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
-  GPUMEM_TRY(memory->check_unused());
-  if (!handles::end(*memory, End::kDestroyed)) {
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this memory");
-  }
-  handles::wait_for_others(*memory);
-  auto released = release_memory(*memory);
-  if (!released) handles::revive(*memory);
-  return released;
 }
 
 namespace {
 
-// Who destroys by a pointer never had a handle that could be stale.
+// BUSY if work that was left to a stream is known to use the memory. Calls that use it only until they return
+// are waited for when it is destroyed, and do not count; where one may be the reason, the release decides.
+Result<void> check_unused(Memory& memory) {
+  auto unused = memory.backend().check_unused();
+  if (unused) return unused;
+  const platform::PassingUses before = platform::passing_uses(&memory);
+  unused = memory.backend().check_unused();
+  const platform::PassingUses after = platform::passing_uses(&memory);
+  if (unused || before.any_of || after.begun != before.begun) return {};
+  return unused;
+}
+
+}  // namespace
+
+Result<void> destroy_memory(Ref<Memory> memory) {
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = memory->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(not_used_by_this_thread(*memory));
+  // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
+  GPUMEM_TRY(check_unused(*memory));
+  if (!handles::end(*memory, End::kDestroyed)) {
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this memory");
+  }
+  memory->set_state(Region::State::kLeaving);
+  platform::fence_all_threads();
+  platform::wait_for_uses(memory.get());
+  auto released = release_memory(*memory);
+  if (!released) {
+    handles::revive(*memory);
+    return released;
+  }
+  Memory* const gone = memory.get();
+  memory = {};
+  handles::remove(gone);
+  return {};
+}
+
+namespace {
+
+// Freeing by pointer reports NOT_FOUND, never STALE_HANDLE.
 Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
   auto destroyed = destroy_memory(std::move(memory));
   if (destroyed || destroyed.error().status != GPUMEM_ERROR_STALE_HANDLE) return destroyed;
-  return make_error(GPUMEM_ERROR_NOT_FOUND, "another thread has just given back the memory at %p", pointer);
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "another thread has just freed the memory at %p", pointer);
+}
+
+Error freed_otherwise(const Region& region, const void* pointer) {
+  return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory; use %s", pointer,
+                    region.traits().name, region.traits().freed_by);
 }
 
 }  // namespace
 
 Result<void> free_pointer(Instance& instance, const void* pointer) {
-  Registry::Found found = instance.registry().find(address_of(pointer));
-  if (!found.memory) {
+  FoundRegion found = find_region(instance, pointer);
+  if (!found.region) {
     return make_error(
         GPUMEM_ERROR_NOT_FOUND,
         "no allocation of this instance is at %p: never was, freed already, or made by other code", pointer);
   }
-  if (found.memory->kind() == GPUMEM_KIND_REGISTERED) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND,
-                      "the memory at %p is registered, not allocated; use gpumem_unregister", pointer);
-  }
+  if (found.region->traits().registered) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "%p lies %" PRIu64 " bytes inside an allocation of %" PRIu64
                       " bytes; pass its first byte",
-                      pointer, found.offset, found.memory->size());
+                      pointer, found.offset, found.region->size());
   }
-  return destroy_found(std::move(found.memory), pointer);
+  return destroy_found(std::move(found.region).as<Memory>(), pointer);
 }
 
 Result<void> unregister_pointer(Instance& instance, const void* pointer) {
-  Registry::Found found = instance.registry().find(address_of(pointer));
-  if (!found.memory) {
+  FoundRegion found = find_region(instance, pointer);
+  if (!found.region) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance registered nothing at %p", pointer);
   }
-  if (found.memory->kind() != GPUMEM_KIND_REGISTERED) {
-    return make_error(GPUMEM_ERROR_WRONG_KIND,
-                      "the memory at %p was allocated, not registered; use gpumem_free", pointer);
-  }
-  if (found.offset != 0 || address_of(pointer) != found.memory->host_base()) {
+  if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
+  if (found.offset != 0 || pointer != found.region->facts().host_pointer) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "%p is not the pointer that was registered; pass the first byte as it was registered",
                       pointer);
   }
-  return destroy_found(std::move(found.memory), pointer);
+  return destroy_found(std::move(found.region).as<Memory>(), pointer);
 }
 
 }  // namespace gpumem::core

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a handle points to, and the table that turns handle values into objects. A value is a slot and a
-// generation, so a destroyed, forged or mistyped handle is always recognised and never reaches another object
-// (COM-11).
+// What a handle points to, and the list of what lives in an instance.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <utility>
 
-#include "base/result.h"
 #include "platform/fork.h"
 
 namespace gpumem::core {
@@ -17,9 +14,6 @@ class Instance;
 
 enum class Type : uint8_t { kInstance = 1, kDevice, kMemory, kStream, kEvent };
 const char* type_name(Type type);
-
-// How a handle came to its end; decides what a later use of it is told.
-enum class End : uint8_t { kDestroyed, kClosed };
 
 class Object {
  public:
@@ -44,65 +38,6 @@ class Object {
   Object* previous_ = nullptr;
   Object* next_ = nullptr;
 };
-
-// The handles of the process. Nothing here takes a lock, so a fork in the middle of a call leaves it usable
-// in the child. An object belongs to the table from publish() on and is deleted when it has ended and the
-// last reference is given back.
-namespace handles {
-
-// Reserves a handle for an object that is not yet visible; the object stays the caller's.
-Result<uint64_t> reserve(Object& object);
-// Gives a handle back that was never published.
-void cancel(const Object& object) noexcept;
-// Makes the object visible and the table its owner.
-void publish(Object* object) noexcept;
-
-// A counted reference to the object, or why there is none.
-Result<Object*> acquire(uint64_t handle, Type type);
-void release(Object* object) noexcept;
-// A reference to an object that the caller knows to exist.
-void retain(Object& object) noexcept;
-
-// Ends the handle: no new references from now on. False if another call has ended it. The caller holds a
-// reference.
-bool end(Object& object, End how) noexcept;
-// Takes back end() with kDestroyed because the object could not be destroyed after all.
-void revive(Object& object) noexcept;
-// Waits until the caller's reference to an ended object is the last one.
-void wait_for_others(const Object& object) noexcept;
-
-}  // namespace handles
-
-// A counted reference to a T.
-template <class T>
-class Ref {
- public:
-  Ref() = default;
-  explicit Ref(T* object) : object_(object) {}
-  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
-  Ref& operator=(Ref&& other) noexcept {
-    std::swap(object_, other.object_);
-    return *this;
-  }
-  ~Ref() {
-    if (object_ != nullptr) handles::release(object_);
-  }
-
-  explicit operator bool() const { return object_ != nullptr; }
-  T* operator->() const { return object_; }
-  T& operator*() const { return *object_; }
-  T* get() const { return object_; }
-
- private:
-  T* object_ = nullptr;
-};
-
-template <class T>
-Result<Ref<T>> acquire(uint64_t handle) {
-  auto object = handles::acquire(handle, T::kType);
-  if (!object) return object.error();
-  return Ref<T>(static_cast<T*>(*object));
-}
 
 // The live objects of an instance. The links are in the objects, so adding one cannot fail. Its owner locks.
 class ObjectList {

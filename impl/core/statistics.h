@@ -7,25 +7,26 @@
 #include <cstdint>
 #include <mutex>
 
+#include "core/kind.h"
 #include "gpumem/stats.h"
 
 namespace gpumem::core {
 
 class Statistics {
  public:
-  void add(gpumem_kind kind, uint64_t bytes) noexcept {
+  void add(const KindTraits& kind, uint64_t bytes) noexcept {
     std::lock_guard lock(mutex_);
-    gpumem_kind_stats& counts = of(kind);
+    gpumem_kind_stats& counts = kinds_[kind.counters];
     counts.live_count += 1;
     counts.live_bytes += bytes;
     counts.total_count += 1;
     counts.total_bytes += bytes;
     raise_peaks(counts);
   }
-  void remove(gpumem_kind kind, uint64_t bytes) noexcept {
+  void remove(const KindTraits& kind, uint64_t bytes) noexcept {
     std::lock_guard lock(mutex_);
-    of(kind).live_count -= 1;
-    of(kind).live_bytes -= bytes;
+    kinds_[kind.counters].live_count -= 1;
+    kinds_[kind.counters].live_bytes -= bytes;
   }
   void add_stream(int64_t difference) noexcept {
     std::lock_guard lock(mutex_);
@@ -47,13 +48,10 @@ class Statistics {
     stats.events = events_;
     return stats;
   }
-  static bool counts_kind(gpumem_kind kind) {
-    return kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED || kind == GPUMEM_KIND_REGISTERED;
-  }
-  // Of a kind that counts_kind().
-  gpumem_kind_stats read_kind(gpumem_kind kind) const {
+  // Of a kind that is counted.
+  gpumem_kind_stats read_kind(const KindTraits& kind) const {
     std::lock_guard lock(mutex_);
-    return kinds_[index_of(kind)];
+    return kinds_[kind.counters];
   }
   void reset_peaks() {
     std::lock_guard lock(mutex_);
@@ -68,20 +66,8 @@ class Statistics {
     counts.peak_count = std::max(counts.peak_count, counts.live_count);
     counts.peak_bytes = std::max(counts.peak_bytes, counts.live_bytes);
   }
-  static size_t index_of(gpumem_kind kind) {
-    switch (kind) {
-      case GPUMEM_KIND_DEVICE:
-        return 0;
-      case GPUMEM_KIND_PINNED:
-        return 1;
-      default:
-        return 2;
-    }
-  }
-  gpumem_kind_stats& of(gpumem_kind kind) { return kinds_[index_of(kind)]; }
-
   mutable std::mutex mutex_;
-  std::array<gpumem_kind_stats, 3> kinds_{};
+  std::array<gpumem_kind_stats, kCountedKinds> kinds_{};
   uint64_t streams_ = 0;
   uint64_t events_ = 0;
 };

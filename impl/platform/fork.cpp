@@ -7,13 +7,16 @@
 #include <atomic>
 
 namespace gpumem::platform {
+
+// The word lives in a page that the kernel clears in every forked child, however the fork was made.
+constinit std::atomic<std::atomic<uint32_t>*> detail::epoch_word{nullptr};
+
 namespace {
+
+using detail::epoch_word;
 
 // Lives in ordinary memory, so a child inherits it and goes on counting from there.
 constinit std::atomic<uint32_t> last_epoch{0};
-
-// The word lives in a page that the kernel clears in every forked child, however the fork was made.
-constinit std::atomic<std::atomic<uint32_t>*> epoch_word{nullptr};
 
 // Stands in for it once there was none (no memory, or Linux before 4.14). A page that came later would give
 // this process a second epoch.
@@ -40,7 +43,7 @@ std::atomic<uint32_t>* map_epoch_word() {
 
 }  // namespace
 
-uint32_t process_epoch() {
+uint32_t detail::make_process_epoch() {
   std::atomic<uint32_t>* word = epoch_word.load(std::memory_order_acquire);
   if (word == nullptr) word = map_epoch_word();
   // The process id serves as well; it only costs a system call.

@@ -173,6 +173,11 @@ Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
              "the system has not enough memory");
 }
 
+Result<void*> map_lazily(uint64_t size) {
+  return map(size, page_size(), PROT_READ | PROT_WRITE, MAP_NORESERVE, GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+             "the system has not enough memory for the library's records");
+}
+
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
   constexpr const char* kWhat = "the memory cannot be mapped";
   void* const view = mmap(address, size, PROT_READ | PROT_WRITE,

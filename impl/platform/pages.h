@@ -23,6 +23,9 @@ void close_file(int file_descriptor);
 Result<void*> reserve(uint64_t size, uint64_t alignment);
 // Private anonymous memory, readable and writable, not inherited by fork.
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment);
+// The same without an alignment and without claiming memory; pages come into being when they are touched, as
+// zeros.
+Result<void*> map_lazily(uint64_t size);
 // Shared view of a memory file, readable and writable, not inherited by fork; at `address` (replacing what is
 // there) or, for null, anywhere.
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address);

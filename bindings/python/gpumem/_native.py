@@ -273,7 +273,7 @@ class gpumem_instance_info(Growing):
 
 class gpumem_stats(Growing):
     _fields_ = [("struct_size", c_size_t), ("live_count", c_uint64), ("live_bytes", c_uint64), ("streams", c_uint64),
-                ("events", c_uint64), ("file_descriptors", c_uint64)]
+                ("events", c_uint64)]
 
 
 class gpumem_kind_stats(Growing):
@@ -287,7 +287,8 @@ class gpumem_stream_desc(Growing):
 
 class gpumem_stream_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("device_ordinal", c_uint32), ("wrapped", c_uint32),
-                ("priority", c_int32), ("reserved", c_uint32), ("native_stream", c_void_p), ("name", c_char * 64)]
+                ("priority", c_int32), ("reserved", c_uint32), ("native_stream", c_void_p), ("id", c_uint64),
+                ("name", c_char * 64)]
 
 
 class gpumem_table(Growing):

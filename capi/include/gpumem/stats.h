@@ -13,17 +13,16 @@ extern "C" {
 
 /** Counters of an instance. A failed call leaves them unchanged. */
 typedef struct gpumem_stats {
-  size_t struct_size;        /**< `sizeof(gpumem_stats)` of the caller. */
-  uint64_t live_count;       /**< Live memory objects of all kinds. */
-  uint64_t live_bytes;       /**< Their sizes, as requested. */
-  uint64_t streams;          /**< Live streams, including wrapped ones. */
-  uint64_t events;           /**< Live events, including wrapped ones. */
-  uint64_t file_descriptors; /**< File descriptors that the instance holds open. */
+  size_t struct_size;  /**< `sizeof(gpumem_stats)` of the caller. */
+  uint64_t live_count; /**< Live memory objects of all kinds. */
+  uint64_t live_bytes; /**< Their sizes, as requested. */
+  uint64_t streams;    /**< Live streams, including wrapped ones. */
+  uint64_t events;     /**< Live events, including wrapped ones. */
 } gpumem_stats;
 
 /** Initial value of a gpumem_stats. */
 #define GPUMEM_STATS_INIT \
-  { sizeof(gpumem_stats), 0, 0, 0, 0, 0 }
+  { sizeof(gpumem_stats), 0, 0, 0, 0 }
 
 /** Counters of one kind of memory. A failed call leaves them unchanged. */
 typedef struct gpumem_kind_stats {

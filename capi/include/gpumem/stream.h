@@ -86,13 +86,16 @@ typedef struct gpumem_stream_info {
   uint32_t reserved;       /**< 0. */
   /** The `CUstream`, for use by other code; on host see gpumem_host_native_stream_create(). */
   void *native_stream;
+  /** Tells this stream from every other one of the process, also from an earlier one with the same native handle. 0 if
+   * the driver cannot tell: it is older than 12.0 and the stream is wrapped. */
+  uint64_t id;
   char name[64]; /**< As given at creation. */
 } gpumem_stream_info;
 
 /** Initial value of a gpumem_stream_info. */
-#define GPUMEM_STREAM_INFO_INIT                               \
-  {                                                           \
-    sizeof(gpumem_stream_info), NULL, 0, 0, 0, 0, NULL, { 0 } \
+#define GPUMEM_STREAM_INFO_INIT                                  \
+  {                                                              \
+    sizeof(gpumem_stream_info), NULL, 0, 0, 0, 0, NULL, 0, { 0 } \
   }
 
 /** Gets information about a stream.

@@ -83,14 +83,12 @@ class Backend final : public backend::Backend {
   bool strict() const override { return false; }
   const std::vector<std::unique_ptr<backend::Device>>& devices() const override { return devices_; }
   bool has_numa_node(int32_t node) const override { return platform::numa_node_exists(node); }
-  uint64_t file_descriptors() const override { return 0; }  // those of the driver are its own
   Result<backend::PointerFacts> pointer_facts(const void* pointer) override {
     const auto usable =
         std::find_if(devices_.begin(), devices_.end(), [](const auto& device) { return !device->lost(); });
     auto& asked = usable != devices_.end() ? *usable : devices_.front();
     return cuda::pointer_facts(static_cast<Device&>(*asked), pointer);
   }
-  backend::Simulation* simulation() override { return nullptr; }
 
  private:
   const Driver& cu_;

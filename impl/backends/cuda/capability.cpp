@@ -50,10 +50,12 @@ Capability by_attribute(Device& device, CUdevice_attribute number, const char* n
 }
 #define GPUMEM_BY_ATTRIBUTE(name) by_attribute(*this, CU_DEVICE_ATTRIBUTE_##name, #name)
 
-Capability try_memory(Device& device, const backend::MemoryRequest& request, const char* what) {
-  Scope scope(device);  // around both, so that what could be made can also be given back
+// `make` makes a memory.
+template <class Make>
+Capability try_memory(Device& device, Make make, const char* what) {
+  RelaxedScope scope(device);  // around both, so that what could be made can also be released
   if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  auto memory = device.create_memory(request);
+  auto memory = make();
   if (!memory) return failed(memory.error(), GPUMEM_ANSWER_FROM_TRIAL);
   // Nobody else will give it back, and a release may be told of what went wrong before it.
   auto released = (*memory)->release();
@@ -64,20 +66,19 @@ Capability try_memory(Device& device, const backend::MemoryRequest& request, con
 
 Capability try_write_combined(Device& device) {
   backend::MemoryRequest request;
-  request.kind = GPUMEM_KIND_PINNED;
   request.size = platform::page_size();
   request.require = GPUMEM_MEMORY_WRITE_COMBINED;
-  return try_memory(device, request, "allocating a write-combined page");
+  return try_memory(
+      device, [&] { return device.create_pinned_memory(request); }, "allocating a write-combined page");
 }
 
 Capability try_register(Device& device) {
   const uint64_t page = platform::page_size();
   auto mapping = platform::map_anonymous(page, page);
   if (!mapping) return failed(mapping.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  backend::MemoryRequest request;
-  request.kind = GPUMEM_KIND_REGISTERED;
+  backend::RegistrationRequest request;
+  request.pointer = *mapping;
   request.size = page;
-  request.host_pointer = *mapping;
   const Cleanup end_page([&] {
     // As with pinned memory: the driver of a lost device may still take the page for a registered one.
     if (device.lost()) {
@@ -86,7 +87,8 @@ Capability try_register(Device& device) {
       platform::unmap(*mapping, page);
     }
   });
-  return try_memory(device, request, "registering a page");
+  return try_memory(
+      device, [&] { return device.register_memory(request); }, "registering a page");
 }
 
 Capability try_numa(Device& device) {
@@ -130,7 +132,7 @@ Capability Device::try_peer_access(Device& peer) {
   Peers& known = peers();
   const std::lock_guard lock(known.mutex);
   if (known.holders.contains({context_, peer.context_})) return already();
-  Scope scope(*this);
+  RelaxedScope scope(*this);
   if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
   auto enabled = enable_peer_access_locked(known, peer);
   if (!enabled) return failed(enabled.error(), GPUMEM_ANSWER_FROM_TRIAL);

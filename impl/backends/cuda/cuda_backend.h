@@ -2,7 +2,7 @@
 // Entry to the cuda backend: the CUDA driver API, loaded at the first use.
 #pragma once
 
-#include "backend/backend.h"
+#include "contract/backend.h"
 
 namespace gpumem::cuda {
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "backends/cuda/host_work.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
@@ -19,7 +18,6 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
 }
 
 Device::~Device() {
-  forget_device_of_host_work(*this);
   drop_all_peers();
   // Nobody is left to be told of a failure, and nothing could be done about it.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
@@ -88,7 +86,7 @@ Result<void> Device::fill_traits() {
   traits_.uses_host_page_tables = *tables != 0;
   auto pitch = attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   if (!pitch) return pitch.error();
-  traits_.max_pitch = static_cast<uint64_t>(*pitch);
+  facts_.pitch_max = static_cast<uint64_t>(*pitch);
   traits_.bind_to_nearest_node = facts_.numa_node >= 0 && platform::numa_node_count() > 1;
   for (const CUdevice device : all_) {
     int same = 0;
@@ -109,18 +107,13 @@ Result<int> Device::attribute(CUdevice_attribute attribute) {
   return value;
 }
 
-Error Device::fail(const Outcome& outcome, Place place, const char* format, va_list arguments) {
-  Error error = error_of(outcome, place, format, arguments);
-  if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
-  return error;
-}
-
 Result<void> Device::check(const Outcome& outcome, Place place, const char* format, ...) {
   if (outcome.ok()) return {};
   va_list arguments;
   va_start(arguments, format);
-  Error error = fail(outcome, place, format, arguments);
+  const Error error = error_of(outcome, place, format, arguments);
   va_end(arguments);
+  if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
   return error;
 }
 
@@ -141,7 +134,7 @@ Result<backend::MemoryAvailable> Device::memory_available() {
 }
 
 Result<void*> Device::foreign_device_pointer(const void* pointer) {
-  Scope scope(*this);
+  RelaxedScope scope(*this);
   GPUMEM_TRY(scope.entered());
   CUdeviceptr address = 0;
   const Outcome outcome = find_device_pointer(cu_, pointer, &address);

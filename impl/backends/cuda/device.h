@@ -4,11 +4,12 @@
 
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backends/cuda/error.h"
 #include "backends/cuda/loader.h"
+#include "contract/backend.h"
 
 namespace gpumem::cuda {
 
@@ -38,7 +39,6 @@ class Device final : public backend::Device {
     bool same_pointer = true;  // registered memory has one address for the CPU and all devices
     bool uses_host_page_tables = false;
     bool bind_to_nearest_node = false;  // the machine has several nodes, and the device is near one of them
-    uint64_t max_pitch = 0;
   };
   const Traits& traits() const { return traits_; }
 
@@ -48,12 +48,23 @@ class Device final : public backend::Device {
   // Success, or the error of a failed call of this device; a sticky code loses the device.
   [[gnu::format(printf, 4, 5)]] Result<void> check(const Outcome& outcome, Place place, const char* format,
                                                    ...);
+  // The same with a plain text, for calls that are made often.
+  Result<void> check_enqueued(const Outcome& outcome, const char* what) {
+    if (outcome.ok()) [[likely]]
+      return {};
+    return check(outcome, Place::kDevice, "%s", what);
+  }
   // The same for a call that gives something back: on a lost device that always succeeds.
   Result<void> check_release(const Outcome& outcome, const char* what);
 
   bool lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<backend::MemoryAvailable> memory_available() override;
-  Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_device_memory(
+      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(
+      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> register_memory(
+      const backend::RegistrationRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
   Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
   Result<void> await_released_streams() override;
@@ -69,8 +80,6 @@ class Device final : public backend::Device {
   Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal);
   Result<void> fill_facts();
   Result<void> fill_traits();
-  [[gnu::format(printf, 4, 0)]] Error fail(const Outcome& outcome, Place place, const char* format,
-                                           va_list arguments);
   Result<bool> enable_peer_access_locked(Peers& known, Device& peer);
   Result<void> disable_peer_access_locked(Peers& known, Device& peer);
   void drop_peer(Peers& known, CUcontext& held);
@@ -91,33 +100,30 @@ class Device final : public backend::Device {
   std::vector<CUcontext> held_peers_;
 };
 
-// Makes the device's context current for a scope, and the caller's again at its end (COM-9). Meanwhile the
-// thread is relaxed about captures: otherwise an allocation would spoil the capture of any stream (COM-22).
-// A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
+// Makes the device's context current for a scope, and the caller's again at its end (COM-9). Where it is
+// current already, the driver is asked for nothing more.
 class Scope {
  public:
-  explicit Scope(Device& device) : device_(device), outer_(entered_), within_(entered_ == &device) {
-    if (within_) return;
-    pushed_ = device_.cu().CtxPushCurrent(device_.context());
-    device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
-    entered_ = pushed_.ok() ? &device_ : nullptr;
+  explicit Scope(Device& device) : device_(device) {
+    CUcontext current = nullptr;
+    if (device.cu().CtxGetCurrent(&current).ok() && current == device.context()) return;
+    pushed_ = device.cu().CtxPushCurrent(device.context());
+    pops_ = pushed_.ok();
   }
   ~Scope() {
-    if (within_) return;
-    entered_ = outer_;
-    if (capture_mode_ != CU_STREAM_CAPTURE_MODE_RELAXED)
-      device_.cu().ThreadExchangeStreamCaptureMode(&capture_mode_);
     CUcontext popped = nullptr;
-    if (pushed_.ok()) device_.cu().CtxPopCurrent(&popped);
+    if (pops_) device_.cu().CtxPopCurrent(&popped);
   }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
   Result<void> entered() {
+    if (pushed_.ok()) [[likely]]
+      return {};
     return device_.check(pushed_, Place::kHost, "the context of device %u cannot be used",
                          device_.facts().ordinal);
   }
-  // Giving back is tried even where the context of a lost device is gone.
+  // Releasing is tried even where the context of a lost device is gone.
   Result<void> entered_for_release() {
     auto result = entered();
     if (device_.lost()) return {};
@@ -125,13 +131,54 @@ class Scope {
   }
 
  private:
+  Device& device_;
+  Outcome pushed_;
+  bool pops_ = false;
+};
+
+// The thread is relaxed about captures meanwhile: for driver calls that would spoil the capture of any stream
+// otherwise (COM-28). Those are allocations, releases, queries and waits; copies, fills, records and stream
+// waits are not among them (measured: docs/measured/driver-facts.md).
+class Relaxed {
+ public:
+  explicit Relaxed(const Driver& cu) : cu_(cu) { cu_.ThreadExchangeStreamCaptureMode(&mode_); }
+  ~Relaxed() {
+    if (mode_ != CU_STREAM_CAPTURE_MODE_RELAXED) cu_.ThreadExchangeStreamCaptureMode(&mode_);
+  }
+  Relaxed(const Relaxed&) = delete;
+  Relaxed& operator=(const Relaxed&) = delete;
+
+ private:
+  const Driver& cu_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the other one of the two
+};
+
+// Both. A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
+class RelaxedScope {
+ public:
+  explicit RelaxedScope(Device& device) : device_(device), outer_(entered_), within_(entered_ == &device) {
+    if (within_) return;
+    scope_.emplace(device);
+    relaxed_.emplace(device.cu());
+    entered_ = scope_->entered() ? &device : nullptr;
+  }
+  ~RelaxedScope() {
+    if (!within_) entered_ = outer_;
+  }
+  RelaxedScope(const RelaxedScope&) = delete;
+  RelaxedScope& operator=(const RelaxedScope&) = delete;
+
+  Result<void> entered() { return within_ ? Result<void>() : scope_->entered(); }
+  Result<void> entered_for_release() { return within_ ? Result<void>() : scope_->entered_for_release(); }
+
+ private:
   static inline thread_local const Device* entered_ = nullptr;  // of this thread, innermost
 
   Device& device_;
   const Device* const outer_;
   const bool within_;
-  CUstreamCaptureMode capture_mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the other one of the two
-  Outcome pushed_;
+  std::optional<Scope> scope_;
+  std::optional<Relaxed> relaxed_;  // ends before the context is switched back
 };
 
 // Whether the driver has refused a call before it did anything. A release that fails otherwise was done all

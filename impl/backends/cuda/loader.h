@@ -51,6 +51,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   REQUIRED(DevicePrimaryCtxRelease, 11000, "_v2")      \
   REQUIRED(CtxPushCurrent, 4000, "_v2")                \
   REQUIRED(CtxPopCurrent, 4000, "_v2")                 \
+  REQUIRED(CtxGetCurrent, 4000, "")                    \
   OPTIONAL(CtxGetDevice, 2000, "")                     \
   OPTIONAL(DeviceCanAccessPeer, 4000, "")              \
   OPTIONAL(DeviceGetP2PAttribute, 8000, "")            \
@@ -85,6 +86,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(StreamDestroy, 4000, "_v2")                 \
   OPTIONAL(StreamGetCtx, 9020, "")                     \
   OPTIONAL(StreamGetPriority, 5050, "")                \
+  OPTIONAL(StreamGetId, 12000, "")                     \
   OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "") \
   OPTIONAL(StreamIsCapturing, 10000, "")               \
   OPTIONAL(StreamQuery, 2000, "")                      \

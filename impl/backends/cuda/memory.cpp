@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <thread>
 
-#include "backends/cuda/host_work.h"
 #include "backends/cuda/pointer.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::cuda {
 namespace {
@@ -61,22 +61,23 @@ class LinearMemory final : public Memory {
 
   Result<void> allocate(uint64_t size, uint64_t alignment) {
     const uint64_t slack = alignment > kDriverAlignment ? alignment - kDriverAlignment : 0;
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     GPUMEM_TRY(device_.check(device_.cu().MemAlloc(&base_, size + slack), Place::kDevice,
                              "%llu bytes cannot be allocated on device %u",
                              static_cast<unsigned long long>(size), device_.facts().ordinal));
     facts_.granted_size = size + slack;
-    Cleanup undo([&] { free(); });
     facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
-    if (slack != 0) note_used_part(base_, facts_.device_pointer, size);
-    undo.dismiss();
+    if (slack != 0) {
+      facts_.allocation = pointer_to(base_);
+      facts_.allocation_size = facts_.granted_size;
+    }
     return {};
   }
 
   Result<void> release() override {
     if (base_ == 0) return {};
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
     const Outcome outcome = free();
     if (!refused(outcome)) base_ = 0;
@@ -85,8 +86,7 @@ class LinearMemory final : public Memory {
 
  private:
   Outcome free() {
-    const Freeing freeing(base_, facts_.granted_size);
-    forget_used_part(base_);  // before anybody else can get the address
+    const platform::Freeing freeing(base_, facts_.granted_size);
     return device_.cu().MemFree(base_);
   }
 
@@ -99,7 +99,7 @@ class AlignedMemory final : public Memory {
   using Memory::Memory;
 
   Result<void> allocate(uint64_t size, uint64_t alignment) {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     Cleanup undo([&] { (void)give_back(); });
     GPUMEM_TRY(build(size, alignment));
@@ -108,7 +108,7 @@ class AlignedMemory final : public Memory {
   }
 
   Result<void> release() override {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
     return give_back();
   }
@@ -178,7 +178,7 @@ class AlignedMemory final : public Memory {
       if (result.ok() && !step.ok()) result = step;
       return !refused(outcome);
     };
-    const Freeing freeing(address_, reserved_);
+    const platform::Freeing freeing(address_, reserved_);
     if (mapped_ && tried(cu.MemUnmap(address_, reserved_))) mapped_ = false;
     if (has_block_ && !mapped_ && tried(cu.MemRelease(block_))) has_block_ = false;
     if (reserved_ != 0 && !mapped_ && tried(cu.MemAddressFree(address_, reserved_))) reserved_ = 0;
@@ -192,17 +192,17 @@ class AlignedMemory final : public Memory {
   bool mapped_ = false;
 };
 
-Result<std::shared_ptr<backend::Memory>> create_device_memory(Device& device,
+Result<std::unique_ptr<backend::Memory>> create_device_memory(Device& device,
                                                               const backend::MemoryRequest& request) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   if (request.alignment <= std::max(kAlignmentSlackMax, request.size / 8)) {
-    auto memory = std::make_shared<LinearMemory>(device);
+    auto memory = std::make_unique<LinearMemory>(device);
     GPUMEM_TRY(memory->allocate(request.size, request.alignment));
-    return {memory};
+    return std::unique_ptr<backend::Memory>(std::move(memory));
   }
-  auto memory = std::make_shared<AlignedMemory>(device);
+  auto memory = std::make_unique<AlignedMemory>(device);
   GPUMEM_TRY(memory->allocate(request.size, request.alignment));
-  return {memory};
+  return std::unique_ptr<backend::Memory>(std::move(memory));
 }
 
 // ---- pinned memory ----
@@ -215,7 +215,7 @@ class DriverPinnedMemory final : public Memory {
   using Memory::Memory;
 
   Result<void> allocate(uint64_t size, uint64_t alignment, gpumem_memory_flags wanted) {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     const uint64_t unit = std::max(alignment, platform::page_size());
     pages_size_ = round_up(size, platform::page_size());
@@ -234,7 +234,8 @@ class DriverPinnedMemory final : public Memory {
       if (!pointer) return pointer.error();
       facts_.device_pointer = *pointer;
     }
-    note_used_part(address_of(base_), facts_.host_pointer, size);
+    facts_.allocation = base_;
+    facts_.allocation_size = whole;
     platform::keep_from_children(facts_.host_pointer, pages_size_);
     facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device_) |
                      (wanted & GPUMEM_MEMORY_WRITE_COMBINED);
@@ -244,9 +245,8 @@ class DriverPinnedMemory final : public Memory {
 
   Result<void> release() override {
     if (base_ == nullptr) return {};
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    end_host_work_on(*this);
     // The driver may use the pages for somebody else next.
     platform::give_to_children(facts_.host_pointer, pages_size_);
     const Outcome outcome = free();
@@ -256,8 +256,7 @@ class DriverPinnedMemory final : public Memory {
 
  private:
   Outcome free() {
-    const Freeing freeing(address_of(base_), facts_.granted_size);
-    forget_used_part(address_of(base_));
+    const platform::Freeing freeing(address_of(base_), facts_.granted_size);
     return device_.cu().MemFreeHost(base_);
   }
 
@@ -279,7 +278,7 @@ class MappedPinnedMemory final : public Memory {
 
   // From here on the pages are this memory's, also to give them back if they cannot be locked.
   Result<void> lock() {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     Cleanup undo([&] {
       (void)range_.unlock();
       (void)end_pages();
@@ -304,10 +303,9 @@ class MappedPinnedMemory final : public Memory {
 
   Result<void> release() override {
     if (!mapped_) return {};
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
     GPUMEM_TRY(range_.unlock());
-    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
     mapped_ = false;
     return end_pages();
   }
@@ -326,7 +324,7 @@ class MappedPinnedMemory final : public Memory {
   bool mapped_ = true;
 };
 
-Result<std::shared_ptr<backend::Memory>> create_mapped_pinned(Device& device,
+Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
                                                               const backend::MemoryRequest& request,
                                                               gpumem_memory_flags wanted) {
   const uint64_t page = platform::page_size();
@@ -353,14 +351,14 @@ Result<std::shared_ptr<backend::Memory>> create_mapped_pinned(Device& device,
       size < kLargePinned ? 1 : std::clamp(std::thread::hardware_concurrency(), 1U, kPopulateThreadsMax);
   GPUMEM_TRY(platform::populate(base, size, threads));
 
-  auto memory = std::make_shared<MappedPinnedMemory>(device, base, request.size, size);
+  auto memory = std::make_unique<MappedPinnedMemory>(device, base, request.size, size);
   undo.dismiss();
   GPUMEM_TRY(memory->lock());
   if (node_wanted) memory->set_node(node);
-  return {memory};
+  return std::unique_ptr<backend::Memory>(std::move(memory));
 }
 
-Result<std::shared_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
+Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
                                                        gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
@@ -372,25 +370,25 @@ Result<std::shared_ptr<backend::Memory>> create_pinned(Device& device, const bac
                       write_combined ? "write-combined" : "this");
   }
   if (request.alignment > kAlignmentSlackMax / 2) return unmet_alignment(request.alignment);
-  auto memory = std::make_shared<DriverPinnedMemory>(device);
+  auto memory = std::make_unique<DriverPinnedMemory>(device);
   GPUMEM_TRY(memory->allocate(request.size, request.alignment, wanted));
-  return {memory};
+  return std::unique_ptr<backend::Memory>(std::move(memory));
 }
 
 // ---- registered memory ----
 
 class RegisteredMemory final : public Memory {
  public:
-  RegisteredMemory(Device& device, const backend::MemoryRequest& request, unsigned flags, uint64_t piece,
-                   gpumem_memory_flags granted)
-      : Memory(device), range_(device, request.host_pointer, request.size, flags, piece) {
-    facts_.host_pointer = request.host_pointer;
+  RegisteredMemory(Device& device, const backend::RegistrationRequest& request, unsigned flags,
+                   uint64_t piece, gpumem_memory_flags granted)
+      : Memory(device), range_(device, request.pointer, request.size, flags, piece) {
+    facts_.host_pointer = request.pointer;
     facts_.granted_size = request.size;
     facts_.granted = granted;
   }
 
   Result<void> lock() {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     GPUMEM_TRY(range_.lock());
     // Without MAPPED there is no device pointer, whatever the driver would answer (PIN-4).
@@ -412,11 +410,9 @@ class RegisteredMemory final : public Memory {
   }
 
   Result<void> release() override {
-    Scope scope(device_);
+    RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    auto unlocked = range_.unlock();
-    end_host_work_on(*this);  // also if only the driver's answer has told that the device is lost
-    return unlocked;
+    return range_.unlock();
   }
 
  private:
@@ -425,26 +421,27 @@ class RegisteredMemory final : public Memory {
 
 // The driver has one code for everything that is wrong with a mapping. What it was is found out afterwards,
 // so that the registrations that succeed do not pay for a look at every page.
-Error explain_refusal(Device& device, const backend::MemoryRequest& request, bool read_only, Error error) {
+Error explain_refusal(Device& device, const backend::RegistrationRequest& request, bool read_only,
+                      Error error) {
   const auto because = [&](Status status, const char* why) {
     error.status = status;
     std::snprintf(error.message, sizeof error.message, "%llu bytes at %p cannot be page-locked: %s",
-                  static_cast<unsigned long long>(request.size), request.host_pointer, why);
+                  static_cast<unsigned long long>(request.size), request.pointer, why);
     return error;
   };
-  const uint64_t first = address_of(request.host_pointer);
+  const uint64_t first = address_of(request.pointer);
   for (const uint64_t address : {first, first + request.size - 1}) {
     auto known = pointer_facts(device, pointer_to(address));
-    if (!known || known->kind != GPUMEM_KIND_FOREIGN) continue;
+    if (!known || !known->known) continue;
     if (known->location == GPUMEM_LOCATION_HOST) {
       return because(GPUMEM_ERROR_ALREADY_EXISTS, "other code has pinned them already; use them as they are");
     }
     return because(GPUMEM_ERROR_WRONG_KIND, "they are memory of the driver; register ordinary memory only");
   }
-  if (!platform::readable(request.host_pointer, request.size)) {
+  if (!platform::readable(request.pointer, request.size)) {
     return because(GPUMEM_ERROR_INVALID_ARGUMENT, "a page is not mapped; register mapped memory only");
   }
-  if (!read_only && !platform::writable(request.host_pointer, request.size)) {
+  if (!read_only && !platform::writable(request.pointer, request.size)) {
     return because(GPUMEM_ERROR_PERMISSION_DENIED,
                    "the CPU may only read them; register them with READ_ONLY");
   }
@@ -453,8 +450,8 @@ Error explain_refusal(Device& device, const backend::MemoryRequest& request, boo
                  "privately, or register it with READ_ONLY");
 }
 
-Result<std::shared_ptr<backend::Memory>> create_registered(Device& device,
-                                                           const backend::MemoryRequest& request,
+Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
+                                                           const backend::RegistrationRequest& request,
                                                            gpumem_memory_flags wanted) {
   const bool read_only = (wanted & GPUMEM_MEMORY_READ_ONLY) != 0;
   const bool io_memory = (wanted & GPUMEM_MEMORY_IOMEMORY) != 0;
@@ -474,26 +471,14 @@ Result<std::shared_ptr<backend::Memory>> create_registered(Device& device,
   }
   constexpr gpumem_memory_flags kAsAsked =
       GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY;
-  auto memory = std::make_shared<RegisteredMemory>(device, request, flags, one_piece ? kSizeMax : kPiece,
+  auto memory = std::make_unique<RegisteredMemory>(device, request, flags, one_piece ? kSizeMax : kPiece,
                                                    (wanted & kAsAsked) | page_locked(device));
   auto locked = memory->lock();
-  if (locked) return {memory};
+  if (locked) return std::unique_ptr<backend::Memory>(std::move(memory));
   // Pages of another device cannot be probed: there the driver's answer stands.
   const bool unclear = locked.error().native_domain == GPUMEM_NATIVE_CUDA &&
                        locked.error().native_code == CUDA_ERROR_INVALID_VALUE && !io_memory;
   return unclear ? explain_refusal(device, request, read_only, locked.error()) : locked.error();
-}
-
-Result<std::shared_ptr<backend::Memory>> create(Device& device, const backend::MemoryRequest& request,
-                                                gpumem_memory_flags wanted) {
-  switch (request.kind) {
-    case GPUMEM_KIND_PINNED:
-      return create_pinned(device, request, wanted);
-    case GPUMEM_KIND_REGISTERED:
-      return create_registered(device, request, wanted);
-    default:
-      return create_device_memory(device, request);
-  }
 }
 
 }  // namespace
@@ -539,7 +524,7 @@ Result<void> LockedRange::lock() {
 // A piece is given back once, also if the driver reports something else at that: see refused(). So all of
 // them are tried, and the first failure is told.
 Result<void> LockedRange::unlock() {
-  const Freeing freeing(base_, size_);
+  const platform::Freeing freeing(base_, size_);
   Result<void> result;
   while (locked_ > 0) {
     const Outcome outcome = device_.cu().MemHostUnregister(pointer_to(piece_begin(locked_ - 1)));
@@ -571,12 +556,30 @@ uint64_t largest_registration(const Driver& cu) {
   return cu.version >= kDriver580 ? uint64_t{512} << 30 : kSizeMax;
 }
 
-Result<std::shared_ptr<backend::Memory>> Device::create_memory(const backend::MemoryRequest& request) {
+namespace {
+
+// What is only preferred must not make the call fail.
+template <class Request, class Make>
+Result<std::unique_ptr<backend::Memory>> make_preferred(Device& device, const Request& request, Make make) {
   const gpumem_memory_flags wanted = request.require | request.prefer;
-  auto memory = create(*this, request, wanted);
-  // What is only preferred must not make the call fail.
-  if (!memory && wanted != request.require && !lost()) return create(*this, request, request.require);
+  auto memory = make(device, request, wanted);
+  if (!memory && wanted != request.require && !device.lost()) return make(device, request, request.require);
   return memory;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<backend::Memory>> Device::create_device_memory(const backend::MemoryRequest& request) {
+  return cuda::create_device_memory(*this, request);
+}
+
+Result<std::unique_ptr<backend::Memory>> Device::create_pinned_memory(const backend::MemoryRequest& request) {
+  return make_preferred(*this, request, create_pinned);
+}
+
+Result<std::unique_ptr<backend::Memory>> Device::register_memory(
+    const backend::RegistrationRequest& request) {
+  return make_preferred(*this, request, create_registered);
 }
 
 }  // namespace gpumem::cuda

@@ -12,8 +12,6 @@ class Memory : public backend::Memory {
 
   Device& device() const { return device_; }
 
-  // Bytes from an offset up to where the driver sees another object. No driver call goes beyond (PIN-15).
-  virtual uint64_t contiguous(uint64_t) const { return UINT64_MAX; }
   // Whether a device can use the device pointer.
   virtual bool reachable_from(const Device&) const { return facts_.device_pointer != nullptr; }
 

@@ -36,7 +36,7 @@ Result<void> Device::disable_peer_access(backend::Device& peer) {
 
 // The driver is asked even if somebody holds the access already: other code may have reset the context.
 Result<bool> Device::enable_peer_access_locked(Peers& known, Device& peer) {
-  Scope scope(*this);
+  RelaxedScope scope(*this);
   GPUMEM_TRY(scope.entered());
   const auto relation = known.holders.try_emplace({context_, peer.context_}).first;
   const Cleanup drop_unheld([&] {
@@ -64,7 +64,7 @@ Result<void> Device::disable_peer_access_locked(Peers& known, Device& peer) {
   }
   const auto relation = known.holders.find({context_, held});
   if (relation->second == 1) {
-    Scope scope(*this);
+    RelaxedScope scope(*this);
     GPUMEM_TRY(scope.entered());
     const Outcome outcome = cu_.CtxDisablePeerAccess(held);
     // It is off already if an earlier try has done it and was told of something else, or if other code has

@@ -38,7 +38,7 @@ uint64_t thread_number() {
 // NOT_READY is an answer, everything else a failure.
 Result<bool> answer(Device& device, const Outcome& outcome, const char* what) {
   if (outcome.code == CUDA_ERROR_NOT_READY) return false;
-  GPUMEM_TRY(device.check(outcome, Place::kDevice, "%s", what));
+  GPUMEM_TRY(device.check_enqueued(outcome, what));
   return true;
 }
 
@@ -47,7 +47,7 @@ Result<bool> answer(Device& device, const Outcome& outcome, const char* what) {
 // ---- streams ----
 
 Result<void> Stream::create(int32_t priority) {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   GPUMEM_TRY(device_.check(cu.StreamCreateWithPriority(&native_, CU_STREAM_NON_BLOCKING, priority),
@@ -58,11 +58,24 @@ Result<void> Stream::create(int32_t priority) {
     cu.StreamDestroy(native_);
     native_ = nullptr;
   }
+  find_identity();
   return known;
 }
 
+// The driver reuses handles at once, but never an id (measured). Before it had ids, only streams of our own
+// have one: the library counts them, beyond all ids that a driver will ever give.
+void Stream::find_identity() {
+  static constinit std::atomic<uint64_t> last_own{uint64_t{1} << 63};
+  unsigned long long id = 0;
+  if (device_.cu().StreamGetId(native_, &id).ok()) {
+    identity_ = id;
+  } else if (owned_) {
+    identity_ = ++last_own;
+  }
+}
+
 Result<void> Stream::wrap(CUstream native) {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   CUcontext context = nullptr;
@@ -80,6 +93,7 @@ Result<void> Stream::wrap(CUstream native) {
   GPUMEM_TRY(device_.check(cu.StreamGetPriority(native, &priority_), Place::kDevice,
                            "the stream does not tell its priority"));
   native_ = native;
+  find_identity();
   if (native == CU_STREAM_PER_THREAD) thread_ = thread_number();
   return {};
 }
@@ -108,15 +122,15 @@ Result<void> Stream::wait_event(backend::Event& event) {
       Place::kDevice, "the stream cannot be made to wait for the event");
 }
 
-Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data) {
+Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data, bool /*internal*/) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   return device_.check(device_.cu().LaunchHostFunc(native_, function, user_data), Place::kHost,
                        "the host function cannot be enqueued");
 }
 
-Result<void> Stream::write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) {
-  Scope scope(device_);
+Result<void> Stream::write_value(const backend::Span& word, uint64_t value, uint32_t value_size) {
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   const uint64_t address = device_address(word);
@@ -127,13 +141,13 @@ Result<void> Stream::write_value(const backend::Operand& word, uint64_t value, u
   return device_.check(outcome, Place::kDevice, "the value write cannot be enqueued");
 }
 
-Result<void> Stream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+Result<void> Stream::wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                                 gpumem_wait_condition condition) {
   static_assert(GPUMEM_WAIT_GEQ == static_cast<int>(CU_STREAM_WAIT_VALUE_GEQ));
   static_assert(GPUMEM_WAIT_EQ == static_cast<int>(CU_STREAM_WAIT_VALUE_EQ));
   static_assert(GPUMEM_WAIT_AND == static_cast<int>(CU_STREAM_WAIT_VALUE_AND));
   static_assert(GPUMEM_WAIT_NOR == static_cast<int>(CU_STREAM_WAIT_VALUE_NOR));
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   const uint64_t address = device_address(word);
@@ -149,13 +163,13 @@ Result<bool> Stream::query_entered() {
 }
 
 Result<bool> Stream::query() {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   return query_entered();
 }
 
 Result<bool> Stream::synchronize(uint64_t timeout_ns) {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
   return answer(device_, device_.cu().StreamSynchronize(native_), "the stream cannot be waited for");
@@ -172,14 +186,8 @@ Result<void> Stream::drain() {
 
 Result<void> Stream::release() {
   if (!owned_ || native_ == nullptr) return {};
-  const Scope scope(device_);  // tried in any case: a stream knows its context
+  const RelaxedScope scope(device_);  // tried in any case: a stream knows its context
   device_.remember_work(native_);
-  return destroy();
-}
-
-Result<void> Stream::destroy() {
-  if (!owned_ || native_ == nullptr) return {};
-  const Scope scope(device_);
   const Outcome outcome = device_.cu().StreamDestroy(native_);
   owned_ = refused(outcome);
   return device_.check_release(outcome, "the stream cannot be destroyed");
@@ -200,8 +208,8 @@ Result<void> Event::create(gpumem_event_flags flags) {
 Result<void> Event::record(backend::Stream& stream) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
-  return device_.check(device_.cu().EventRecord(native_, static_cast<CUstream>(stream.native())),
-                       Place::kDevice, "the event cannot be recorded");
+  return device_.check_enqueued(device_.cu().EventRecord(native_, static_cast<CUstream>(stream.native())),
+                                "the event cannot be recorded");
 }
 
 Result<bool> Event::query_entered() {
@@ -209,20 +217,20 @@ Result<bool> Event::query_entered() {
 }
 
 Result<bool> Event::query() {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   return query_entered();
 }
 
 Result<bool> Event::synchronize(uint64_t timeout_ns) {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
   return answer(device_, device_.cu().EventSynchronize(native_), "the event cannot be waited for");
 }
 
 Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
-  Scope scope(device_);
+  RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   float milliseconds = 0;
   const Outcome outcome =
@@ -268,11 +276,8 @@ void Device::remember_work(CUstream stream) {
 }
 
 Result<void> Device::await_released_streams() {
-  Scope scope(*this);
+  RelaxedScope scope(*this);
   GPUMEM_TRY(scope.entered_for_release());
-  const Cleanup end_rest([this] {
-    if (lost()) end_host_work_of(*this);
-  });
   const std::lock_guard lock(released_mutex_);
   Result<void> result;
   for (const CUevent event : released_) {

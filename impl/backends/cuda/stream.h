@@ -3,7 +3,6 @@
 #pragma once
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/host_work.h"
 
 namespace gpumem::cuda {
 
@@ -16,13 +15,15 @@ class Stream final : public backend::Stream {
 
   void* native() const override { return native_; }
   int32_t priority() const override { return priority_; }
+  uint64_t identity() const override { return identity_; }
   Result<bool> is_capturing() override;
-  Result<void> copy(const backend::CopyRequest& request) override;
-  Result<void> fill(const backend::FillRequest& request) override;
+  Result<void> copy(const backend::CopySegment& segment) override;
+  backend::FillWay way_of_fill(const backend::Span& destination) override;
+  Result<void> fill(const backend::FillSegment& segment) override;
   Result<void> wait_event(backend::Event& event) override;
-  Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
-  Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
-  Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+  Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
+  Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
+  Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                           gpumem_wait_condition condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;
@@ -30,20 +31,15 @@ class Stream final : public backend::Stream {
   Result<void> release() override;
 
  private:
-  // Without a thought of its work.
-  Result<void> destroy();
+  void find_identity();
   Result<bool> query_entered();
-  Result<void> enqueue_copy(const backend::CopyRequest& request);
-  Result<void> copy_during_call(const backend::CopyRequest& request);
-  Result<void> fill_on_device(const backend::FillRequest& request, uint64_t destination);
-  Result<void> fill_elsewhere(Device& home, const backend::FillRequest& request);
-  // The address at which this device writes to an operand; 0 if it has none.
-  uint64_t device_address(const backend::Operand& operand);
-  Result<void> launch(HostWorkId work);
+  // The address at which this device writes to a span; 0 if it has none.
+  uint64_t device_address(const backend::Span& span);
 
   Device& device_;
   CUstream native_ = nullptr;
   int32_t priority_ = 0;
+  uint64_t identity_ = 0;
   uint64_t thread_ = 0;  // whose default stream it is; 0: that of no single thread
   bool owned_;
 };

@@ -9,12 +9,12 @@
 #include <memory>
 #include <utility>
 
-#include "backend/backend.h"
 #include "backends/host/budget.h"
 #include "backends/host/clock.h"
 #include "backends/host/page_locks.h"
 #include "backends/host/range.h"
 #include "base/arithmetic.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 
@@ -24,7 +24,8 @@ struct Allocation {
   explicit Allocation(HostDevice& owner) : device(owner) {}
 
   HostDevice& device;
-  gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
+  bool on_device = false;   // charged to the device, and its addresses are not for the CPU
+  bool registered = false;  // the bytes are the caller's
   gpumem_memory_flags granted = 0;
   int32_t numa_node = -1;
   uint64_t size = 0;

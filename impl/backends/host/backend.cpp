@@ -54,9 +54,9 @@ Result<backend::PointerFacts> HostBackend::pointer_facts(const void* pointer) {
   backend::PointerFacts facts;
   const auto allocation = shared_.table.find(pointer);
   if (allocation == nullptr || allocation->foreign_id == 0) return facts;
-  const bool on_device = allocation->kind == GPUMEM_KIND_DEVICE;
+  const bool on_device = allocation->on_device;
   const auto ordinal = static_cast<int32_t>(allocation->device.facts().ordinal);
-  facts.kind = GPUMEM_KIND_FOREIGN;
+  facts.known = true;
   facts.location = on_device ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST;
   facts.location_id = on_device ? ordinal : -1;
   facts.device_ordinal = ordinal;
@@ -106,14 +106,13 @@ void HostBackend::lose(backend::Device& device) {
   static_cast<HostDevice&>(device).lose("gpumem_host_device_lose() was called");
 }
 
-Result<void*> HostBackend::foreign_alloc(backend::Device& device, gpumem_kind kind, uint64_t size) {
+Result<void*> HostBackend::foreign_alloc(backend::Device& device, bool on_device, uint64_t size) {
   const CurrentDevice current(device.facts().ordinal);
   auto& owner = static_cast<HostDevice&>(device);
   GPUMEM_TRY(owner.require_not_lost());
   backend::MemoryRequest request;
-  request.kind = kind;
   request.size = size;
-  auto allocation = allocate(shared_, owner, request);
+  auto allocation = allocate(shared_, owner, request, on_device);
   if (!allocation) return allocation.error();
   (*allocation)->foreign_id = next_foreign_id++;
   const Lock lock(shared_.mutex);

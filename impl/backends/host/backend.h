@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backends/host/device.h"
 #include "backends/host/queue.h"
 #include "backends/host/shared.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 
@@ -22,7 +22,6 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   bool strict() const override { return shared_.options.strict; }
   const std::vector<std::unique_ptr<backend::Device>>& devices() const override { return devices_; }
   bool has_numa_node(int32_t node) const override;
-  uint64_t file_descriptors() const override { return 0; }  // memory files are closed once they are mapped
   Result<backend::PointerFacts> pointer_facts(const void* pointer) override;
   backend::Simulation* simulation() override { return this; }
 
@@ -33,7 +32,7 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   void set_capturing(backend::Stream& stream, bool capturing) override;
   void lose(backend::Device& device) override;
   void fail_step(uint64_t step, bool repeat) override { shared_.steps.fail(step, repeat); }
-  Result<void*> foreign_alloc(backend::Device& device, gpumem_kind kind, uint64_t size) override;
+  Result<void*> foreign_alloc(backend::Device& device, bool on_device, uint64_t size) override;
   Result<void> foreign_free(backend::Device& device, void* pointer) override;
   Result<void> foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) override;
 

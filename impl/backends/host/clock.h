@@ -31,6 +31,14 @@ struct Timeline {
     if (handles == 0 && observed < completed) observed = completed;
   }
 
+  // Of the process, and never another one's: a queue made at the address of a gone one is another stream
+  // (COM-29).
+  static uint64_t next_id() {
+    static constinit std::atomic<uint64_t> last{0};
+    return ++last;
+  }
+
+  const uint64_t id = next_id();
   const std::atomic<bool>& lost;
   uint64_t enqueued = 0;
   uint64_t completed = 0;

@@ -55,10 +55,25 @@ Result<backend::MemoryAvailable> HostDevice::memory_available() {
   return backend::MemoryAvailable{budget_.available(), budget_.total()};
 }
 
-Result<std::shared_ptr<backend::Memory>> HostDevice::create_memory(const backend::MemoryRequest& request) {
+Result<std::unique_ptr<backend::Memory>> HostDevice::create_device_memory(
+    const backend::MemoryRequest& request) {
   const CurrentDevice current(facts_.ordinal);
   GPUMEM_TRY(require_not_lost());
-  return host::create_memory(shared_, *this, request);
+  return record_memory(shared_, allocate(shared_, *this, request, true));
+}
+
+Result<std::unique_ptr<backend::Memory>> HostDevice::create_pinned_memory(
+    const backend::MemoryRequest& request) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  return record_memory(shared_, allocate(shared_, *this, request, false));
+}
+
+Result<std::unique_ptr<backend::Memory>> HostDevice::register_memory(
+    const backend::RegistrationRequest& request) {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  return record_memory(shared_, lock_bytes(shared_, *this, request));
 }
 
 Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t priority) {

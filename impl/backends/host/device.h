@@ -4,10 +4,10 @@
 
 #include <atomic>
 
-#include "backend/backend.h"
 #include "backends/host/allocation.h"
 #include "backends/host/queue.h"
 #include "backends/host/shared.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 
@@ -17,7 +17,12 @@ class HostDevice final : public backend::Device {
 
   bool lost() const override { return lost_.load(std::memory_order_acquire); }
   Result<backend::MemoryAvailable> memory_available() override;
-  Result<std::shared_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_device_memory(
+      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(
+      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> register_memory(
+      const backend::RegistrationRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
   Result<std::shared_ptr<backend::Stream>> wrap_stream(void* native) override;
   Result<void> await_released_streams() override;

@@ -5,8 +5,8 @@
 #include <chrono>
 #include <memory>
 
-#include "backend/backend.h"
 #include "backends/host/shared.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 

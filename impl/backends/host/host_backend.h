@@ -2,7 +2,7 @@
 // Entry to the host backend: CPU and operating system only, with the rules of a GPU.
 #pragma once
 
-#include "backend/backend.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 

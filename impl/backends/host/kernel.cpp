@@ -3,9 +3,9 @@
 
 #include <cinttypes>
 
-#include "backend/host_function_mark.h"
 #include "backends/host/device.h"
 #include "backends/host/host_backend.h"
+#include "contract/host_function_mark.h"
 #include "platform/pages.h"
 
 namespace gpumem::host {
@@ -15,15 +15,10 @@ namespace {
 thread_local backend::Kernel* running = nullptr;
 
 bool may_use(const Lock& held, const HostDevice& device, const Allocation& allocation, bool write) {
-  switch (allocation.kind) {
-    case GPUMEM_KIND_DEVICE:
-      return device.reaches(held, allocation.device);
-    case GPUMEM_KIND_REGISTERED:
-      return (&allocation.device == &device || (allocation.granted & GPUMEM_MEMORY_PORTABLE) != 0) &&
-             !(write && (allocation.granted & GPUMEM_MEMORY_READ_ONLY) != 0);
-    default:
-      return true;
-  }
+  if (allocation.on_device) return device.reaches(held, allocation.device);
+  if (!allocation.registered) return true;
+  return (&allocation.device == &device || (allocation.granted & GPUMEM_MEMORY_PORTABLE) != 0) &&
+         !(write && (allocation.granted & GPUMEM_MEMORY_READ_ONLY) != 0);
 }
 
 bool mapped(const void* address, uint64_t size, bool write) {
@@ -81,7 +76,7 @@ void* RunningKernel::translate(const void* address, uint64_t size, bool write) {
   if (allocation != nullptr) {
     std::byte* const bytes =
         allocation->bytes + (address_of(address) - address_of(allocation->device_address));
-    if (allocation->kind == GPUMEM_KIND_REGISTERED && !mapped(bytes, size, write)) return nullptr;
+    if (allocation->registered && !mapped(bytes, size, write)) return nullptr;
     return bytes;
   }
   if (shared_.options.pageable && mapped(address, size, write)) return const_cast<void*>(address);

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "backend/backend.h"
 #include "backends/host/queue.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 

@@ -102,16 +102,15 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
                     allocation.granted_size);
 }
 
-Status exhausted_status(const backend::MemoryRequest& request) {
-  return request.kind == GPUMEM_KIND_PINNED ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
-                                            : GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+Status exhausted_status(const Allocation& allocation) {
+  return allocation.on_device ? GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
 }
 
 // The pages themselves, as the private view shows them.
 Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                         Allocation& allocation) {
-  const bool pinned = request.kind == GPUMEM_KIND_PINNED;
-  const Status exhausted = exhausted_status(request);
+  const bool pinned = !allocation.on_device;
+  const Status exhausted = exhausted_status(allocation);
   auto view = map_file(shared, file, size, nullptr, exhausted);
   if (!view) return view.error();
   allocation.private_view = Range(*view, size);
@@ -138,8 +137,8 @@ Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::
 // The addresses of the pages that are handed out.
 Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                             Allocation& allocation) {
-  const bool pinned = request.kind == GPUMEM_KIND_PINNED;
-  const Status exhausted = exhausted_status(request);
+  const bool pinned = !allocation.on_device;
+  const Status exhausted = exhausted_status(allocation);
   auto range = reserve(shared, size, request.alignment, exhausted);
   if (!range) return range.error();
   if (pinned || !shared.options.strict) {
@@ -168,16 +167,16 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
 // Pages of a memory file, seen through a private view and through the addresses that are handed out.
 Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
   const uint64_t size = round_up(request.size, platform::page_size());
-  const bool touched = request.kind == GPUMEM_KIND_PINNED || shared.options.fill;
+  const bool touched = !allocation.on_device || shared.options.fill;
   const bool worth_asking = touched && size >= kLargeSize;
   if (const uint64_t available = worth_asking ? platform::memory_available() : size; size > available) {
-    return make_error(exhausted_status(request),
+    return make_error(exhausted_status(allocation),
                       "the system has %" PRIu64 " bytes of memory available, and %" PRIu64 " are needed",
                       available, size);
   }
   GPUMEM_TRY(shared.steps.take("memfd_create"));
   auto file = platform::memory_file(size);
-  if (!file) return located(file.error(), exhausted_status(request));
+  if (!file) return located(file.error(), exhausted_status(allocation));
   const Cleanup close([&] { platform::close_file(*file); });  // the views keep the pages
   GPUMEM_TRY(make_pages(shared, *file, size, request, allocation));
   return make_addresses(shared, *file, size, request, allocation);
@@ -185,17 +184,17 @@ Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, A
 
 // A driver refuses what it has locked already, wherever in the range that is (PIN-11); the layers above know
 // only their own memory.
-Result<void> require_not_foreign(Shared& shared, const backend::MemoryRequest& request) {
+Result<void> require_not_foreign(Shared& shared, const backend::RegistrationRequest& request) {
   const Lock lock(shared.mutex);
-  const auto other = shared.table.first_in(request.host_pointer, request.size);
+  const auto other = shared.table.first_in(request.pointer, request.size);
   if (other == nullptr || other->foreign_id == 0) return {};
-  return make_error(other->kind == GPUMEM_KIND_DEVICE ? GPUMEM_ERROR_WRONG_KIND : GPUMEM_ERROR_ALREADY_EXISTS,
+  return make_error(other->on_device ? GPUMEM_ERROR_WRONG_KIND : GPUMEM_ERROR_ALREADY_EXISTS,
                     "the range shares bytes with foreign %s memory at %p",
-                    other->kind == GPUMEM_KIND_DEVICE ? "device" : "pinned", other->device_address);
+                    other->on_device ? "device" : "pinned", other->device_address);
 }
 
 // Memory of the caller, which stays where it is.
-Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
+Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& request, Allocation& allocation) {
   const gpumem_memory_flags asked = request.require | request.prefer;
   GPUMEM_TRY(require_not_foreign(shared, request));
   GPUMEM_TRY(shared.options.require(EntryPoint::kRegister));
@@ -203,18 +202,18 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "emulated devices have no I/O memory (capability pin.register_iomemory)");
   }
-  const platform::Mapping mapping = platform::probe(request.host_pointer, request.size);
+  const platform::Mapping mapping = platform::probe(request.pointer, request.size);
   if (mapping == platform::Mapping::kNone) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a page of the %" PRIu64 " bytes at %p is not mapped",
-                      request.size, request.host_pointer);
+                      request.size, request.pointer);
   }
   if (mapping == platform::Mapping::kReadOnly && (asked & GPUMEM_MEMORY_READ_ONLY) == 0) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
                       "a page of the %" PRIu64 " bytes at %p is read-only: GPUMEM_MEMORY_READ_ONLY is needed",
-                      request.size, request.host_pointer);
+                      request.size, request.pointer);
   }
 
-  const uint64_t address = address_of(request.host_pointer);
+  const uint64_t address = address_of(request.pointer);
   const uint64_t page = platform::page_size();
   const uint64_t begin = round_down(address, page);
   const uint64_t end = round_up(address + request.size, page);
@@ -232,10 +231,10 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
       GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_READ_ONLY;
   allocation.granted |= asked & kAsAsked;
   allocation.granted_size = request.size;
-  allocation.bytes = static_cast<std::byte*>(request.host_pointer);
-  allocation.host_address = request.host_pointer;
+  allocation.bytes = static_cast<std::byte*>(request.pointer);
+  allocation.host_address = request.pointer;
   if ((asked & GPUMEM_MEMORY_MAPPED) != 0 && shared.options.same_pointer) {
-    allocation.device_address = request.host_pointer;
+    allocation.device_address = request.pointer;
   } else if ((asked & GPUMEM_MEMORY_MAPPED) != 0) {
     auto range = reserve(shared, end - begin, page, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
     if (!range) return range.error();
@@ -249,33 +248,46 @@ Result<void> adopt_bytes(Shared& shared, const backend::MemoryRequest& request, 
 // of it is waited for.
 void take_out(Shared& shared, Lock& held, Allocation& allocation) {
   shared.table.remove(allocation);
-  if (allocation.kind != GPUMEM_KIND_REGISTERED) return;
+  if (!allocation.registered) return;
   allocation.given_back = true;
   shared.progress.wait(held, [&] { return !allocation.uses.touching(); });
 }
 
 }  // namespace
 
+namespace {
+
+// Before anything that can run out (COM-17).
+Result<void> check_locking(const Shared& shared, gpumem_memory_flags require) {
+  if (shared.options.lock_mode != GPUMEM_HOST_LOCK_OFF || (require & GPUMEM_MEMORY_PAGE_LOCKED) == 0)
+    return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "the instance was opened with locking off (capability pin.page_locked)");
+}
+
+}  // namespace
+
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
-                                             const backend::MemoryRequest& request) {
+                                             const backend::MemoryRequest& request, bool on_device) {
   if (request.alignment > kAlignmentMax) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED, "an alignment above 2^40 cannot be met");
   }
-  // Before anything that can run out (COM-17).
-  if (shared.options.lock_mode == GPUMEM_HOST_LOCK_OFF &&
-      (request.require & GPUMEM_MEMORY_PAGE_LOCKED) != 0) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "the instance was opened with locking off (capability pin.page_locked)");
-  }
+  GPUMEM_TRY(check_locking(shared, request.require));
   auto allocation = std::make_shared<Allocation>(device);
-  allocation->kind = request.kind;
+  allocation->on_device = on_device;
   allocation->size = request.size;
-  if (request.kind == GPUMEM_KIND_REGISTERED) {
-    GPUMEM_TRY(adopt_bytes(shared, request, *allocation));
-  } else {
-    if (request.kind == GPUMEM_KIND_DEVICE) GPUMEM_TRY(charge(shared, *allocation));
-    GPUMEM_TRY(make_bytes(shared, request, *allocation));
-  }
+  if (on_device) GPUMEM_TRY(charge(shared, *allocation));
+  GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  return allocation;
+}
+
+Result<std::shared_ptr<Allocation>> lock_bytes(Shared& shared, HostDevice& device,
+                                               const backend::RegistrationRequest& request) {
+  GPUMEM_TRY(check_locking(shared, request.require));
+  auto allocation = std::make_shared<Allocation>(device);
+  allocation->registered = true;
+  allocation->size = request.size;
+  GPUMEM_TRY(lock_range(shared, request, *allocation));
   return allocation;
 }
 
@@ -296,7 +308,7 @@ Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation) {
 }
 
 void let_go(Shared& shared, Allocation& allocation) {
-  if (allocation.kind == GPUMEM_KIND_REGISTERED) {
+  if (allocation.registered) {
     allocation.page_lock = PageLock();
     allocation.registration = Charge();
   }
@@ -338,9 +350,17 @@ Result<void> HostMemory::release() {
   return {};
 }
 
-Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevice& device,
-                                                       const backend::MemoryRequest& request) {
-  auto allocation = allocate(shared, device, request);
+// As registrations in pieces have it on hardware, so that splitting can be tested here (PIN-15).
+uint64_t HostMemory::contiguous(uint64_t offset) const {
+  if (!allocation_->registered) return UINT64_MAX;
+  const uint64_t address = address_of(allocation_->host_address) + offset;
+  const uint64_t first_page = round_down(address_of(allocation_->host_address), platform::page_size());
+  const uint64_t piece = shared_.options.lock_piece;
+  return piece - (address - first_page) % piece;
+}
+
+Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
+                                                       Result<std::shared_ptr<Allocation>> allocation) {
   if (!allocation) return allocation.error();
   {
     const Lock lock(shared.mutex);
@@ -351,9 +371,9 @@ Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevic
     shared.table.remove(**allocation);
   });
   // Last, because what a memory ends with, the quarantine, is for addresses that were handed out.
-  const auto memory = std::make_shared<HostMemory>(shared, *allocation);
+  auto memory = std::make_unique<HostMemory>(shared, *allocation);
   undo.dismiss();
-  return std::shared_ptr<backend::Memory>(memory);
+  return std::unique_ptr<backend::Memory>(std::move(memory));
 }
 
 }  // namespace gpumem::host

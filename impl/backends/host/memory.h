@@ -16,6 +16,7 @@ class HostMemory final : public backend::Memory {
 
   Result<void> check_unused() override;
   Result<void> release() override;
+  uint64_t contiguous(uint64_t offset) const override;
   const std::shared_ptr<Allocation>& allocation() const { return allocation_; }
 
  private:
@@ -23,12 +24,15 @@ class HostMemory final : public backend::Memory {
   std::shared_ptr<Allocation> allocation_;  // null after the release
 };
 
-Result<std::shared_ptr<backend::Memory>> create_memory(Shared& shared, HostDevice& device,
-                                                       const backend::MemoryRequest& request);
-
-// The bytes alone, not yet in the table.
+// The bytes alone, not yet in the table: of a device, or page-locked.
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
-                                             const backend::MemoryRequest& request);
+                                             const backend::MemoryRequest& request, bool on_device);
+// The same for bytes of the caller, which stay where they are.
+Result<std::shared_ptr<Allocation>> lock_bytes(Shared& shared, HostDevice& device,
+                                               const backend::RegistrationRequest& request);
+// Enters what was made into the table.
+Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
+                                                       Result<std::shared_ptr<Allocation>> allocation);
 // The first half of a release: takes it out of the table, so that nobody else can. BUSY if work on it was not
 // observed complete. Needs Shared::mutex held.
 Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation);

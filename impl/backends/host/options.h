@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "backend/backend.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 

@@ -59,29 +59,24 @@ Result<bool> HostStream::is_capturing() {
   return queue_->capturing;
 }
 
-Result<void> HostStream::copy(const backend::CopyRequest& request) {
+Result<void> HostStream::copy(const backend::CopySegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
-  if (request.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
+  if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
   auto destination =
-      resolve(shared_, request.destination, request.destination_pitch, request.width, request.height);
+      resolve(shared_, segment.destination, segment.destination_pitch, segment.width, segment.height);
   if (!destination) return destination.error();
-  auto source = resolve(shared_, request.source, request.source_pitch, request.width, request.height);
+  auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
-  if (request.source_order == GPUMEM_SOURCE_ORDER_DURING_CALL) {
-    GPUMEM_TRY(shared_.steps.take("malloc"));
-    source = stage(*source);
-    if (!source) return source.error();
-  }
   return queue_->enqueue({[to = *destination, from = *source] { return host::copy(to, from); }, true},
                          {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
-Result<void> HostStream::fill(const backend::FillRequest& request) {
+Result<void> HostStream::fill(const backend::FillSegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
-  if (request.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
-  auto destination = resolve(shared_, request.destination, request.pitch, request.width, request.height);
+  if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
+  auto destination = resolve(shared_, segment.destination, segment.pitch, segment.width, segment.height);
   if (!destination) return destination.error();
-  return queue_->enqueue({[to = *destination, value = request.value, size = request.value_size] {
+  return queue_->enqueue({[to = *destination, value = segment.value, size = segment.value_size] {
                             return host::fill(to, value, size);
                           },
                           true},
@@ -96,9 +91,9 @@ Result<void> HostStream::wait_event(backend::Event& event) {
   return queue_->wait_for(lock, record->mark);
 }
 
-Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data) {
+Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data, bool internal) {
   const CurrentDevice current(queue_->device().facts().ordinal);
-  GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
+  if (!internal) GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
   return queue_->enqueue({[function, user_data]() -> Result<void> {
                            function(user_data);
                            return {};
@@ -116,7 +111,7 @@ Result<void> HostStream::launch_kernel(gpumem_host_kernel_function function, voi
       {});
 }
 
-Result<void> HostStream::write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) {
+Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, uint32_t value_size) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWriteValue));
   auto to = resolve(shared_, word, value_size, value_size, 1);
@@ -135,7 +130,7 @@ Result<void> HostStream::write_value(const backend::Operand& word, uint64_t valu
                          {to->bytes.allocation.get()});
 }
 
-Result<void> HostStream::wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                                     gpumem_wait_condition condition) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWaitValue));

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "backend/backend.h"
 #include "backends/host/queue.h"
+#include "contract/backend.h"
 
 namespace gpumem::host {
 
@@ -19,13 +19,15 @@ class HostStream final : public backend::Stream {
 
   void* native() const override { return native_; }
   int32_t priority() const override { return priority_; }
+  uint64_t identity() const override { return queue_->timeline()->id; }
   Result<bool> is_capturing() override;
-  Result<void> copy(const backend::CopyRequest& request) override;
-  Result<void> fill(const backend::FillRequest& request) override;
+  Result<void> copy(const backend::CopySegment& segment) override;
+  backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
+  Result<void> fill(const backend::FillSegment& segment) override;
   Result<void> wait_event(backend::Event& event) override;
-  Result<void> launch_host_function(gpumem_host_function function, void* user_data) override;
-  Result<void> write_value(const backend::Operand& word, uint64_t value, uint32_t value_size) override;
-  Result<void> wait_value(const backend::Operand& word, uint64_t value, uint32_t value_size,
+  Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
+  Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
+  Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
                           gpumem_wait_condition condition) override;
   Result<bool> query() override;
   Result<bool> synchronize(uint64_t timeout_ns) override;

@@ -47,29 +47,30 @@ Result<void> require_reachable(const Rectangle& rectangle, Use use) {
                     static_cast<void*>(rectangle.bytes.first), use == Use::kRead ? "read" : "written");
 }
 
-Result<Rectangle> resolve(Shared& shared, const backend::Operand& operand, uint64_t pitch, uint64_t width,
+Result<Rectangle> resolve(Shared& shared, const backend::Span& span, uint64_t pitch, uint64_t width,
                           uint64_t height) {
   Rectangle rectangle{{}, height > 1 ? pitch : width, width, height};
   Bytes& bytes = rectangle.bytes;
-  if (operand.kind == GPUMEM_KIND_PAGEABLE) {
-    bytes.first = static_cast<std::byte*>(operand.address);
-  } else if (operand.kind == GPUMEM_KIND_FOREIGN) {
+  if (span.pageable) {
+    bytes.first = static_cast<std::byte*>(span.address);
+    return rectangle;
+  }
+  if (span.memory == nullptr) {
     const std::lock_guard lock(shared.mutex);
-    bytes.allocation = shared.table.find(operand.address);
+    bytes.allocation = shared.table.find(span.address);
     if (bytes.allocation == nullptr || bytes.allocation->foreign_id == 0) {
-      return make_error(GPUMEM_ERROR_NOT_FOUND, "the foreign memory at %p is gone", operand.address);
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "the foreign memory at %p is gone", span.address);
     }
-    bytes.first = bytes.allocation->bytes +
-                  (address_of(operand.address) - address_of(bytes.allocation->device_address));
-  } else {
-    bytes.allocation = static_cast<HostMemory&>(*operand.memory).allocation();
-    bytes.first = bytes.allocation->bytes + operand.offset;
-    const uint64_t extent = rectangle.pitch * (height - 1) + width;
-    if (bytes.lent() && !platform::mapped(bytes.first, extent)) {
-      return make_error(GPUMEM_ERROR_INVALID_STATE,
-                        "a page of the registered memory at %p is not mapped any more",
-                        static_cast<void*>(bytes.first));
-    }
+    bytes.first =
+        bytes.allocation->bytes + (address_of(span.address) - address_of(bytes.allocation->device_address));
+    return rectangle;
+  }
+  bytes.allocation = static_cast<HostMemory&>(*span.memory).allocation();
+  bytes.first = bytes.allocation->bytes + span.offset;
+  const uint64_t extent = rectangle.pitch * (height - 1) + width;
+  if (bytes.lent() && !platform::mapped(bytes.first, extent)) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "a page of the registered memory at %p is no longer mapped",
+                      static_cast<void*>(bytes.first));
   }
   return rectangle;
 }
@@ -100,14 +101,6 @@ Result<void> fill(const Rectangle& destination, uint32_t value, uint32_t value_s
       break;
   }
   return {};
-}
-
-Result<Rectangle> stage(const Rectangle& source) {
-  Rectangle staged{{}, source.width, source.width, source.height};
-  staged.bytes.staging = std::make_unique_for_overwrite<std::byte[]>(source.width * source.height);
-  staged.bytes.first = staged.bytes.staging.get();
-  GPUMEM_TRY(copy(staged, source));
-  return staged;
 }
 
 }  // namespace gpumem::host

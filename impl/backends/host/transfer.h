@@ -13,12 +13,9 @@ namespace gpumem::host {
 struct Bytes {
   std::byte* first = nullptr;
   std::shared_ptr<Allocation> allocation;  // null for pageable memory
-  std::shared_ptr<std::byte[]> staging;    // a copy that was made at the call
 
   // Whether the bytes are the caller's own memory, which can be unmapped at any time.
-  bool lent() const {
-    return staging == nullptr && (allocation == nullptr || allocation->kind == GPUMEM_KIND_REGISTERED);
-  }
+  bool lent() const { return allocation == nullptr || allocation->registered; }
 };
 
 // Rows of bytes, `pitch` apart.
@@ -32,7 +29,7 @@ struct Rectangle {
 enum class Use { kRead, kWrite };
 
 // Finds the bytes of an operand. Registered memory must still be mapped: INVALID_STATE (PIN-19).
-Result<Rectangle> resolve(Shared& shared, const backend::Operand& operand, uint64_t pitch, uint64_t width,
+Result<Rectangle> resolve(Shared& shared, const backend::Span& span, uint64_t pitch, uint64_t width,
                           uint64_t height);
 
 // Looks at the caller's own memory before it is touched: INVALID_STATE if it is gone. Other bytes cannot go.
@@ -41,7 +38,5 @@ Result<void> require_reachable(const Rectangle& rectangle, Use use);
 // Both look again themselves.
 Result<void> copy(const Rectangle& destination, const Rectangle& source);
 Result<void> fill(const Rectangle& destination, uint32_t value, uint32_t value_size);
-// The same bytes, read now.
-Result<Rectangle> stage(const Rectangle& source);
 
 }  // namespace gpumem::host

@@ -254,7 +254,6 @@ namespace GpuMem.Interop
     public ulong live_bytes;
     public ulong streams;
     public ulong events;
-    public ulong file_descriptors;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -288,6 +287,7 @@ namespace GpuMem.Interop
     public int priority;
     public uint reserved;
     public IntPtr native_stream;
+    public ulong id;
     public fixed byte name[64];
   }
 

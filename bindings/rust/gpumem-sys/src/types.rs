@@ -756,8 +756,6 @@ structs! {
         streams: u64,
         /// Live events, including wrapped ones.
         events: u64,
-        /// File descriptors that the instance holds open.
-        file_descriptors: u64,
     }
     /// Counters of one kind of memory. A failed call leaves them unchanged.
     growing gpumem_kind_stats {
@@ -804,6 +802,10 @@ structs! {
         reserved: u32,
         /// The `CUstream`, for use by other code; on host see `gpumem_host_native_stream_create()`.
         native_stream: *mut c_void,
+        /// Tells this stream from every other one of the process, also from an earlier one with the
+        /// same native handle. 0 if the driver cannot tell: it is older than 12.0 and the stream is
+        /// wrapped.
+        id: u64,
         /// As given at creation.
         name: [c_char; 64],
     }

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "call.h"
+
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <system_error>
+
+namespace gpumem::capi {
+
+Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept {
+  core::log(GPUMEM_LOG_DEBUG, "%s: %s: %s", function, failure.entry_point, failure.message);
+  if (error == nullptr) return failure.status;
+  error->status = failure.status;
+  error->native_domain = failure.native_domain;
+  error->native_code = failure.native_code;
+  error->reserved = 0;
+  copy_text(error->native_name, failure.native_name);
+  copy_text(error->function, function);
+  copy_text(error->entry_point, failure.entry_point);
+  copy_text(error->message, failure.message);
+  return failure.status;
+}
+
+Error caught_failure() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for the library's records; free some");
+  } catch (const std::system_error& problem) {
+    const int code = problem.code().value();
+    const char* const name = strerrorname_np(code);
+    return make_error(code == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
+                      "the system refused a thread or lock: %s", problem.what())
+        .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
+  } catch (...) {
+    return make_error(GPUMEM_ERROR_INTERNAL, "an unexpected exception; please report it");
+  }
+}
+
+}  // namespace gpumem::capi

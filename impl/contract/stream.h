@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Streams as backends make them, and what is enqueued in them. The planner in core has split, staged and
+// routed the work: a backend enqueues what it is told.
+#pragma once
+
+#include <cstdint>
+
+#include "contract/memory.h"
+#include "gpumem/copy.h"
+#include "gpumem/stream.h"
+
+namespace gpumem::backend {
+
+class Event;
+
+// Rows of bytes to copy. No row crosses a border of contiguous(); pitches mean something if height is
+// above 1.
+struct CopySegment {
+  Span destination;
+  Span source;
+  uint64_t destination_pitch = 0;
+  uint64_t source_pitch = 0;
+  uint64_t width = 0;
+  uint64_t height = 1;
+};
+
+struct FillSegment {
+  Span destination;
+  uint64_t pitch = 0;
+  uint64_t width = 0;
+  uint64_t height = 1;
+  uint32_t value = 0;
+  uint32_t value_size = 1;  // 1, 2 or 4
+};
+
+// Who carries out a fill.
+enum class FillWay {
+  kEnqueue,         // fill() enqueues it
+  kAtHome,          // a stream of the memory's own device must do it
+  kCpuAfterStream,  // the CPU, once the work before it is complete, and before the call returns
+  kCpuInStream,     // the CPU, when the stream comes to it
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;  // never calls a driver: release() does
+
+  virtual void* native() const = 0;
+  virtual int32_t priority() const = 0;
+  // Tells this stream from every other one of the process, also from one that had the same native handle
+  // before (COM-29). 0 if the driver cannot tell.
+  virtual uint64_t identity() const = 0;
+  // Fails on a thread that cannot use the stream.
+  virtual Result<bool> is_capturing() = 0;
+
+  virtual Result<void> copy(const CopySegment& segment) = 0;
+  virtual FillWay way_of_fill(const Span& destination) = 0;
+  virtual Result<void> fill(const FillSegment& segment) = 0;
+  virtual Result<void> wait_event(Event& event) = 0;
+  // A function of the caller, or of the library: `internal` ones are no feature that a device could lack.
+  virtual Result<void> launch_host_function(gpumem_host_function function, void* user_data,
+                                            bool internal) = 0;
+  virtual Result<void> write_value(const Span& word, uint64_t value, uint32_t value_size) = 0;
+  virtual Result<void> wait_value(const Span& word, uint64_t value, uint32_t value_size,
+                                  gpumem_wait_condition condition) = 0;
+
+  // True when all work that was enqueued before the call is complete; that is an observation. query() never
+  // blocks.
+  virtual Result<bool> query() = 0;
+  virtual Result<bool> synchronize(uint64_t timeout_ns) = 0;
+  // Waits for all work, as far as that spoils no capture of other code.
+  virtual Result<void> drain() = 0;
+
+  // Ends the stream, or lets go of a wrapped one. Pending work still completes. Does not block for it.
+  virtual Result<void> release() = 0;
+};
+
+}  // namespace gpumem::backend

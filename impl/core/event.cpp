@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/event.h"
+
+#include <cstdio>
+
+#include "base/arithmetic.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/lifecycle.h"
+#include "core/stream.h"
+
+namespace gpumem::core {
+namespace {
+
+Result<Status> ready(Result<bool> complete) {
+  if (!complete) return complete.error();
+  return *complete ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
+}
+
+}  // namespace
+
+void Event::set_backend(std::shared_ptr<backend::Event> made) {
+  backend_ = std::move(made);
+  info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info_.device_ordinal = device_.ordinal();
+  info_.wrapped = wrapped_ ? 1 : 0;
+  info_.flags = flags_;
+  info_.native_event = backend_->native();
+  std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
+}
+
+Result<void> Event::usable() const {
+  GPUMEM_TRY(device_.usable());
+  return outside_host_function();
+}
+
+Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name) {
+  return make_object<Event>(device, false, std::move(name), [&](backend::Device& backend, Event& event) {
+    event.set_flags(flags);
+    return backend.create_event(flags);
+  });
+}
+
+Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags) {
+  return make_object<Event>(device, true, {}, [&](backend::Device& backend, Event& event) {
+    event.set_flags(flags);
+    return backend.wrap_event(native, flags);
+  });
+}
+
+Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event), release_event); }
+
+Result<void> release_event(Event& event) {
+  GPUMEM_TRY(event.backend().release());
+  event.instance().remove_object(event);
+  return {};
+}
+
+Result<void> record_event(Event& event, Stream& stream) {
+  if (&event.device() != &stream.device()) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "the event belongs to device %u and the stream to device %u; use an event of the stream's device",
+        event.device().ordinal(), stream.device().ordinal());
+  }
+  GPUMEM_TRY(stream.usable());
+  GPUMEM_TRY(event.backend().record(stream.backend()));
+  event.set_recorded();
+  return {};
+}
+
+Result<Status> query_event(Event& event) {
+  GPUMEM_TRY(event.usable());
+  return ready(event.backend().query());
+}
+
+Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {
+  GPUMEM_TRY(event.usable());
+  return ready(timeout_ns == 0 ? event.backend().query() : event.backend().synchronize(timeout_ns));
+}
+
+Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
+  if (&start.device() != &end.device()) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the events belong to different devices");
+  }
+  GPUMEM_TRY(start.usable());
+  for (const Event* event : {&start, &end}) {
+    if ((event->flags() & GPUMEM_EVENT_DISABLE_TIMING) != 0) {
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was made with GPUMEM_EVENT_DISABLE_TIMING");
+    }
+    if (!event->recorded()) return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was never recorded");
+  }
+  return end.backend().elapsed_since(start.backend());
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The kinds of memory, one row each. Code elsewhere asks for a trait and never compares kinds: a new kind is
+// a new row.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/result.h"
+#include "contract/memory.h"
+#include "gpumem/capability.h"
+#include "gpumem/memory.h"
+#include "gpumem/pointer.h"
+
+namespace gpumem::backend {
+class Device;
+}
+
+namespace gpumem::core {
+
+// A flag that stands or falls with a capability. The others are the backend's to grant or refuse at the call.
+struct FlagNeed {
+  gpumem_memory_flags flag;
+  gpumem_capability capability;
+};
+
+struct KindTraits {
+  gpumem_kind kind;
+  const char* name;   // in messages and reports
+  uint32_t counters;  // place in Statistics; kNotCounted if nothing of the kind is made here
+
+  // Where the bytes lie and who reaches them.
+  bool on_device = false;    // on the device of the memory; otherwise on the host
+  bool peer_access = false;  // other devices reach them once peer access is enabled
+  bool registered =
+      false;  // the bytes are the caller's: they outlive the memory, and flags decide who reaches them
+
+  // What may be asked for.
+  gpumem_memory_flags flags = 0;
+  std::span<const FlagNeed> flag_needs = {};
+  gpumem_capability capability = 0;  // that making one needs; 0: none
+  // Allocates one; null if gpumem_memory_create() does not make this kind.
+  Result<std::unique_ptr<backend::Memory>> (*allocate)(backend::Device&,
+                                                       const backend::MemoryRequest&) = nullptr;
+
+  bool charged_as_pinned = false;  // to the pin budget
+  const char* freed_by = "";       // the function that ends one by its pointer
+
+  bool pinned() const { return charged_as_pinned; }
+};
+
+inline constexpr uint32_t kNotCounted = UINT32_MAX;
+inline constexpr uint32_t kCountedKinds = 3;
+
+namespace kinds {
+extern const KindTraits& pinned;
+extern const KindTraits& registered;
+extern const KindTraits& device;
+extern const KindTraits& pageable;
+extern const KindTraits& foreign;
+}  // namespace kinds
+
+// The row of a kind; null for a number that no kind has.
+const KindTraits* find_kind(gpumem_kind kind);
+const char* kind_name(gpumem_kind kind);
+
+}  // namespace gpumem::core

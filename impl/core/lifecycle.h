@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Making and destroying the objects that order work: streams and events.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/handles.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+
+namespace gpumem::core {
+
+// A new object of type T around what `make` gets from the backend.
+template <class T, class Make>
+Result<uint64_t> make_object(DeviceObject& device, bool wrapped, std::string name, Make make) {
+  Instance& instance = device.instance();
+  GPUMEM_TRY(device.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  auto object = std::make_unique<T>(device.shared_instance(), device.device(), wrapped, std::move(name));
+  auto handle = handles::reserve(*object);
+  if (!handle) return handle.error();
+  Cleanup undo_handle([&] { handles::cancel(*object); });
+  auto made = make(device.device().backend(), *object);
+  if (!made) return made.error();
+  undo_handle.dismiss();
+  object->set_backend(std::move(*made));
+  instance.add_object(*object);
+  handles::publish(object.release());
+  return *handle;
+}
+
+// The reverse: ends the handle, waits for other threads that use the object, and releases it.
+template <class T>
+Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = object->instance().stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(not_used_by_this_thread(*object));
+  if (!handles::end(*object, End::kDestroyed)) {
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s",
+                      type_name(T::kType));
+  }
+  platform::fence_all_threads();
+  platform::wait_for_uses(object.get());
+  if (auto released = release(*object); !released) {
+    handles::revive(*object);
+    return released;
+  }
+  T* const gone = object.get();
+  object = {};
+  handles::remove(gone);
+  return {};
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/page_map.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <new>
+
+#include "core/region.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+namespace {
+
+// Bits of an address: 20 for the root, 15 for a middle node, 9 for a leaf, 12 within a page.
+constexpr uint64_t kRootShift = 36;
+constexpr uint64_t kMiddleShift = 21;
+constexpr uint64_t kPageShift = 12;
+constexpr uint64_t kRootEntries = uint64_t{1} << 20;
+constexpr uint64_t kMiddleEntries = uint64_t{1} << (kRootShift - kMiddleShift);
+constexpr uint64_t kLeafEntries = uint64_t{1} << (kMiddleShift - kPageShift);
+
+// An entry is 0, or a pointer and what it points to. A range in an entry holds all of the entry's addresses
+// or shares none of them with another range; links hold the ranges of a page that several share.
+constexpr uint64_t kTag = 3;
+constexpr uint64_t kNode = 1;
+constexpr uint64_t kRange = 2;
+constexpr uint64_t kLinks = 3;
+
+template <class T>
+T* pointer_in(uint64_t entry) {
+  return reinterpret_cast<T*>(entry & ~kTag);  // NOLINT(performance-no-int-to-ptr): tagged
+}
+
+uint64_t tagged(const void* pointer, uint64_t tag) { return reinterpret_cast<uint64_t>(pointer) | tag; }
+
+// The link of a range in a page; null where the range holds the whole page and never shares it.
+RegionRange::Link* link_in(RegionRange& range, uint64_t page) {
+  if (page == range.begin >> kPageShift) return &range.first;
+  if (page == (range.begin + range.size - 1) >> kPageShift) return &range.last;
+  return nullptr;
+}
+
+}  // namespace
+
+struct PageMap::Leaf {
+  std::array<Entry, kLeafEntries> entries{};
+};
+struct PageMap::Middle {
+  std::array<Entry, kMiddleEntries> entries;  // zero pages of the system
+};
+
+PageMap::PageMap() {
+  auto pages = platform::map_lazily(kRootEntries * sizeof(Entry));
+  if (!pages) throw std::bad_alloc();
+  root_ = static_cast<Entry*>(*pages);
+}
+
+PageMap::~PageMap() {
+  for (auto* const list : {&middles_, &spare_middles_}) {
+    for (Middle* const middle : *list)
+      platform::unmap(middle, sizeof(Middle));
+  }
+  platform::unmap(root_, kRootEntries * sizeof(Entry));
+}
+
+// ---- room ----
+
+// The ends of a range can each need a middle node and a leaf; what lies between fills whole entries, if it is
+// not larger than what a root entry covers.
+Result<void> PageMap::Room::reserve(uint32_t ranges) {
+  const std::lock_guard lock(map_.mutex_);
+  const uint64_t nodes = 2 * (map_.promised_ranges_ + ranges);
+  map_.leaves_.reserve(map_.leaves_.size() + nodes);
+  map_.middles_.reserve(map_.middles_.size() + nodes);
+  map_.spare_leaves_.reserve(nodes);
+  map_.spare_middles_.reserve(nodes);
+  while (map_.spare_leaves_.size() < nodes)
+    map_.spare_leaves_.push_back(std::make_unique<Leaf>());
+  while (map_.spare_middles_.size() < nodes) {
+    auto pages = platform::map_lazily(sizeof(Middle));
+    if (!pages) return pages.error();
+    map_.spare_middles_.push_back(static_cast<Middle*>(*pages));
+  }
+  map_.promised_ranges_ += ranges;
+  ranges_ += ranges;
+  return {};
+}
+
+PageMap::Room::~Room() {
+  if (ranges_ == 0) return;
+  const std::lock_guard lock(map_.mutex_);
+  map_.promised_ranges_ -= ranges_;
+}
+
+// ---- nodes ----
+
+PageMap::Entry& PageMap::root_entry(uint64_t address) const noexcept { return root_[address >> kRootShift]; }
+
+// A range that filled the entry fills the entries of the new node.
+PageMap::Middle* PageMap::middle_for(Entry& entry) noexcept {
+  const uint64_t before = entry.load(std::memory_order_relaxed);
+  if ((before & kTag) == kNode) return pointer_in<Middle>(before);
+  Middle* const middle = spare_middles_.back();
+  spare_middles_.pop_back();
+  middles_.push_back(middle);
+  if (before != 0) {
+    for (Entry& each : middle->entries)
+      each.store(before, std::memory_order_relaxed);
+  }
+  entry.store(tagged(middle, kNode), std::memory_order_release);
+  return middle;
+}
+
+PageMap::Leaf* PageMap::leaf_for(Entry& entry) noexcept {
+  const uint64_t before = entry.load(std::memory_order_relaxed);
+  if ((before & kTag) == kNode) return pointer_in<Leaf>(before);
+  Leaf* const leaf = spare_leaves_.back().get();
+  leaves_.push_back(std::move(spare_leaves_.back()));
+  spare_leaves_.pop_back();
+  if (before != 0) {
+    for (Entry& each : leaf->entries)
+      each.store(before, std::memory_order_relaxed);
+  }
+  entry.store(tagged(leaf, kNode), std::memory_order_release);
+  return leaf;
+}
+
+// ---- writing ----
+
+void PageMap::insert(RegionRange& range) noexcept {
+  const std::lock_guard lock(mutex_);
+  insert_locked(range);
+}
+
+void PageMap::insert_locked(RegionRange& range) noexcept {
+  range.first.range = range.last.range = &range;
+  const uint64_t end = range.begin + range.size;
+  const uint64_t value = tagged(&range, kRange);
+  for (uint64_t at = range.begin; at < end;) {
+    Entry& root = root_entry(at);
+    const auto covers = [&](uint64_t shift) {
+      const uint64_t span = uint64_t{1} << shift;
+      return (at & (span - 1)) == 0 && end - at >= span;
+    };
+    const auto next = [&](uint64_t shift) { return ((at >> shift) + 1) << shift; };
+    if (covers(kRootShift) && (root.load(std::memory_order_relaxed) & kTag) != kNode) {
+      root.store(value, std::memory_order_release);
+      at = next(kRootShift);
+      continue;
+    }
+    Entry& middle = middle_for(root)->entries[(at >> kMiddleShift) % kMiddleEntries];
+    if (covers(kMiddleShift) && (middle.load(std::memory_order_relaxed) & kTag) != kNode) {
+      middle.store(value, std::memory_order_release);
+      at = next(kMiddleShift);
+      continue;
+    }
+    Entry& page = leaf_for(middle)->entries[(at >> kPageShift) % kLeafEntries];
+    const uint64_t before = page.load(std::memory_order_relaxed);
+    RegionRange::Link* const link = link_in(range, at >> kPageShift);
+    RegionRange::Link* others = nullptr;
+    if ((before & kTag) == kLinks) others = pointer_in<RegionRange::Link>(before);
+    if ((before & kTag) == kRange) others = link_in(*pointer_in<RegionRange>(before), at >> kPageShift);
+    if (link == nullptr || others == nullptr) {
+      page.store(value, std::memory_order_release);  // what was there fills the page and is leaving
+    } else {
+      if ((before & kTag) == kRange) others->next.store(nullptr, std::memory_order_relaxed);
+      link->next.store(others, std::memory_order_relaxed);
+      page.store(tagged(link, kLinks), std::memory_order_release);
+    }
+    at = next(kPageShift);
+  }
+}
+
+const RegionRange* PageMap::insert_unless_taken(RegionRange& range) noexcept {
+  const std::lock_guard lock(mutex_);
+  const RegionRange* taken = nullptr;
+  for_each_range(range.begin, range.size, [&](const RegionRange& other) {
+    const Region& region = *other.region;
+    // Bytes whose registration is just being released are the caller's all the time, and may stay registered.
+    if (region.leaving() && !region.traits().registered) return;
+    if (taken == nullptr || !region.traits().pinned()) taken = &other;
+  });
+  if (taken == nullptr) insert_locked(range);
+  return taken;
+}
+
+void PageMap::erase(RegionRange& range) noexcept {
+  const std::lock_guard lock(mutex_);
+  for_each_entry(range.begin, range.begin + range.size, [&](Entry& entry, uint64_t) {
+    const uint64_t value = entry.load(std::memory_order_relaxed);
+    if ((value & kTag) == kRange && pointer_in<RegionRange>(value) == &range) {
+      entry.store(0, std::memory_order_release);
+    }
+    if ((value & kTag) != kLinks) return;
+    auto* const first = pointer_in<RegionRange::Link>(value);
+    if (first->range == &range) {
+      RegionRange::Link* const rest = first->next.load(std::memory_order_relaxed);
+      entry.store(rest == nullptr ? 0 : tagged(rest, kLinks), std::memory_order_release);
+      return;
+    }
+    for (auto* link = first; link != nullptr; link = link->next.load(std::memory_order_relaxed)) {
+      RegionRange::Link* const next = link->next.load(std::memory_order_relaxed);
+      if (next == nullptr || next->range != &range) continue;
+      link->next.store(next->next.load(std::memory_order_relaxed), std::memory_order_release);
+      return;
+    }
+  });
+}
+
+// ---- reading ----
+
+// Every entry that is no node, with the address at which it begins or, for the first one, `begin`.
+template <class F>
+void PageMap::for_each_entry(uint64_t begin, uint64_t end, F function) noexcept {
+  for (uint64_t at = begin; at < end;) {
+    Entry* entry = &root_entry(at);
+    uint64_t shift = kRootShift;
+    uint64_t value = entry->load(std::memory_order_acquire);
+    if ((value & kTag) == kNode) {
+      entry = &pointer_in<Middle>(value)->entries[(at >> kMiddleShift) % kMiddleEntries];
+      shift = kMiddleShift;
+      value = entry->load(std::memory_order_acquire);
+    }
+    if (shift == kMiddleShift && (value & kTag) == kNode) {
+      entry = &pointer_in<Leaf>(value)->entries[(at >> kPageShift) % kLeafEntries];
+      shift = kPageShift;
+    }
+    function(*entry, at);
+    at = ((at >> shift) + 1) << shift;
+  }
+}
+
+// Every range that has a byte in common with another one. A range is passed once for each entry that it has.
+template <class F>
+void PageMap::for_each_range(uint64_t begin, uint64_t size, F function) const noexcept {
+  const auto meets = [&](const RegionRange& range) {
+    return range.begin < begin + size && begin < range.begin + range.size;
+  };
+  const_cast<PageMap*>(this)->for_each_entry(begin, begin + size, [&](Entry& entry, uint64_t) {
+    const uint64_t value = entry.load(std::memory_order_acquire);
+    if ((value & kTag) == kRange && meets(*pointer_in<RegionRange>(value))) {
+      function(*pointer_in<RegionRange>(value));
+    }
+    if ((value & kTag) != kLinks) return;
+    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
+         link = link->next.load(std::memory_order_acquire)) {
+      if (meets(*link->range)) function(*link->range);
+    }
+  });
+}
+
+const RegionRange* PageMap::find(uint64_t address) const noexcept {
+  if (address >= kEnd) return nullptr;
+  uint64_t value = root_entry(address).load(std::memory_order_acquire);
+  if ((value & kTag) == kNode) {
+    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
+        std::memory_order_acquire);
+    if ((value & kTag) == kNode) {
+      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
+          std::memory_order_acquire);
+    }
+  }
+  if ((value & kTag) == kRange) [[likely]] {
+    const auto* const range = pointer_in<RegionRange>(value);
+    return range->holds(address) ? range : nullptr;
+  }
+  const RegionRange* leaving = nullptr;
+  if ((value & kTag) == kLinks) {
+    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
+         link = link->next.load(std::memory_order_acquire)) {
+      if (!link->range->holds(address)) continue;
+      if (!link->range->region->leaving()) return link->range;
+      leaving = link->range;
+    }
+  }
+  return leaving;
+}
+
+const RegionRange* PageMap::find_live(uint64_t begin, uint64_t size) const noexcept {
+  const RegionRange* found = nullptr;
+  if (begin >= kEnd) return nullptr;
+  for_each_range(begin, std::min(size, kEnd - begin), [&](const RegionRange& range) {
+    if (found == nullptr && range.region->live()) found = &range;
+  });
+  return found;
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Which region owns an address. A radix map from pages to regions: readers use plain loads, writers a lock.
+//
+// Every instance has a map of its own. Two instances may own one address, as when one registers what another
+// has pinned, and a forked child begins with an empty map without doing anything.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/result.h"
+
+namespace gpumem::core {
+
+class Region;
+
+// A range of addresses of a region. It lies in the region and lives as long.
+struct RegionRange {
+  uint64_t begin = 0;
+  uint64_t size = 0;  // bytes that belong to the region, and those behind them that nobody else can have
+  Region* region = nullptr;
+
+  bool holds(uint64_t address) const { return address - begin < size; }
+
+  // Links of the pages that the range shares with others: its first and its last one.
+  struct Link {
+    RegionRange* range = nullptr;
+    std::atomic<Link*> next{nullptr};
+  };
+  Link first;
+  Link last;
+};
+
+class PageMap {
+ public:
+  PageMap();
+  ~PageMap();
+  PageMap(const PageMap&) = delete;
+  PageMap& operator=(const PageMap&) = delete;
+
+  // Room for `ranges` calls of insert(), whose addresses need not be known yet. Unused room is released.
+  class Room {
+   public:
+    explicit Room(PageMap& map) : map_(map) {}
+    Room(const Room&) = delete;
+    Room& operator=(const Room&) = delete;
+    ~Room();
+    Result<void> reserve(uint32_t ranges);
+
+   private:
+    PageMap& map_;
+    uint32_t ranges_ = 0;
+  };
+
+  // Enters a range, which room was reserved for. Regions that are leaving make way.
+  void insert(RegionRange& range) noexcept;
+  // The same, unless a region is in the way that does not make way; its range is then returned. Of several,
+  // one of memory that can never be registered.
+  const RegionRange* insert_unless_taken(RegionRange& range) noexcept;
+  // Erases what is left of a range. It may be deleted once nobody looks at it any more.
+  void erase(RegionRange& range) noexcept;
+
+  // The range that holds an address, one that is not leaving if there are several; or null. Valid while a
+  // Look lives that began before the call.
+  const RegionRange* find(uint64_t address) const noexcept;
+  // A live range with a byte in [begin, begin + size), or null. As find().
+  const RegionRange* find_live(uint64_t begin, uint64_t size) const noexcept;
+
+  // Addresses from here on cannot be entered: no system hands them to user programs.
+  static constexpr uint64_t kEnd = uint64_t{1} << 56;
+
+ private:
+  using Entry = std::atomic<uint64_t>;
+  struct Leaf;
+  struct Middle;
+
+  Entry& root_entry(uint64_t address) const noexcept;
+  Middle* middle_for(Entry& entry) noexcept;
+  Leaf* leaf_for(Entry& entry) noexcept;
+  template <class F>
+  void for_each_entry(uint64_t begin, uint64_t end, F function) noexcept;
+  template <class F>
+  void for_each_range(uint64_t begin, uint64_t size, F function) const noexcept;
+  void insert_locked(RegionRange& range) noexcept;
+
+  std::mutex mutex_;  // for writers
+  Entry* root_ = nullptr;
+  // Nodes for inserts to come. Guarded by mutex_.
+  std::vector<std::unique_ptr<Leaf>> spare_leaves_;
+  std::vector<Middle*> spare_middles_;
+  uint64_t promised_ranges_ = 0;
+  std::vector<std::unique_ptr<Leaf>> leaves_;
+  std::vector<Middle*> middles_;
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/pointer.h"
+
+#include "base/arithmetic.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+namespace {
+
+void* advance(void* base, uint64_t offset) {
+  return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
+}
+
+bool is_readable(const void* address) { return platform::readable(address, 1); }
+
+// What the mapping of the process allows.
+gpumem_access mapped_access(const void* address) {
+  if (platform::writable(address, 1)) return GPUMEM_ACCESS_READWRITE;
+  return is_readable(address) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_NONE;
+}
+
+gpumem_access cpu_access(const Region& region, uint64_t offset) {
+  if (region.facts().host_pointer != nullptr)
+    return mapped_access(advance(region.facts().host_pointer, offset));
+  // Neither backend asks a driver about this.
+  const backend::Capability can = region.device().capability(GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS);
+  return can.value == GPUMEM_ANSWER_YES ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;
+}
+
+}  // namespace
+
+FoundRegion find_region(Instance& instance, const void* pointer, bool passing) {
+  FoundRegion found;
+  platform::ThreadRecord& record = platform::thread_record();
+  const platform::Look look(record);
+  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+  if (range == nullptr) return found;
+  Region* const region = range->region;
+  platform::Use use(record, region, passing);
+  // Looked at after the use is announced: whoever releases the region waits for it, or it is not live here.
+  if (!region->live()) {
+    found.covered = true;
+    found.released = !region->traits().registered;
+    return found;
+  }
+  found.base = region->base_of(*range);
+  found.offset = address_of(pointer) - found.base;
+  if (found.offset >= region->size()) {
+    found.covered = true;  // granted beyond what was asked for
+    return found;
+  }
+  found.region = Ref<Region>(region, std::move(use));
+  return found;
+}
+
+Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
+  GPUMEM_TRY(outside_host_function());
+  auto facts = instance.backend().pointer_facts(pointer);
+  if (!facts || !facts->known || facts->base == nullptr || facts->base == pointer) return facts;
+  // The driver is not believed about the bytes that an allocation of ours was granted beyond what was asked
+  // for.
+  const FoundRegion owner = find_region(instance, facts->base);
+  return owner.region || owner.covered ? backend::PointerFacts() : facts;
+}
+
+bool own_pointer_info(Instance& instance, const void* pointer, gpumem_pointer_info* out) noexcept {
+  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+  if (range == nullptr) return false;
+  const Region& region = *range->region;
+  if (!region.live()) return false;
+  const uint64_t base = region.base_of(*range);
+  const uint64_t offset = address_of(pointer) - base;
+  if (offset >= region.size()) return false;
+  *out = region.info();
+  out->host_pointer = advance(out->host_pointer, offset);
+  out->device_pointer = advance(out->device_pointer, offset);
+  out->base = pointer_to(base);
+  return true;
+}
+
+Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  {
+    const platform::Look look(platform::thread_record());
+    if (own_pointer_info(instance, pointer, &info)) return info;
+  }
+  info.location_id = -1;
+  info.device_ordinal = -1;
+  if (!find_region(instance, pointer).covered) {
+    auto facts = find_foreign(instance, pointer);
+    if (!facts) return facts.error();
+    if (facts->known) {
+      info.kind = kinds::foreign.kind;
+      info.location = facts->location;
+      info.location_id = facts->location_id;
+      info.device_ordinal = facts->device_ordinal;
+      info.host_pointer = facts->host_pointer;
+      info.device_pointer = facts->device_pointer;
+      info.base = facts->base;
+      info.size = facts->size;
+      info.buffer_id = facts->buffer_id;
+      return info;
+    }
+  }
+  if (!is_readable(pointer)) return info;
+  info.kind = kinds::pageable.kind;
+  info.location = GPUMEM_LOCATION_HOST;
+  info.host_pointer = const_cast<void*>(pointer);
+  for (const auto& device : instance.devices()) {
+    if (device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_YES) continue;
+    info.device_pointer = const_cast<void*>(pointer);
+  }
+  return info;
+}
+
+Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device) {
+  const FoundRegion found = find_region(instance, pointer);
+  if (found.region)
+    return device != nullptr ? found.region->access_of(*device) : cpu_access(*found.region, found.offset);
+  if (!found.covered) {
+    auto facts = find_foreign(instance, pointer);
+    if (!facts) return facts.error();
+    if (facts->known) return GPUMEM_ACCESS_UNKNOWN;
+  }
+  if (device != nullptr && device->capability(GPUMEM_CAPABILITY_PAGEABLE).value != GPUMEM_ANSWER_YES) {
+    return GPUMEM_ACCESS_NONE;
+  }
+  return mapped_access(pointer);
+}
+
+Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
+  Device& device = device_object.device();
+  Instance& instance = device_object.instance();
+  const FoundRegion found = find_region(instance, pointer);
+  if (found.region) {
+    const Region& region = *found.region;
+    GPUMEM_TRY(region.reachable_by(device, false));
+    // The map answers also after a device was lost, when every capability is a NO (COM-18).
+    if (!region.traits().on_device && device.usable())
+      GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
+    return advance(region.facts().device_pointer, found.offset);
+  }
+  if (!found.covered) {
+    auto facts = find_foreign(instance, pointer);
+    if (!facts) return facts.error();
+    if (facts->known) return device.backend().foreign_device_pointer(pointer);
+  }
+  if (!is_readable(pointer)) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "no known memory is at %p", pointer);
+  }
+  GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));
+  return const_cast<void*>(pointer);
+}
+
+}  // namespace gpumem::core

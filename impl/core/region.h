@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The base of everything that owns addresses.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "contract/memory.h"
+#include "core/device.h"
+#include "core/kind.h"
+#include "core/object.h"
+#include "core/page_map.h"
+
+namespace gpumem::core {
+
+class Region : public Object {
+ public:
+  const KindTraits& traits() const { return traits_; }
+  gpumem_kind kind() const { return traits_.kind; }
+  Device& device() const { return device_; }
+  uint64_t size() const { return size_; }
+  uint64_t buffer_id() const { return buffer_id_; }
+  const std::string& name() const { return name_; }
+
+  backend::Memory& backend() const { return *backend_; }
+  const backend::MemoryFacts& facts() const { return backend_->facts(); }
+  bool has(gpumem_memory_flags flag) const { return (facts().granted & flag) != 0; }
+
+  // Reserved while it is being made, live once its maker has recorded it, leaving while it is being released.
+  // A driver is never asked about an address of a region, whatever the state.
+  enum class State : uint8_t { kReserved, kLive, kLeaving };
+  bool live() const { return state_.load(std::memory_order_acquire) == State::kLive; }
+  bool leaving() const { return state_.load(std::memory_order_acquire) == State::kLeaving; }
+  void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
+
+  // The first usable address of one of its ranges; what is granted beyond size() belongs to the range, but
+  // not to the caller.
+  uint64_t base_of(const RegionRange& range) const {
+    return address_of(&range == &host_range_ ? facts().host_pointer : facts().device_pointer);
+  }
+
+  // Whether work of a device may read, or write, this region in place, that is by its device pointer.
+  Result<void> reachable_by(const Device& device, bool write) const;
+  // The same as an answer to questions (UVA-5).
+  gpumem_access access_of(const Device& device) const;
+
+  // The answer of gpumem_pointer_get_info() for its first byte.
+  const gpumem_pointer_info& info() const { return info_; }
+
+ protected:
+  Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
+         uint64_t size, std::string name);
+
+  // Enters a range of which the address is known before the backend is asked; null if it is free, else what
+  // is there.
+  const RegionRange* reserve_range(PageMap& map, const void* pointer) noexcept;
+  void cancel_range(PageMap& map) noexcept;
+  // Takes what the backend has made, and enters its ranges into the map, where room is reserved for two.
+  void record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept;
+  void erase(PageMap& map) noexcept;
+
+ private:
+  const KindTraits& traits_;
+  Device& device_;
+  const uint64_t size_;
+  const uint64_t buffer_id_;
+  const std::string name_;
+  std::unique_ptr<backend::Memory> backend_;
+  std::atomic<State> state_{State::kReserved};
+  RegionRange host_range_;
+  RegionRange device_range_;  // where devices use other addresses
+  gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
+};
+
+}  // namespace gpumem::core

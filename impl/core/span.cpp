@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/span.h"
+
+#include <cinttypes>
+
+#include "base/arithmetic.h"
+#include "core/instance.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+namespace {
+
+Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
+                    uint64_t object_size) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "%s covers %" PRIu64 " bytes from offset %" PRIu64
+                    ", but the %s memory there has %" PRIu64 " bytes",
+                    request.what, request.size, offset, kind.name, object_size);
+}
+
+Result<FoundSpan> span_of(const SpanRequest& request, Region& region, uint64_t offset) {
+  const KindTraits& kind = region.traits();
+  if (offset > region.size() || request.size > region.size() - offset) {
+    return leaves_object(request, kind, offset, region.size());
+  }
+  const backend::MemoryFacts& facts = region.facts();
+  FoundSpan found;
+  found.kind = &kind;
+  found.span.memory = &region.backend();
+  found.span.offset = offset;
+  found.span.address = pointer_to(
+      address_of(facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer) + offset);
+  found.span.on_device = kind.on_device;
+  found.span.registered = kind.registered;
+  found.read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
+  found.device_ordinal = static_cast<int32_t>(region.device().ordinal());
+  return found;
+}
+
+// Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
+// mapped between the rows of a rectangle.
+bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint64_t)) {
+  if (size <= platform::page_size()) return ask(address, size);
+  return ask(address, 1) && ask(pointer_to(address_of(address) + size - 1), 1);
+}
+
+Result<FoundSpan> foreign_span(const SpanRequest& request, const backend::PointerFacts& facts) {
+  if (facts.base != nullptr && facts.size != 0) {
+    const uint64_t offset = address_of(request.address) - address_of(facts.base);
+    if (offset >= facts.size || request.size > facts.size - offset) {
+      return leaves_object(request, kinds::foreign, offset, facts.size);
+    }
+  }
+  FoundSpan found;
+  found.kind = &kinds::foreign;
+  found.span.address = const_cast<void*>(request.address);
+  found.span.on_device = facts.location == GPUMEM_LOCATION_DEVICE;
+  found.device_ordinal = facts.device_ordinal;
+  return found;
+}
+
+Result<FoundSpan> pageable_span(const SpanRequest& request) {
+  const bool writes = request.use == Use::kWrites;
+  const bool writable = writes && both_ends(request.address, request.size, platform::writable);
+  if (!writable && !both_ends(request.address, request.size, platform::readable)) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is not readable memory",
+                      request.what, request.size, request.address);
+  }
+  FoundSpan found;
+  found.span.address = const_cast<void*>(request.address);
+  found.span.pageable = true;
+  found.read_only = writes && !writable;
+  return found;
+}
+
+}  // namespace
+
+Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request) {
+  if (request.region != nullptr) {
+    auto found = span_of(request, *request.region, request.offset);
+    if (found && request.passing) {
+      found->region =
+          Ref<Region>(request.region, platform::Use(platform::thread_record(), request.region, true));
+    }
+    return found;
+  }
+  FoundRegion own = find_region(instance, request.address, request.passing);
+  if (own.region) {
+    auto found = span_of(request, *own.region, own.offset);
+    if (found) found->region = std::move(own.region);
+    return found;
+  }
+  if (own.covered && own.released) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
+  }
+  if (!own.covered) {
+    auto facts = find_foreign(instance, request.address);
+    if (!facts) return facts.error();
+    if (facts->known) return foreign_span(request, *facts);
+  }
+  {
+    // A region that has begun at the first byte since it was looked up does not count: the call might have
+    // come before.
+    const auto runs_into_region = [&] {
+      const platform::Look look(platform::thread_record());
+      const RegionRange* const next =
+          instance.page_map().find_live(address_of(request.address), request.size);
+      return next != nullptr && next->begin > address_of(request.address);
+    };
+    // Where nothing is, it does not matter what lies behind (COM-17).
+    if (runs_into_region() && platform::readable(request.address, 1)) {
+      return make_error(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
+          request.what);
+    }
+  }
+  return pageable_span(request);
+}
+
+}  // namespace gpumem::core

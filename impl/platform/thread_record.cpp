@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/thread_record.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace gpumem::platform {
+
+constinit thread_local ThreadRecord* thread_record_or_null = nullptr;
+
+namespace {
+
+constinit std::atomic<ThreadRecord*> records{nullptr};
+
+constexpr uintptr_t kPassing = 1;  // objects are aligned, so that the lowest bit is free
+
+long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
+
+// Whether this process can make the stores of its other threads visible by a system call.
+bool has_membarrier() { return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0; }
+
+// Uses beyond those that fit into a record, as a batch of copies makes them.
+struct Overflow {
+  struct Entry {
+    uintptr_t object;
+    const ThreadRecord* record;
+    uint32_t place;
+  };
+  std::mutex mutex;
+  std::vector<Entry> entries;
+  uint32_t last_place = ThreadRecord::kUses - 1;
+};
+
+constinit PerProcess<Overflow> overflow;
+
+// The record goes to the next new thread.
+void release_record(void* argument) {
+  thread_record_or_null = nullptr;
+  static_cast<ThreadRecord*>(argument)->process.store(0, std::memory_order_release);
+}
+
+// The key plus one. Not a static with an initial value: a child forked while a thread makes that value would
+// wait for it.
+constinit std::atomic<uint64_t> exit_key{0};
+
+// Runs release_record() when the calling thread ends. Without a key its record is not used again.
+void release_at_exit(ThreadRecord& record) {
+  uint64_t key = exit_key.load(std::memory_order_acquire);
+  if (key == 0) {
+    pthread_key_t made{};
+    if (pthread_key_create(&made, release_record) != 0) return;
+    if (exit_key.compare_exchange_strong(key, uint64_t{made} + 1, std::memory_order_acq_rel)) {
+      key = uint64_t{made} + 1;
+    } else {
+      pthread_key_delete(made);  // another thread was faster
+    }
+  }
+  pthread_setspecific(static_cast<pthread_key_t>(key - 1), &record);
+}
+
+bool matches(uintptr_t announced, const void* object) {
+  return (announced & ~kPassing) == reinterpret_cast<uintptr_t>(object);
+}
+
+// Calls `function` for every other thread of this process.
+template <class F>
+void for_each_other(F function) {
+  const uint32_t process = process_epoch();
+  for (ThreadRecord* record = records.load(std::memory_order_acquire); record != nullptr;
+       record = record->next) {
+    if (record == thread_record_or_null || record->process.load(std::memory_order_acquire) != process)
+      continue;
+    function(*record);
+  }
+}
+
+bool used_by_others(const void* object) {
+  bool used = false;
+  for_each_other([&](ThreadRecord& record) {
+    for (const auto& use : record.uses)
+      used = used || matches(use.load(std::memory_order_acquire), object);
+  });
+  if (Overflow* const more = overflow.find(); !used && more != nullptr) {
+    const std::lock_guard lock(more->mutex);
+    used = std::ranges::any_of(more->entries, [&](const Overflow::Entry& entry) {
+      return entry.record != thread_record_or_null && matches(entry.object, object);
+    });
+  }
+  return used;
+}
+
+// Mostly microseconds; a thread that blocks in a call of its own can take longer, so the waiter soon sleeps.
+template <class F>
+void wait_while(F holds) {
+  for (int round = 0; holds(); ++round) {
+    if (round < 100) {
+      sched_yield();
+    } else {
+      const timespec pause{0, 50'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+}
+
+// The frees of all instances; few at a time.
+struct Freed {
+  std::mutex mutex;
+  Freeing* first = nullptr;
+};
+
+constinit PerProcess<Freed> freed;
+constinit std::atomic<uint32_t> freeing_now{
+    0};  // a forked child may inherit a number above 0, and then looks
+
+}  // namespace
+
+ThreadRecord& make_thread_record() {
+  const uint32_t process = process_epoch();
+  ThreadRecord* record = thread_record_or_null;
+  // In a forked child the thread keeps its record, with the uses of the calls that it is in the middle of.
+  if (record == nullptr) {
+    for (record = records.load(std::memory_order_acquire); record != nullptr; record = record->next) {
+      uint32_t nobody = 0;
+      if (record->process.compare_exchange_strong(nobody, process, std::memory_order_acq_rel)) break;
+    }
+  }
+  if (record == nullptr) {
+    record = new ThreadRecord;
+    record->process.store(process, std::memory_order_relaxed);
+    record->next = records.load(std::memory_order_relaxed);
+    while (!records.compare_exchange_weak(record->next, record, std::memory_order_acq_rel)) {
+    }
+  }
+  record->process.store(process, std::memory_order_release);
+  record->fences = !has_membarrier();
+  release_at_exit(*record);
+  thread_record_or_null = record;
+  return *record;
+}
+
+// ---- uses ----
+
+Use::Use(ThreadRecord& record, const void* object, bool passing) {
+  const uintptr_t announced = reinterpret_cast<uintptr_t>(object) | (passing ? kPassing : 0);
+  if (passing) {
+    record.passing_begun.store(record.passing_begun.load(std::memory_order_relaxed) + 1,
+                               std::memory_order_relaxed);
+  }
+  if (record.free_uses != 0) [[likely]] {
+    place_ = static_cast<uint32_t>(std::countr_zero(record.free_uses));
+    record.free_uses &= record.free_uses - 1;
+    record.uses[place_].store(announced, std::memory_order_release);
+  } else {
+    Overflow& more = overflow.get();
+    const std::lock_guard lock(more.mutex);
+    more.entries.push_back({announced, &record, more.last_place + 1});
+    place_ = ++more.last_place;
+  }
+  record_ = &record;
+  order_announcement(record);
+}
+
+void Use::release() noexcept {
+  ThreadRecord* const record = std::exchange(record_, nullptr);
+  if (record == nullptr) return;
+  if (place_ < ThreadRecord::kUses) [[likely]] {
+    record->uses[place_].store(0, std::memory_order_release);
+    record->free_uses |= uint32_t{1} << place_;
+    return;
+  }
+  Overflow* const more = overflow.find();
+  if (more == nullptr) return;  // announced in the parent of this process
+  const std::lock_guard lock(more->mutex);
+  std::erase_if(more->entries, [&](const Overflow::Entry& entry) { return entry.place == place_; });
+}
+
+void fence_all_threads() noexcept {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+  // A forked child has to register again.
+  if (has_membarrier() && membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+  // Refused from the beginning, and then every thread fences itself; or by a filter that was installed later.
+  // Taking a right from a page interrupts every processor that runs a thread of this process, which is a
+  // fence on x86. A thread that is not running has passed one.
+  void* const page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return;
+  *static_cast<volatile char*>(page) = 1;
+  mprotect(page, 4096, PROT_READ);
+  munmap(page, 4096);
+}
+
+void wait_for_uses(const void* object) noexcept {
+  wait_while([&] { return used_by_others(object); });
+}
+
+uint32_t own_uses(const void* object) noexcept {
+  const ThreadRecord* const record = thread_record_or_null;
+  if (record == nullptr) return 0;
+  uint32_t count = 0;
+  for (const auto& use : record->uses)
+    count += matches(use.load(std::memory_order_relaxed), object) ? 1U : 0U;
+  return count;
+}
+
+PassingUses passing_uses(const void* object) noexcept {
+  fence_all_threads();
+  PassingUses result;
+  for_each_other([&](ThreadRecord& record) {
+    result.begun += record.passing_begun.load(std::memory_order_acquire);
+    for (const auto& use : record.uses) {
+      const uintptr_t announced = use.load(std::memory_order_acquire);
+      if (matches(announced, object) && (announced & kPassing) != 0) result.any_of = true;
+    }
+  });
+  if (Overflow* const more = overflow.find(); more != nullptr) {
+    const std::lock_guard lock(more->mutex);
+    for (const Overflow::Entry& entry : more->entries) {
+      if (matches(entry.object, object) && (entry.object & kPassing) != 0) result.any_of = true;
+    }
+  }
+  return result;
+}
+
+// ---- looks and questions ----
+
+void wait_for_looks() noexcept {
+  fence_all_threads();
+  for_each_other([](ThreadRecord& record) {
+    const uint64_t seen = record.looking.load(std::memory_order_acquire);
+    if ((seen & 1) == 0) return;
+    wait_while([&] { return record.looking.load(std::memory_order_acquire) == seen; });
+  });
+}
+
+Question::Question(ThreadRecord& record, const void* address)
+    : record_(record), before_(record.question.load(std::memory_order_relaxed)) {
+  const auto asked = reinterpret_cast<uint64_t>(address);
+  record_.question.store(asked, std::memory_order_relaxed);
+  order_announcement(record_);
+  if (freeing_now.load(std::memory_order_acquire) == 0) return;
+  Freed* const all = freed.find();
+  if (all == nullptr) return;
+  const std::lock_guard lock(all->mutex);
+  for (const Freeing* range = all->first; range != nullptr; range = range->next_) {
+    if (asked - range->base_ < range->size_) allowed_ = false;
+  }
+}
+
+Freeing::Freeing(uint64_t base, uint64_t size) noexcept : base_(base), size_(size) {
+  Freed& all = freed.get();
+  {
+    const std::lock_guard lock(all.mutex);
+    next_ = all.first;
+    all.first = this;
+    freeing_now.fetch_add(1);
+  }
+  fence_all_threads();
+  for_each_other([&](ThreadRecord& record) {
+    wait_while([&] {
+      const uint64_t address = record.question.load(std::memory_order_acquire);
+      return address != 0 && address - base_ < size_;
+    });
+  });
+}
+
+Freeing::~Freeing() {
+  Freed& all = freed.get();
+  const std::lock_guard lock(all.mutex);
+  Freeing** place = &all.first;
+  while (*place != this)
+    place = &(*place)->next_;
+  *place = next_;
+  freeing_now.fetch_sub(1);
+}
+
+}  // namespace gpumem::platform

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What each thread announces about itself to the others: the objects it uses, that it is looking at shared
+// records, and the address that it asks a driver about.
+//
+// Announcing is a store to a line of the thread's own. Whoever is about to free something pays instead: it
+// makes every other thread's stores visible with membarrier(2), reads all records and waits for those that
+// concern it. The scheme is that of hazard pointers (Michael, 2004) with an asymmetric fence.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "platform/fork.h"
+
+namespace gpumem::platform {
+
+struct alignas(128) ThreadRecord {
+  static constexpr uint32_t kUses = 16;
+
+  // Read by other threads.
+  std::atomic<uint64_t> looking{0};  // odd while the thread looks at shared records
+  std::atomic<uint64_t> question{0};
+  std::atomic<uint64_t> passing_begun{0};  // passing uses ever announced
+  std::array<std::atomic<uintptr_t>, kUses> uses{};
+  std::atomic<uint32_t> process{0};  // epoch of the process in which the thread runs; 0: no thread has it
+
+  // The thread's own.
+  uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
+  uint32_t host_functions = 0;                      // functions of the caller that run on this thread, nested
+  bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
+
+  ThreadRecord* next = nullptr;  // never changes once the record is listed; records are never freed
+};
+
+// Initial-exec: one load, and only a pointer of the little static space that libraries loaded later share.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local ThreadRecord* thread_record_or_null;
+
+// Makes the record of a thread that has none in this process. Throws std::bad_alloc.
+ThreadRecord& make_thread_record();
+
+inline ThreadRecord& thread_record() {
+  ThreadRecord* const record = thread_record_or_null;
+  if (record != nullptr && record->process.load(std::memory_order_relaxed) == process_epoch()) [[likely]] {
+    return *record;
+  }
+  return make_thread_record();
+}
+
+// Orders an announcement before the loads that follow it. The other half is in the functions that wait.
+inline void order_announcement(const ThreadRecord& record) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (record.fences) [[unlikely]]
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+// ---- uses ----
+
+// Announces that this thread uses an object, from construction to release(). The caller must look again after
+// construction whether the object is still there. A passing use is one that ends with the call that makes it.
+class Use {
+ public:
+  Use() = default;
+  Use(ThreadRecord& record, const void* object, bool passing = false);
+  Use(Use&& other) noexcept : record_(other.record_), place_(other.place_) { other.record_ = nullptr; }
+  Use& operator=(Use&& other) noexcept {
+    std::swap(record_, other.record_);
+    std::swap(place_, other.place_);
+    return *this;
+  }
+  ~Use() { release(); }
+
+  void release() noexcept;
+
+ private:
+  ThreadRecord* record_ = nullptr;
+  uint32_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
+};
+
+// Makes the announcements of all threads visible to the caller. A thread whose announcement comes later sees
+// all that the caller wrote before.
+void fence_all_threads() noexcept;
+// Waits until no other thread uses an object that cannot be found since before the last fence_all_threads().
+// A thread uses it for as long as a call of its own blocks.
+void wait_for_uses(const void* object) noexcept;
+// Uses of an object that the calling thread has announced.
+uint32_t own_uses(const void* object) noexcept;
+
+struct PassingUses {
+  uint64_t begun = 0;   // of all threads
+  bool any_of = false;  // of the object, now
+};
+PassingUses passing_uses(const void* object) noexcept;
+
+// ---- looking ----
+
+// While one lives, nothing that this thread finds by a shared record is freed. Short: whoever frees waits for
+// it, so nothing may block, call a driver or call the program.
+class Look {
+ public:
+  explicit Look(ThreadRecord& record)
+      : record_(record), before_(record.looking.load(std::memory_order_relaxed)) {
+    if ((before_ & 1) != 0) return;
+    record_.looking.store(before_ + 1, std::memory_order_relaxed);
+    order_announcement(record_);
+  }
+  Look(const Look&) = delete;
+  Look& operator=(const Look&) = delete;
+  ~Look() {
+    if ((before_ & 1) == 0) record_.looking.store(before_ + 2, std::memory_order_release);
+  }
+
+ private:
+  ThreadRecord& record_;
+  const uint64_t before_;
+};
+
+// Fences, and waits until every look that began before the call has ended.
+void wait_for_looks() noexcept;
+
+// ---- questions ----
+
+// A driver that is asked about memory that it is told to free crashes or hangs (measured: docs/measured). So
+// a thread announces the address that it asks about, and whoever frees waits for the questions under way.
+class Question {
+ public:
+  Question(ThreadRecord& record, const void* address);
+  Question(const Question&) = delete;
+  Question& operator=(const Question&) = delete;
+  ~Question() { record_.question.store(before_, std::memory_order_release); }
+
+  // False if the memory there is being freed: then the driver must not be asked.
+  bool allowed() const { return allowed_; }
+
+ private:
+  ThreadRecord& record_;
+  const uint64_t before_;
+  bool allowed_ = true;
+};
+
+// While one lives, no question about its addresses is allowed. Making one waits for those under way.
+class Freeing {
+ public:
+  Freeing(uint64_t base, uint64_t size) noexcept;
+  Freeing(const Freeing&) = delete;
+  Freeing& operator=(const Freeing&) = delete;
+  ~Freeing();
+
+ private:
+  friend class Question;
+  const uint64_t base_;
+  const uint64_t size_;
+  Freeing* next_ = nullptr;
+};
+
+}  // namespace gpumem::platform
