@@ -161,7 +161,8 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     if (count != 0) decode.not_null(regions, "regions");
     const size_t stride = count != 0 && regions != nullptr ? regions->struct_size : 0;
     uint64_t bytes = 0;
-    decode.require(multiply(stride, count, &bytes) && !add_wraps(address_of(regions), bytes),
+    decode.require(stride > capi::kStructSizeMax ||
+                       (multiply(stride, count, &bytes) && !add_wraps(address_of(regions), bytes)),
                    "%" PRIu64 " regions wrap around the address space", count);
     const bool own_good = decode.done().ok();
     std::vector<core::CopyArguments> entries;

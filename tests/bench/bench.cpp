@@ -224,10 +224,10 @@ void check_copy(Bench& bench, const Operand& to, const Operand& from, uint64_t s
   constexpr uint8_t kMark = 0x5A;
   uint8_t last = 0;
   const uint8_t* const end = static_cast<uint8_t*>(to.ours()) + size - 1;
-  must(gpumem_fill, bench.instance, nullptr, from.ours(), size, uint32_t{kMark}, 1u);
-  must(gpumem_fill, bench.instance, nullptr, to.ours(), size, 0u, 1u);
+  must(gpumem_fill, bench.instance, from.ours(), size, uint32_t{kMark}, 1u);
+  must(gpumem_fill, bench.instance, to.ours(), size, 0u, 1u);
   copy();
-  must(gpumem_copy, bench.instance, nullptr, &last, end, uint64_t{1}, nullptr);
+  must(gpumem_copy, bench.instance, &last, end, uint64_t{1}, nullptr);
   if (last != kMark) fail("a copy did not arrive");
 }
 
@@ -249,11 +249,11 @@ void copies(Bench& bench) {
       const Operand from(bench, source, size);
       const Operand to(bench, destination, size);
       const Call copy = [&] {
-        must_succeed(gpumem_copy(bench.instance, nullptr, to.ours(), from.ours(), size, nullptr, nullptr));
+        must_succeed(gpumem_copy(bench.instance, to.ours(), from.ours(), size, nullptr, nullptr));
       };
       const Call enqueue = [&] {
         must_succeed(
-            gpumem_copy(bench.instance, bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
+            gpumem_copy_async(bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
         must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
       };
       check_copy(bench, to, from, size, copy);
@@ -298,7 +298,7 @@ void small_calls(Bench& bench) {
   measure("event_record", SmallCall::kEventRecord,
           [&] { must_succeed(gpumem_event_record(event, bench.stream, nullptr)); });
   measure("empty_copy", SmallCall::kEmptyCopy, [&] {
-    must_succeed(gpumem_copy(bench.instance, bench.stream, pointer, pointer, 0, nullptr, nullptr));
+    must_succeed(gpumem_copy_async(bench.stream, pointer, pointer, 0, nullptr, nullptr));
   });
 
   bench.raw->free(GPUMEM_KIND_DEVICE, raw_pointer, kMiB);

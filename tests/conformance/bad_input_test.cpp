@@ -69,12 +69,11 @@ class BadInput : public Conformance {
     address_ = memory_.device();
     host_ = pinned_.host();
     std::memset(host_, 0, 64 * kKiB);
-    before_calls_ = stats(instance_);
+    before_calls_ = counters(instance_);
   }
 
   void TearDown() override {
-    const gpumem_stats now = stats(instance_);
-    EXPECT_EQ(std::memcmp(&now, &before_calls_, sizeof(now)), 0) << "the counters changed";
+    EXPECT_TRUE(counters(instance_) == before_calls_) << "the counters changed";
     stream_ = Stream();
     event_ = Event();
     pinned_ = Memory();
@@ -145,13 +144,22 @@ class BadInput : public Conformance {
     }
   }
 
+  // From the pinned memory to the device, by handle and by pointer.
+  gpumem_copy_region good_region() const {
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.destination.memory = memory_;
+    region.source.pointer = host_;
+    region.width = 16;
+    return region;
+  }
+
   Memory memory_;
   Memory pinned_;
   Event event_;
   Stream stream_;
   uint8_t* address_ = nullptr;  // of memory_
   uint8_t* host_ = nullptr;     // of pinned_
-  gpumem_stats before_calls_ = GPUMEM_STATS_INIT;
+  Counters before_calls_;
 };
 
 // ---- handles ----
@@ -183,26 +191,41 @@ TEST_F(BadInput, com_11_instances) {
              return with_info<gpumem_pointer_info>(
                  [&](auto* info) { return gpumem_pointer_get_info(instance, address_, info, why()); });
            }},
+          {"pointer_get_access",
+           [&](gpumem_instance instance) {
+             return with_output<gpumem_access>([&](gpumem_access* access) {
+               return gpumem_pointer_get_access(instance, address_, GPUMEM_LOCATION_DEVICE, 0, access, why());
+             });
+           }},
+          {"copy_regions",
+           [&](gpumem_instance instance) {
+             const gpumem_copy_region region = good_region();
+             return with_output<uint64_t>(
+                 [&](uint64_t* failed) { return gpumem_copy_regions(instance, &region, 1, failed, why()); });
+           }},
           {"copy",
            [&](gpumem_instance instance) {
-             return gpumem_copy(instance, nullptr, address_, host_, 16, nullptr, why());
+             return gpumem_copy(instance, address_, host_, 16, nullptr, why());
            }},
           {"copy_2d",
            [&](gpumem_instance instance) {
-             return gpumem_copy_2d(instance, nullptr, address_, 64, host_, 64, 16, 2, nullptr, why());
+             return gpumem_copy_2d(instance, address_, 64, host_, 64, 16, 2, nullptr, why());
            }},
           {"fill",
-           [&](gpumem_instance instance) {
-             return gpumem_fill(instance, nullptr, address_, 16, 0, 1, why());
-           }},
+           [&](gpumem_instance instance) { return gpumem_fill(instance, address_, 16, 0, 1, why()); }},
           {"fill_2d",
            [&](gpumem_instance instance) {
-             return gpumem_fill_2d(instance, nullptr, address_, 64, 16, 2, 0, 1, why());
+             return gpumem_fill_2d(instance, address_, 64, 16, 2, 0, 1, why());
            }},
           {"stats_get",
            [](gpumem_instance instance) {
              return with_info<gpumem_stats>(
                  [&](auto* now) { return gpumem_stats_get(instance, now, why()); });
+           }},
+          {"stats_get_kind",
+           [](gpumem_instance instance) {
+             return with_info<gpumem_kind_stats>(
+                 [&](auto* now) { return gpumem_stats_get_kind(instance, GPUMEM_KIND_DEVICE, now, why()); });
            }},
           {"stats_reset_peaks",
            [](gpumem_instance instance) { return gpumem_stats_reset_peaks(instance, why()); }},
@@ -337,7 +360,7 @@ TEST_F(BadInput, com_11_memories) {
   Memory other = alloc_pinned(device_, kKiB);
   const gpumem_memory gone = other.get();
   other.destroy();
-  before_calls_ = stats(instance_);
+  before_calls_ = counters(instance_);
   check_handles<gpumem_memory>(
       {
           {"memory_destroy", [](gpumem_memory memory) { return gpumem_memory_destroy(memory, why()); },
@@ -382,25 +405,35 @@ TEST_F(BadInput, com_11_streams) {
              return gpumem_stream_wait_value(stream, address_, 0, 4, GPUMEM_WAIT_GEQ, why());
            }},
           {"event_record", [&](gpumem_stream stream) { return gpumem_event_record(event_, stream, why()); }},
-          // A NULL stream means: return when it is done.
-          {"copy",
+          {"copy_async",
            [&](gpumem_stream stream) {
-             return gpumem_copy(instance_, stream, address_, host_, 16, nullptr, why());
-           },
-           GPUMEM_SUCCESS},
-          {"copy_2d",
+             return gpumem_copy_async(stream, address_, host_, 16, nullptr, why());
+           }},
+          {"copy_async of nothing",
            [&](gpumem_stream stream) {
-             return gpumem_copy_2d(instance_, stream, address_, 64, host_, 64, 16, 2, nullptr, why());
-           },
-           GPUMEM_SUCCESS},
-          {"fill",
-           [&](gpumem_stream stream) { return gpumem_fill(instance_, stream, address_, 16, 0, 1, why()); },
-           GPUMEM_SUCCESS},
-          {"fill_2d",
+             return gpumem_copy_async(stream, address_, host_, 0, nullptr, why());
+           }},
+          {"copy_2d_async",
            [&](gpumem_stream stream) {
-             return gpumem_fill_2d(instance_, stream, address_, 64, 16, 2, 0, 1, why());
-           },
-           GPUMEM_SUCCESS},
+             return gpumem_copy_2d_async(stream, address_, 64, host_, 64, 16, 2, nullptr, why());
+           }},
+          {"copy_regions_async",
+           [&](gpumem_stream stream) {
+             const gpumem_copy_region region = good_region();
+             return with_output<uint64_t>([&](uint64_t* failed) {
+               return gpumem_copy_regions_async(stream, &region, 1, failed, why());
+             });
+           }},
+          {"copy_regions_async of none",
+           [](gpumem_stream stream) {
+             return gpumem_copy_regions_async(stream, nullptr, 0, nullptr, why());
+           }},
+          {"fill_async",
+           [&](gpumem_stream stream) { return gpumem_fill_async(stream, address_, 16, 0, 1, why()); }},
+          {"fill_2d_async",
+           [&](gpumem_stream stream) {
+             return gpumem_fill_2d_async(stream, address_, 64, 16, 2, 0, 1, why());
+           }},
           {"host_launch",
            [&](gpumem_stream stream) { return gpumem_host_launch(stream, kernel, nullptr, why()); }},
           {"host_stream_set_capturing",
@@ -427,13 +460,13 @@ TEST_F(BadInput, com_11_events) {
           {"event_synchronize", [](gpumem_event event) { return gpumem_event_synchronize(event, 0, why()); }},
           {"event_get_elapsed_time, start",
            [&](gpumem_event event) {
-             return with_output<float>(
-                 [&](float* time) { return gpumem_event_get_elapsed_time(event, event_, time, why()); });
+             return with_output<int64_t>(
+                 [&](int64_t* time) { return gpumem_event_get_elapsed_time(event, event_, time, why()); });
            }},
           {"event_get_elapsed_time, end",
            [&](gpumem_event event) {
-             return with_output<float>(
-                 [&](float* time) { return gpumem_event_get_elapsed_time(event_, event, time, why()); });
+             return with_output<int64_t>(
+                 [&](int64_t* time) { return gpumem_event_get_elapsed_time(event_, event, time, why()); });
            }},
           {"stream_wait_event",
            [&](gpumem_event event) { return gpumem_stream_wait_event(stream_, event, why()); }},
@@ -446,20 +479,25 @@ TEST_F(BadInput, com_11_objects_of_another_instance) {
   const gpumem_device their_device = other.device();
   const Stream their_stream = create_stream(their_device);
   const Event their_event = create_event(their_device);
+  const Memory their_memory = alloc_device(their_device, 64);
+  gpumem_copy_region to_them = good_region();
+  to_them.destination.memory = their_memory;
+  gpumem_copy_region from_them = good_region();
+  from_them.source = to_them.destination;
+  from_them.destination = good_region().source;
+  gpumem_copy_region ours = good_region();
   check({
-      {"copy", [&] { return gpumem_copy(instance_, their_stream, address_, host_, 16, nullptr, why()); }},
-      {"copy_2d",
-       [&] {
-         return gpumem_copy_2d(instance_, their_stream, address_, 64, host_, 64, 16, 2, nullptr, why());
-       }},
-      {"fill", [&] { return gpumem_fill(instance_, their_stream, address_, 16, 0, 1, why()); }},
-      {"fill_2d", [&] { return gpumem_fill_2d(instance_, their_stream, address_, 64, 16, 2, 0, 1, why()); }},
+      {"copy_regions, destination",
+       [&] { return gpumem_copy_regions(instance_, &to_them, 1, nullptr, why()); }},
+      {"copy_regions, source", [&] { return gpumem_copy_regions(instance_, &from_them, 1, nullptr, why()); }},
+      {"copy_regions_async",
+       [&] { return gpumem_copy_regions_async(their_stream, &ours, 1, nullptr, why()); }},
       {"stream_wait_event", [&] { return gpumem_stream_wait_event(stream_, their_event, why()); }},
       {"event_record", [&] { return gpumem_event_record(event_, their_stream, why()); }},
       {"event_get_elapsed_time",
        [&] {
-         return with_output<float>(
-             [&](float* time) { return gpumem_event_get_elapsed_time(event_, their_event, time, why()); });
+         return with_output<int64_t>(
+             [&](int64_t* time) { return gpumem_event_get_elapsed_time(event_, their_event, time, why()); });
        }},
       {"can_access_peer",
        [&] {
@@ -499,6 +537,24 @@ TEST_F(BadInput, com_7_input_structs) {
                                         return status;
                                       });
                                     });
+  // ANY tries cuda, so it reads the options whether a driver is here or not.
+  check_struct<gpumem_cuda_options>("cuda_options", GPUMEM_CUDA_OPTIONS_INIT,
+                                    [](gpumem_cuda_options* options) {
+                                      gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+                                      desc.backend = on_cuda() ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_ANY;
+                                      desc.cuda = options;
+                                      return with_output<gpumem_instance>([&](gpumem_instance* out) {
+                                        const gpumem_status status = gpumem_instance_open(&desc, out, why());
+                                        if (status == GPUMEM_SUCCESS) Instance(*out).close();
+                                        return status;
+                                      });
+                                    });
+  check_struct<gpumem_copy_region>("copy_region", good_region(), [&](gpumem_copy_region* region) {
+    uint64_t failed = 77;
+    const gpumem_status status = gpumem_copy_regions(instance_, region, 1, &failed, why());
+    EXPECT_EQ(failed, GPUMEM_FAILED(status) ? 0u : 77u);
+    return status;
+  });
   check_struct<gpumem_stream_desc>("stream_desc", GPUMEM_STREAM_DESC_INIT, [&](gpumem_stream_desc* desc) {
     return with_output<gpumem_stream>([&](gpumem_stream* out) {
       const gpumem_status status = gpumem_stream_create(device_, desc, out, why());
@@ -513,10 +569,10 @@ TEST_F(BadInput, com_7_input_structs) {
       return status;
     });
   });
-  check_struct<gpumem_copy_options>(
-      "copy_options", GPUMEM_COPY_OPTIONS_INIT, [&](gpumem_copy_options* options) {
-        return gpumem_copy(instance_, nullptr, address_, host_, 16, options, why());
-      });
+  check_struct<gpumem_copy_options>("copy_options", GPUMEM_COPY_OPTIONS_INIT,
+                                    [&](gpumem_copy_options* options) {
+                                      return gpumem_copy(instance_, address_, host_, 16, options, why());
+                                    });
   check_struct<gpumem_memory_desc>(
       "memory_desc", memory_desc(GPUMEM_KIND_DEVICE, kKiB), [&](gpumem_memory_desc* desc) {
         return with_output<gpumem_memory>([&](gpumem_memory* out) {
@@ -525,8 +581,17 @@ TEST_F(BadInput, com_7_input_structs) {
           return status;
         });
       });
-  // The one struct here whose making is counted.
-  before_calls_ = stats(instance_);
+  Pages pages(page_size());
+  check_struct<gpumem_register_desc>(
+      "register_desc", register_desc(pages.get(), kKiB), [&](gpumem_register_desc* desc) {
+        return with_output<gpumem_memory>([&](gpumem_memory* out) {
+          const gpumem_status status = gpumem_memory_register(device_, desc, out, why());
+          if (status == GPUMEM_SUCCESS) const Memory owner(*out);
+          return status;
+        });
+      });
+  // What these two make is counted.
+  before_calls_ = counters(instance_);
 }
 
 TEST_F(BadInput, com_7_output_structs) {
@@ -557,6 +622,9 @@ TEST_F(BadInput, com_7_output_structs) {
   });
   check_struct<gpumem_stats>("stats", GPUMEM_STATS_INIT,
                              [&](gpumem_stats* now) { return gpumem_stats_get(instance_, now, why()); });
+  check_struct<gpumem_kind_stats>("kind_stats", GPUMEM_KIND_STATS_INIT, [&](gpumem_kind_stats* now) {
+    return gpumem_stats_get_kind(instance_, GPUMEM_KIND_PINNED, now, why());
+  });
   check_struct<gpumem_status_info>("status_info", GPUMEM_STATUS_INFO_INIT, [](gpumem_status_info* info) {
     return gpumem_status_get_info(GPUMEM_ERROR_BUSY, info, why());
   });
@@ -569,8 +637,7 @@ TEST_F(BadInput, com_7_the_error_struct) {
     error.struct_size = size;
     const gpumem_error before = error;
     EXPECT_EQ(gpumem_stats_reset_peaks(instance_, &error), GPUMEM_ERROR_INVALID_ARGUMENT) << size;
-    EXPECT_EQ(gpumem_fill(instance_, nullptr, address_, 16, 1, 1, &error), GPUMEM_ERROR_INVALID_ARGUMENT)
-        << size;
+    EXPECT_EQ(gpumem_fill(instance_, address_, 16, 1, 1, &error), GPUMEM_ERROR_INVALID_ARGUMENT) << size;
     EXPECT_EQ(gpumem_status_get_info(0, nullptr, &error), GPUMEM_ERROR_INVALID_ARGUMENT) << size;
     EXPECT_EQ(std::memcmp(&error, &before, sizeof(error)), 0) << "the struct was written";
   }
@@ -614,6 +681,8 @@ TEST_F(BadInput, com_7_the_table) {
 
 TEST_F(BadInput, com_7_missing_structs_and_outputs) {
   const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kKiB);
+  Pages pages(page_size());
+  const gpumem_register_desc registration = register_desc(pages.get(), kKiB);
   gpumem_memory no_memory = nullptr;
   check({
       {"status_get_info", [] { return gpumem_status_get_info(0, nullptr, why()); }},
@@ -634,6 +703,10 @@ TEST_F(BadInput, com_7_missing_structs_and_outputs) {
       {"memory_create, output", [&] { return gpumem_memory_create(device_, &desc, nullptr, why()); }},
       {"memory_create, descriptor",
        [&] { return gpumem_memory_create(device_, nullptr, &no_memory, why()); }},
+      {"memory_register, output",
+       [&] { return gpumem_memory_register(device_, &registration, nullptr, why()); }},
+      {"memory_register, descriptor",
+       [&] { return gpumem_memory_register(device_, nullptr, &no_memory, why()); }},
       {"memory_get_info", [&] { return gpumem_memory_get_info(memory_, nullptr, why()); }},
       {"malloc", [&] { return gpumem_malloc(device_, GPUMEM_KIND_DEVICE, kKiB, nullptr, why()); }},
       {"register", [&] { return gpumem_register(device_, nullptr, kKiB, 0, why()); }},
@@ -662,6 +735,9 @@ TEST_F(BadInput, com_7_missing_structs_and_outputs) {
       {"event_get_elapsed_time",
        [&] { return gpumem_event_get_elapsed_time(event_, event_, nullptr, why()); }},
       {"stats_get", [&] { return gpumem_stats_get(instance_, nullptr, why()); }},
+      {"stats_get_kind",
+       [&] { return gpumem_stats_get_kind(instance_, GPUMEM_KIND_DEVICE, nullptr, why()); }},
+      {"copy_regions", [&] { return gpumem_copy_regions(instance_, nullptr, 1, nullptr, why()); }},
       {"stats_report", [&] { return gpumem_stats_report(instance_, nullptr, 16, nullptr, why()); }},
       {"host_native_stream_create",
        [&] { return gpumem_host_native_stream_create(device_, nullptr, why()); }},
@@ -674,24 +750,41 @@ TEST_F(BadInput, com_7_missing_structs_and_outputs) {
   EXPECT_OK(gpumem_device_get_memory(device_, nullptr, nullptr, why()));
   EXPECT_OK(gpumem_instance_probe(backend(), nullptr, why()));
   EXPECT_OK(gpumem_stats_report(instance_, nullptr, 0, nullptr, why()));
-  // Nothing to set up is no mistake.
-  gpumem_error_init(nullptr);
-  gpumem_status_info_init(nullptr);
-  gpumem_probe_info_init(nullptr);
-  gpumem_host_options_init(nullptr);
-  gpumem_instance_desc_init(nullptr);
-  gpumem_instance_info_init(nullptr);
-  gpumem_device_info_init(nullptr);
-  gpumem_capability_info_init(nullptr);
-  gpumem_memory_desc_init(nullptr);
-  gpumem_memory_info_init(nullptr);
-  gpumem_pointer_info_init(nullptr);
-  gpumem_stream_desc_init(nullptr);
-  gpumem_stream_info_init(nullptr);
-  gpumem_event_desc_init(nullptr);
-  gpumem_event_info_init(nullptr);
-  gpumem_copy_options_init(nullptr);
-  gpumem_stats_init(nullptr);
+  EXPECT_OK(gpumem_copy_regions(instance_, nullptr, 0, nullptr, why()));
+}
+
+// The options of a backend that is not opened are not looked at.
+TEST_F(BadInput, com_7_options_of_another_backend) {
+  gpumem_host_options host{};
+  gpumem_cuda_options cuda{};
+  host.struct_size = cuda.struct_size = SIZE_MAX;
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = backend();
+  desc.host = on_host() ? nullptr : &host;
+  desc.cuda = on_host() ? &cuda : nullptr;
+  gpumem_instance instance = nullptr;
+  EXPECT_OK(gpumem_instance_open(&desc, &instance, why()));
+  Instance(instance).close();
+  // ANY may open either.
+  desc.backend = GPUMEM_BACKEND_ANY;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_instance_open(&desc, &instance, why()));
+}
+
+TEST_F(BadInput, com_7_contexts_without_a_number) {
+  void* context = &context;
+  for (const auto& [contexts, count] : {std::pair<void* const*, uint64_t>{nullptr, 1},
+                                        {&context, 0},
+                                        {&context, 65},
+                                        {&context, UINT64_MAX}}) {
+    gpumem_cuda_options options = GPUMEM_CUDA_OPTIONS_INIT;
+    options.contexts = contexts;
+    options.context_count = count;
+    gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+    desc.cuda = &options;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, with_output<gpumem_instance>([&](gpumem_instance* out) {
+                    return gpumem_instance_open(&desc, out, why());
+                  }));
+  }
 }
 
 // ---- values ----
@@ -708,9 +801,8 @@ TEST_F(BadInput, com_1_memory_values) {
   };
   const gpumem_memory_desc device = memory_desc(GPUMEM_KIND_DEVICE, kKiB);
   const gpumem_memory_desc pinned = memory_desc(GPUMEM_KIND_PINNED, kKiB);
-  const gpumem_memory_desc registered = register_desc(pages.get(), page_size());
   std::vector<BadCall> calls;
-  for (const gpumem_memory_desc& good : {device, pinned, registered}) {
+  for (const gpumem_memory_desc& good : {device, pinned}) {
     for (const uint64_t size : {uint64_t{0}, kTooLarge, UINT64_MAX}) {
       calls.push_back({"size", create([=](gpumem_memory_desc& desc) { desc.size = size; }, good)});
     }
@@ -725,19 +817,38 @@ TEST_F(BadInput, com_1_memory_values) {
       calls.push_back(
           {"preferred flag", create([=](gpumem_memory_desc& desc) { desc.prefer = flag; }, good)});
     }
-    for (const gpumem_kind kind :
-         {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, -1, 5, 6, 7, 8, 100, INT32_MIN}) {
+    for (const gpumem_kind kind : {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_REGISTERED,
+                                   GPUMEM_KIND_FOREIGN, -1, 5, 6, 7, 8, 100, INT32_MIN}) {
       calls.push_back({"kind", create([=](gpumem_memory_desc& desc) { desc.kind = kind; }, good)});
     }
   }
-  for (const gpumem_memory_desc& good : {device, pinned}) {
-    calls.push_back({"host pointer of an allocation",
-                     create([&](gpumem_memory_desc& desc) { desc.host_pointer = pages.get(); }, good)});
+  const auto enroll = [&](const std::function<void(gpumem_register_desc&)>& spoil) {
+    return [&, spoil] {
+      gpumem_register_desc bad = register_desc(pages.get(), page_size());
+      spoil(bad);
+      return with_output<gpumem_memory>(
+          [&](gpumem_memory* out) { return gpumem_memory_register(device_, &bad, out, why()); });
+    };
+  };
+  for (const uint64_t size : {uint64_t{0}, kTooLarge, UINT64_MAX}) {
+    calls.push_back(
+        {"size of a registration", enroll([=](gpumem_register_desc& desc) { desc.size = size; })});
+  }
+  for (const int bit : {2, 6, 7, 31, 32, 63}) {
+    const gpumem_memory_flags flag = uint64_t{1} << bit;
+    calls.push_back({"required flag of a registration",
+                     enroll([=](gpumem_register_desc& desc) { desc.require = flag; })});
+    calls.push_back({"preferred flag of a registration",
+                     enroll([=](gpumem_register_desc& desc) { desc.prefer = flag; })});
   }
   calls.push_back(
-      {"no host pointer", create([](gpumem_memory_desc& desc) { desc.host_pointer = nullptr; }, registered)});
-  calls.push_back({"alignment of a registration",
-                   create([](gpumem_memory_desc& desc) { desc.alignment = 4096; }, registered)});
+      {"registration of NULL", enroll([](gpumem_register_desc& desc) { desc.pointer = nullptr; })});
+  calls.push_back({"registration that wraps", enroll([](gpumem_register_desc& desc) {
+                     desc.pointer = reinterpret_cast<void*>(UINTPTR_MAX - 100);
+                   })});
+  const std::string long_name(64, 'n');
+  calls.push_back(
+      {"name of a registration", enroll([&](gpumem_register_desc& desc) { desc.name = long_name.c_str(); })});
   for (const gpumem_kind kind : {GPUMEM_KIND_REGISTERED, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 77}) {
     calls.push_back({"malloc", [=, this] {
                        return with_output<void*>(
@@ -754,25 +865,25 @@ TEST_F(BadInput, com_1_copy_and_fill_values) {
       gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
       options.direction = direction;
       options.source_order = order;
-      return gpumem_copy(instance_, nullptr, address_, host_, 16, &options, why());
+      return gpumem_copy(instance_, address_, host_, 16, &options, why());
     };
   };
   const auto copy = [&](void* destination, const void* source, uint64_t size) {
-    return [=, this] { return gpumem_copy(instance_, stream_, destination, source, size, nullptr, why()); };
+    return [=, this] { return gpumem_copy_async(stream_, destination, source, size, nullptr, why()); };
   };
   const auto copy_2d = [&](uint64_t to_pitch, uint64_t from_pitch, uint64_t width, uint64_t height) {
     return [=, this] {
-      return gpumem_copy_2d(instance_, stream_, address_, to_pitch, host_, from_pitch, width, height, nullptr,
-                            why());
+      return gpumem_copy_2d_async(stream_, address_, to_pitch, host_, from_pitch, width, height, nullptr,
+                                  why());
     };
   };
   const auto fill = [&](uint8_t* destination, uint64_t size, uint32_t value_size) {
-    return [=, this] { return gpumem_fill(instance_, stream_, destination, size, 1, value_size, why()); };
+    return [=, this] { return gpumem_fill_async(stream_, destination, size, 1, value_size, why()); };
   };
   const auto fill_2d = [&](uint8_t* destination, uint64_t pitch, uint64_t width, uint64_t height,
                            uint32_t value_size) {
     return [=, this] {
-      return gpumem_fill_2d(instance_, stream_, destination, pitch, width, height, 1, value_size, why());
+      return gpumem_fill_2d_async(stream_, destination, pitch, width, height, 1, value_size, why());
     };
   };
   check({
@@ -817,6 +928,104 @@ TEST_F(BadInput, com_1_copy_and_fill_values) {
   });
   // Nothing of it reached the stream.
   EXPECT_OK(gpumem_stream_query(stream_, why()));
+}
+
+TEST_F(BadInput, com_1_regions) {
+  std::vector<uint8_t> heap(64 * kKiB);
+  using Region = gpumem_copy_region;
+  struct BadRegion {
+    const char* what;
+    std::function<void(Region&)> spoil;
+    gpumem_status expected = GPUMEM_ERROR_INVALID_ARGUMENT;
+  };
+  Memory other = alloc_device(device_, 64);
+  const gpumem_memory gone = other;
+  other.destroy();
+  before_calls_ = counters(instance_);
+  const BadRegion bad[] = {
+      {"smaller struct", [](Region& region) { region.struct_size -= 8; }},
+      {"struct_size of nothing", [](Region& region) { region.struct_size = 0; }},
+      {"destination by neither", [](Region& region) { region.destination.memory = nullptr; }},
+      {"destination by both", [&](Region& region) { region.destination.pointer = heap.data(); }},
+      {"source by neither", [](Region& region) { region.source.pointer = nullptr; }},
+      {"source by both", [&](Region& region) { region.source.memory = pinned_; }},
+      {"offset beside a pointer", [](Region& region) { region.source.offset = 1; }},
+      {"made-up memory",
+       [](Region& region) {
+         region.destination.memory = reinterpret_cast<gpumem_memory>(uintptr_t{0x1234});
+       }},
+      {"a stream as memory",
+       [&](Region& region) { region.destination.memory = reinterpret_cast<gpumem_memory>(stream_.get()); }},
+      {"memory that is gone", [&](Region& region) { region.destination.memory = gone; },
+       GPUMEM_ERROR_STALE_HANDLE},
+      {"offset past the end", [](Region& region) { region.destination.offset = 64 * kKiB + 1; }},
+      {"offset of 2^64-1", [](Region& region) { region.destination.offset = UINT64_MAX; }},
+      {"last byte past the end", [](Region& region) { region.destination.offset = 64 * kKiB - 15; }},
+      {"width of 2^63", [](Region& region) { region.width = kTooLarge; }},
+      {"height of 2^64-1", [](Region& region) { region.height = UINT64_MAX; }},
+      {"depth of 2^64-1", [](Region& region) { region.depth = UINT64_MAX; }},
+      {"rows past the end", [](Region& region) { region.height = 4 * kKiB + 1; }},
+      {"slices past the end", [](Region& region) { region.depth = 4 * kKiB + 1; }},
+      {"row pitch below width", [](Region& region) { region.height = 2, region.source.row_pitch = 15; }},
+      {"slice pitch below a slice",
+       [](Region& region) {
+         region.height = 3, region.depth = 2, region.source.row_pitch = 32, region.source.slice_pitch = 79;
+       }},
+      {"row pitch that wraps",
+       [](Region& region) { region.height = 3, region.source.row_pitch = kTooLarge; }},
+      {"slice pitch that wraps",
+       [](Region& region) { region.depth = 3, region.source.slice_pitch = kTooLarge; }},
+      {"direction 5", [](Region& region) { region.direction = 5; }},
+      {"direction -1", [](Region& region) { region.direction = -1; }},
+      {"source order 3", [](Region& region) { region.source_order = 3; }},
+      {"direction of an empty region", [](Region& region) { region.width = 0, region.direction = 5; }},
+      {"direction that contradicts",
+       [](Region& region) { region.direction = GPUMEM_DIRECTION_DEVICE_TO_HOST; }},
+      {"from nowhere",
+       [](Region& region) { region.source.pointer = reinterpret_cast<void*>(uintptr_t{4096}); },
+       GPUMEM_ERROR_NOT_FOUND},
+      {"onto itself", [](Region& region) { region.source = region.destination; }},
+      {"overlapping by memory and pointer",
+       [&](Region& region) {
+         region.source = {nullptr, 0, address_ + 15, 0, 0};
+       }},
+  };
+  // The bad one among good ones: it is named, and none of them is copied.
+  std::memset(host_, 0x5A, 4 * kKiB);
+  EXPECT_OK(gpumem_fill(instance_, address_, 64 * kKiB, 0x11, 1, why()));
+  for (const BadRegion& one : bad) {
+    SCOPED_TRACE(one.what);
+    for (const uint64_t place : {uint64_t{0}, uint64_t{1}, uint64_t{3}}) {
+      std::array<Region, 4> regions;
+      for (size_t i = 0; i < regions.size(); ++i) {
+        regions.at(i) = good_region();
+        regions.at(i).destination.offset = 32 * kKiB + i * kKiB;
+      }
+      regions.at(place).destination.offset = 0;
+      one.spoil(regions.at(place));
+      for (const gpumem_stream where : {gpumem_stream{}, stream_.get()}) {
+        uint64_t failed = 77;
+        EXPECT_STATUS(one.expected,
+                      copy_regions_on(instance_, where, regions.data(), regions.size(), &failed, why()));
+        EXPECT_EQ(failed, place);
+        EXPECT_STATUS(one.expected,
+                      copy_regions_on(instance_, where, regions.data(), regions.size(), nullptr, why()));
+      }
+    }
+  }
+  EXPECT_OK(gpumem_stream_query(stream_, why()));
+  std::vector<uint8_t> seen(64 * kKiB);
+  EXPECT_OK(gpumem_copy(instance_, seen.data(), address_, seen.size(), nullptr, why()));
+  EXPECT_EQ(std::count(seen.begin(), seen.end(), 0x11), static_cast<std::ptrdiff_t>(seen.size()));
+
+  // More regions than there is address space for; and a failure that belongs to no region.
+  const Region region = good_region();
+  uint64_t failed = 77;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy_regions(instance_, &region, UINT64_MAX, &failed, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy_regions_async(nullptr, &region, 1, &failed, why()));
+  EXPECT_EQ(failed, 77u);
 }
 
 TEST_F(BadInput, com_1_stream_and_event_values) {

@@ -51,13 +51,22 @@ CHILD(com_18_device_lost) {
   gpumem_event no_event = nullptr;
   void* pointer = nullptr;
   const gpumem_memory_desc on_device = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
-  const gpumem_memory_desc of_pages = register_desc(pages.get() + page_size(), page_size());
-  expect_lost("copy", gpumem_copy(instance, stream, address, pinned.host(), kMiB, nullptr, why()));
-  expect_lost("synchronous copy",
-              gpumem_copy(instance, nullptr, address, pinned.host(), kMiB, nullptr, why()));
-  expect_lost("fill", gpumem_fill(instance, stream, address, kMiB, 1, 1, why()));
+  const gpumem_register_desc of_pages = register_desc(pages.get() + page_size(), page_size());
+  expect_lost("copy", gpumem_copy_async(stream, address, pinned.host(), kMiB, nullptr, why()));
+  expect_lost("synchronous copy", gpumem_copy(instance, address, pinned.host(), kMiB, nullptr, why()));
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.memory = memory;
+  region.source.memory = pinned;
+  region.width = kMiB;
+  uint64_t failed = 77;
+  expect_lost("regions", gpumem_copy_regions(instance, &region, 1, &failed, why()));
+  EXPECT_EQ(failed, 0u);
+  failed = 77;
+  expect_lost("regions in a stream", gpumem_copy_regions_async(stream, &region, 1, &failed, why()));
+  EXPECT_EQ(failed, 0u);
+  expect_lost("fill", gpumem_fill_async(stream, address, kMiB, 1, 1, why()));
   expect_lost("create device memory", gpumem_memory_create(device, &on_device, &no_memory, why()));
-  expect_lost("register", gpumem_memory_create(device, &of_pages, &no_memory, why()));
+  expect_lost("register", gpumem_memory_register(device, &of_pages, &no_memory, why()));
   expect_lost("malloc", gpumem_malloc(device, GPUMEM_KIND_PINNED, kMiB, &pointer, why()));
   expect_lost("create stream", gpumem_stream_create(device, nullptr, &no_stream, why()));
   expect_lost("create event", gpumem_event_create(device, nullptr, &no_event, why()));
@@ -77,13 +86,15 @@ CHILD(com_18_device_lost) {
   EXPECT_EQ(info.lost, 1u);
   EXPECT_EQ(memory.info().size, kMiB);
   EXPECT_EQ(pointer_info(instance, address + 1).base, address);
-  EXPECT_EQ(stats(instance).device.live_count, 1u);
+  EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_DEVICE).live_count, 1u);
+  // What a processor may do there is known too.
+  EXPECT_EQ(device_access(instance, address, ordinal_of(device)), GPUMEM_ACCESS_READWRITE);
 
   // Another device goes on.
   if (other) {
     const Memory theirs = alloc_device(other, kMiB);
     const Stream their_stream = create_stream(other);
-    EXPECT_OK(gpumem_fill(instance, their_stream, theirs.device(), kMiB, 1, 1, why()));
+    EXPECT_OK(gpumem_fill_async(their_stream, theirs.device(), kMiB, 1, 1, why()));
     their_stream.synchronize();
   }
 
@@ -92,8 +103,7 @@ CHILD(com_18_device_lost) {
   registered.destroy();
   event.destroy();
   EXPECT_OK(gpumem_stream_destroy(stream.release(), why()));
-  const gpumem_stats now = stats(instance);
-  EXPECT_EQ(now.device.live_bytes + now.pinned.live_bytes + now.registered.live_bytes, 0u);
+  EXPECT_EQ(stats(instance).live_bytes, 0u);
   instance.close();
 }
 
@@ -110,7 +120,7 @@ CHILD(com_18_close_waits_for_nothing) {
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
   // A wait that nobody will end.
-  ASSERT_OK(gpumem_fill(instance, nullptr, info.device_pointer, kMiB, 0, 1, why()));
+  ASSERT_OK(gpumem_fill(instance, info.device_pointer, kMiB, 0, 1, why()));
   ASSERT_OK(gpumem_stream_wait_value(stream, info.device_pointer, 1, 4, GPUMEM_WAIT_EQ, why()));
   lose(device);
   uint64_t destroyed = 0;
@@ -207,10 +217,51 @@ CHILD(com_19_no_driver) {
   gpumem_probe_info probe = GPUMEM_PROBE_INFO_INIT;
   EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_ANY, &probe, why()));
   EXPECT_EQ(probe.backend, GPUMEM_BACKEND_HOST);
+  EXPECT_EQ(probe.fallback_status, GPUMEM_ERROR_DRIVER_NOT_FOUND);
+  EXPECT_NE(std::strstr(probe.fallback_reason, "libcuda.so.1"), nullptr) << probe.fallback_reason;
+  // It is told why: to the log as a warning, and by the instance for as long as it is open.
+  std::vector<std::string> warnings;
+  const auto listen = [](void* heard, gpumem_log_level, const char* message) {
+    static_cast<std::vector<std::string>*>(heard)->push_back(message);
+  };
+  EXPECT_OK(gpumem_log_set_function(listen, &warnings, GPUMEM_LOG_WARNING, why()));
   const Instance instance = open_backend(GPUMEM_BACKEND_ANY);
+  EXPECT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_NE(warnings[0].find("libcuda.so.1"), std::string::npos) << warnings[0];
   gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
   EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
   EXPECT_EQ(info.backend, GPUMEM_BACKEND_HOST);
+  EXPECT_EQ(info.fallback_status, GPUMEM_ERROR_DRIVER_NOT_FOUND);
+  EXPECT_STREQ(info.fallback_reason, probe.fallback_reason);
+  // Who asks for the host backend has not fallen back to it.
+  EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_HOST, &probe, why()));
+  EXPECT_EQ(probe.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_STREQ(probe.fallback_reason, "");
+  const Instance chosen = open_backend(GPUMEM_BACKEND_HOST);
+  EXPECT_OK(gpumem_instance_get_info(chosen, &info, why()));
+  EXPECT_EQ(info.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_STREQ(info.fallback_reason, "");
+}
+
+// Without a fallback there is nothing to explain.
+CHILD(com_19_any_with_a_driver) {
+  gpumem_probe_info probe = GPUMEM_PROBE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_ANY, &probe, why()));
+  EXPECT_EQ(probe.backend, GPUMEM_BACKEND_CUDA);
+  EXPECT_EQ(probe.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_STREQ(probe.fallback_reason, "");
+  const Instance instance = open_backend(GPUMEM_BACKEND_ANY);
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
+  EXPECT_EQ(info.backend, GPUMEM_BACKEND_CUDA);
+  EXPECT_EQ(info.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_STREQ(info.fallback_reason, "");
+}
+
+TEST_F(ComProcess, com_19_any_takes_a_driver_that_works) {
+  REQUIRE_FAKE_DRIVER();
+  EXPECT_SILENT_CHILD(run_child("com_19_any_with_a_driver", {"LD_LIBRARY_PATH=" + folder_of_fake_driver()}));
 }
 
 TEST_F(ComProcess, com_19_without_a_driver) {
@@ -273,7 +324,7 @@ CHILD(com_20_oldest_driver) {
   const Memory pinned = alloc_pinned(instance.device(), kMiB);
   const Stream stream = create_stream(instance.device());
   fill_pattern(pinned.host(), kMiB, 8);
-  EXPECT_OK(gpumem_copy(instance, stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
   stream.synchronize();
   EXPECT_TRUE(holds_pattern(instance, memory.device(), kMiB, 8));
 }
@@ -324,8 +375,8 @@ TEST_F(ComProcess, com_25_a_child_gets_forked) {
     expect_forked("memory info", gpumem_memory_get_info(memory.get(), &memory_info, why()));
     expect_forked("destroy memory", gpumem_memory_destroy(memory.get(), why()));
     expect_forked("pointer", gpumem_pointer_get_info(instance_, address, &of_pointer, why()));
-    expect_forked("copy", gpumem_copy(instance_, stream, address, pages.get(), 16, nullptr, why()));
-    expect_forked("fill", gpumem_fill(instance_, nullptr, address, 16, 0, 1, why()));
+    expect_forked("copy", gpumem_copy_async(stream, address, pages.get(), 16, nullptr, why()));
+    expect_forked("fill", gpumem_fill(instance_, address, 16, 0, 1, why()));
     expect_forked("query stream", gpumem_stream_query(stream.get(), why()));
     expect_forked("synchronize", gpumem_stream_synchronize(stream.get(), GPUMEM_TIMEOUT_INFINITE, why()));
     expect_forked("launch", gpumem_stream_launch_host_function(stream.get(), nothing, nullptr, why()));
@@ -334,6 +385,21 @@ TEST_F(ComProcess, com_25_a_child_gets_forked) {
     expect_forked("query event", gpumem_event_query(event.get(), why()));
     expect_forked("destroy event", gpumem_event_destroy(event.get(), why()));
     expect_forked("stats", gpumem_stats_get(instance_, &now, why()));
+    gpumem_kind_stats of_kind = GPUMEM_KIND_STATS_INIT;
+    expect_forked("stats of a kind", gpumem_stats_get_kind(instance_, GPUMEM_KIND_DEVICE, &of_kind, why()));
+    gpumem_access access = GPUMEM_ACCESS_NONE;
+    expect_forked("access",
+                  gpumem_pointer_get_access(instance_, address, GPUMEM_LOCATION_HOST, 0, &access, why()));
+    const gpumem_register_desc of_pages = register_desc(pages.get(), 16);
+    expect_forked("register", gpumem_memory_register(device_, &of_pages, &created, why()));
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.destination.memory = memory;
+    region.source.pointer = pages.get();
+    region.width = 16;
+    uint64_t failed = 77;
+    expect_forked("regions", gpumem_copy_regions(instance_, &region, 1, &failed, why()));
+    expect_forked("regions in a stream", gpumem_copy_regions_async(stream, &region, 1, &failed, why()));
+    EXPECT_EQ(failed, 77u);
     // FORKED comes before everything else that is wrong (COM-17).
     expect_forked("NULL output", gpumem_memory_get_info(memory.get(), nullptr, why()));
     // What needs no instance goes on.
@@ -380,10 +446,10 @@ TEST_F(ComProcess, com_25_a_child_opens_its_own) {
     ASSERT_TRUE(own.get());
     const Memory memory = alloc_device(own.device(), kMiB);
     const Stream stream = create_stream(own.device());
-    EXPECT_OK(gpumem_fill(own, stream, memory.device(), kMiB, 0x11, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, memory.device(), kMiB, 0x11, 1, why()));
     stream.synchronize();
     std::vector<uint8_t> bytes(kMiB);
-    EXPECT_OK(gpumem_copy(own, nullptr, bytes.data(), memory.device(), kMiB, nullptr, why()));
+    EXPECT_OK(gpumem_copy(own, bytes.data(), memory.device(), kMiB, nullptr, why()));
     EXPECT_EQ(bytes, std::vector<uint8_t>(kMiB, 0x11));
     // The parent's objects stay out of reach.
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
@@ -397,7 +463,7 @@ TEST_F(ComProcess, com_25_fork_and_exec_is_safe_at_any_time) {
   const Memory pinned = alloc_pinned(device_, kMiB);
   fill_pattern(pinned.host(), kMiB, 7);
   GatedStream stream(device_);
-  EXPECT_OK(gpumem_copy(instance_, stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
   const ProcessResult result = in_forked_child([] {
     execl("/bin/true", "true", static_cast<char*>(nullptr));
     ADD_FAILURE() << "cannot run /bin/true";
@@ -512,7 +578,7 @@ CHILD(com_26_exit_with_live_objects) {
   create_event(device).release();
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
-  ASSERT_OK(gpumem_fill(instance, stream, info.device_pointer, kMiB, 1, 1, why()));
+  ASSERT_OK(gpumem_fill_async(stream, info.device_pointer, kMiB, 1, 1, why()));
 }
 
 TEST_F(ComProcess, com_26_exit_with_live_objects) {

@@ -35,24 +35,23 @@ T untouched() {
 class Unchanged {
  public:
   explicit Unchanged(gpumem_instance instance)
-      : instance_(instance), stats_(stats(instance)), snapshot_(Snapshot::take()) {}
+      : instance_(instance), counters_(counters(instance)), snapshot_(Snapshot::take()) {}
   void check() const {
-    const gpumem_stats now = stats(instance_);
-    EXPECT_EQ(std::memcmp(&now, &stats_, sizeof(now)), 0) << "the counters changed";
+    EXPECT_TRUE(counters(instance_) == counters_) << "the counters changed";
     EXPECT_TRUE(nothing_left_since(snapshot_));
   }
 
  private:
   gpumem_instance instance_;
-  gpumem_stats stats_;
+  Counters counters_;
   Snapshot snapshot_;
 };
 
 class Com : public Conformance {
  protected:
-  gpumem_status try_create(const gpumem_memory_desc& desc) {
+  gpumem_status try_create(const AnyDesc& desc) {
     auto memory = untouched<gpumem_memory>();
-    const gpumem_status status = gpumem_memory_create(device_, &desc, &memory, why());
+    const gpumem_status status = make_memory(device_, desc, &memory, why());
     if (status == GPUMEM_SUCCESS) {
       Memory owner(memory);
     } else {
@@ -61,10 +60,10 @@ class Com : public Conformance {
     return status;
   }
   gpumem_status copy(void* destination, const void* source, uint64_t size, gpumem_stream stream = nullptr) {
-    return gpumem_copy(instance_, stream, destination, source, size, nullptr, why());
+    return copy_on(instance_, stream, destination, source, size, nullptr, why());
   }
   gpumem_status fill(void* destination, uint64_t size, gpumem_stream stream = nullptr) {
-    return gpumem_fill(instance_, stream, destination, size, 7, 1, why());
+    return fill_on(instance_, stream, destination, size, 7, 1, why());
   }
 };
 
@@ -92,10 +91,10 @@ TEST_F(Com, com_1_copies_and_fills_of_nothing_look_at_nothing) {
     for (uint8_t* pointer : {static_cast<uint8_t*>(nullptr), nowhere}) {
       EXPECT_OK(copy(pointer, pointer, 0, where));
       EXPECT_OK(fill(pointer, 0, where));
-      EXPECT_OK(gpumem_copy_2d(instance_, where, pointer, 64, pointer, 64, 0, 10, nullptr, why()));
-      EXPECT_OK(gpumem_copy_2d(instance_, where, pointer, 64, pointer, 64, 10, 0, nullptr, why()));
-      EXPECT_OK(gpumem_fill_2d(instance_, where, pointer, 64, 0, 10, 7, 1, why()));
-      EXPECT_OK(gpumem_fill_2d(instance_, where, pointer, 64, 10, 0, 7, 1, why()));
+      EXPECT_OK(copy_2d_on(instance_, where, pointer, 64, pointer, 64, 0, 10, nullptr, why()));
+      EXPECT_OK(copy_2d_on(instance_, where, pointer, 64, pointer, 64, 10, 0, nullptr, why()));
+      EXPECT_OK(fill_2d_on(instance_, where, pointer, 64, 0, 10, 7, 1, why()));
+      EXPECT_OK(fill_2d_on(instance_, where, pointer, 64, 10, 0, 7, 1, why()));
     }
   }
   // Nothing was enqueued, so there is nothing to wait for.
@@ -126,11 +125,10 @@ TEST_F(Com, com_2_sums_that_wrap_are_refused) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(memory.device(), last_page, 8192));
   // pitch * height is 2^64
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_copy_2d(instance_, nullptr, memory.device(), uint64_t{1} << 40, pages.get(), 16, 16,
+                gpumem_copy_2d(instance_, memory.device(), uint64_t{1} << 40, pages.get(), 16, 16,
                                uint64_t{1} << 24, nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_fill_2d(instance_, nullptr, memory.device(), uint64_t{1} << 40, 16, uint64_t{1} << 24,
-                               7, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_fill_2d(instance_, memory.device(), uint64_t{1} << 40,
+                                                              16, uint64_t{1} << 24, 7, 1, why()));
   unchanged.check();
 }
 
@@ -224,25 +222,23 @@ TEST_F(Com, com_4_alignment) {
     desc.alignment = kTooLarge;
     EXPECT_STATUS_IN(try_create(desc), GPUMEM_ERROR_INVALID_ARGUMENT, GPUMEM_ERROR_UNSUPPORTED);
   }
-  Pages pages(page_size());
-  gpumem_memory_desc desc = register_desc(pages.get(), 100);
-  desc.alignment = 256;
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(desc));
 }
 
 TEST_F(Com, com_5_flags_are_honoured_or_refused) {
   Pages pages(page_size());
   const Unchanged unchanged(instance_);
   const gpumem_memory_flags unknown = uint64_t{1} << 40;
-  for (gpumem_memory_desc desc :
-       {memory_desc(GPUMEM_KIND_DEVICE, kMiB), memory_desc(GPUMEM_KIND_PINNED, kMiB),
-        register_desc(pages.get(), pages.size())}) {
-    SCOPED_TRACE(desc.kind);
-    desc.require = unknown;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(desc));
-    desc.require = 0;
-    desc.prefer = unknown;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(desc));
+  for (const AnyDesc& good :
+       {AnyDesc(memory_desc(GPUMEM_KIND_DEVICE, kMiB)), AnyDesc(memory_desc(GPUMEM_KIND_PINNED, kMiB)),
+        AnyDesc(register_desc(pages.get(), pages.size()))}) {
+    const auto refused = [&](auto desc) {
+      desc.require = unknown;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(desc));
+      desc.require = 0;
+      desc.prefer = unknown;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(desc));
+    };
+    std::visit(refused, good);
   }
   // Flags of another kind.
   for (const gpumem_memory_flags flag :
@@ -267,8 +263,8 @@ TEST_F(Com, com_5_requested_and_granted_are_readable) {
         gpumem_memory_flags{GPUMEM_MEMORY_MAPPED},
         gpumem_memory_flags{GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED}}) {
     SCOPED_TRACE(require);
-    for (const gpumem_memory_desc& desc : {memory_desc(GPUMEM_KIND_PINNED, kMiB, require),
-                                           register_desc(pages.get(), pages.size(), require)}) {
+    for (const AnyDesc& desc : {AnyDesc(memory_desc(GPUMEM_KIND_PINNED, kMiB, require)),
+                                AnyDesc(register_desc(pages.get(), pages.size(), require))}) {
       const gpumem_memory_info info = create_memory(device_, desc).info();
       EXPECT_EQ(info.requested_flags, require);
       EXPECT_EQ(info.granted_flags & require, require);
@@ -334,9 +330,13 @@ TEST_F(Com, com_7_structs_of_older_and_newer_callers) {
   } newer;
   newer.known = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
   newer.known.struct_size = sizeof(newer);
-  EXPECT_OK(try_create(newer.known));
+  gpumem_memory memory = nullptr;
+  EXPECT_OK(gpumem_memory_create(device_, &newer.known, &memory, why()));
+  Memory(memory).destroy();
   newer.unknown = uint64_t{1} << 63;
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_create(newer.known));
+  memory = untouched<gpumem_memory>();
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, &newer.known, &memory, why()));
+  EXPECT_EQ(memory, untouched<gpumem_memory>());
 
   // No older version had a smaller struct yet.
   for (const size_t size : {size_t{0}, size_t{1}, sizeof(gpumem_memory_desc) - 1, SIZE_MAX}) {
@@ -352,11 +352,6 @@ TEST_F(Com, com_7_reserved_fields_are_zero) {
   auto stream = untouched<gpumem_stream>();
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_create(device_, &stream_desc, &stream, why()));
   EXPECT_EQ(stream, untouched<gpumem_stream>());
-  gpumem_event_desc event_desc = GPUMEM_EVENT_DESC_INIT;
-  event_desc.reserved = 1;
-  auto event = untouched<gpumem_event>();
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_create(device_, &event_desc, &event, why()));
-  EXPECT_EQ(event, untouched<gpumem_event>());
   gpumem_instance_desc instance_desc = GPUMEM_INSTANCE_DESC_INIT;
   instance_desc.backend = backend();
   instance_desc.reserved = 1;
@@ -377,7 +372,7 @@ void fail_every_step(gpumem_instance instance, const char* name,
   gpumem_status status = GPUMEM_SUCCESS;
   for (uint64_t k = 1; k <= kMoreThanAnyHas; ++k) {
     SCOPED_TRACE("step " + std::to_string(k));
-    const gpumem_stats before = stats(instance);
+    const Counters before = counters(instance);
     const Snapshot snapshot = Snapshot::take();
     Faults faults(instance);
     faults.fail_step(k);
@@ -387,8 +382,7 @@ void fail_every_step(gpumem_instance instance, const char* name,
     ++failures;
     EXPECT_LT(status, 0);
     EXPECT_NE(status, GPUMEM_ERROR_INTERNAL);
-    const gpumem_stats after = stats(instance);
-    EXPECT_EQ(std::memcmp(&before, &after, sizeof(before)), 0) << "the counters changed";
+    EXPECT_TRUE(counters(instance) == before) << "the counters changed";
     EXPECT_TRUE(nothing_left_since(snapshot));
   }
   EXPECT_GT(failures, 0) << "no step could be made to fail";
@@ -398,10 +392,10 @@ void fail_every_step(gpumem_instance instance, const char* name,
 TEST_F(Com, com_8_creations_that_fail_leave_nothing) {
   if (!Faults::available()) SKIP_RULE("a real driver cannot be made to fail at a chosen step");
   Pages pages(64 * page_size());
-  const auto create = [&](const gpumem_memory_desc& desc) {
+  const auto create = [&](const AnyDesc& desc) {
     return [this, desc](Faults& faults) {
       auto memory = untouched<gpumem_memory>();
-      const gpumem_status status = gpumem_memory_create(device_, &desc, &memory, why());
+      const gpumem_status status = make_memory(device_, desc, &memory, why());
       faults.off();
       if (status == GPUMEM_SUCCESS) {
         Memory owner(memory);
@@ -495,14 +489,14 @@ void call_a_bit_of_everything(gpumem_instance instance, gpumem_device device) {
   const Stream stream = create_stream(device);
   const Event event = create_event(device);
   const auto nothing = [](void*) {};
-  EXPECT_OK(gpumem_copy(instance, stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, memory.device(), pinned.host(), kMiB, nullptr, why()));
   EXPECT_OK(gpumem_event_record(event, stream, why()));
   EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
   EXPECT_OK(gpumem_stream_launch_host_function(stream, nothing, nullptr, why()));
   EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
   EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
-  EXPECT_OK(gpumem_fill(instance, nullptr, memory.device(), kMiB, 1, 1, why()));
-  EXPECT_OK(gpumem_copy(instance, nullptr, pages.get(), memory.device(), pages.size(), nullptr, why()));
+  EXPECT_OK(gpumem_fill(instance, memory.device(), kMiB, 1, 1, why()));
+  EXPECT_OK(gpumem_copy(instance, pages.get(), memory.device(), pages.size(), nullptr, why()));
   EXPECT_OK(gpumem_device_get_memory(device, nullptr, nullptr, why()));
   pointer_info(instance, memory.device());
   pointer_info(instance, &instance);
@@ -513,7 +507,7 @@ void call_a_bit_of_everything(gpumem_instance instance, gpumem_device device) {
   EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, gpumem_memory_create(device, &too_large, &none, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_free(instance, &none, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_copy(instance, stream, memory.device(), pinned.host(), 2 * kMiB, nullptr, why()));
+                gpumem_copy_async(stream, memory.device(), pinned.host(), 2 * kMiB, nullptr, why()));
 }
 
 TEST_F(Com, com_9_no_thread_needs_preparation) {
@@ -845,7 +839,7 @@ TEST_F(Com, com_13_memory_in_use_is_not_freed) {
       }
       EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_free(instance_, memory.device(), why()));
       EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_free(instance_, pinned.host(), why()));
-      EXPECT_EQ(stats(instance_).device.live_count, 1u);
+      EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_DEVICE).live_count, 1u);
     }
     stream.finish();
   }
@@ -864,7 +858,7 @@ TEST_F(Com, com_14_fresh_memory_is_not_zero) {
       EXPECT_TRUE(std::all_of(bytes.begin(), bytes.end(), is_fill));
       EXPECT_TRUE(std::all_of(pinned.host(), pinned.host() + kMiB, is_fill));
     }
-    EXPECT_OK(gpumem_fill(instance_, nullptr, memory.device(), kMiB, 0, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, memory.device(), kMiB, 0, 1, why()));
     std::memset(pinned.host(), 0, kMiB);
   }
 }
@@ -878,7 +872,7 @@ TEST_F(Com, com_15_a_status_describes_its_own_call) {
   EXPECT_EQ(error.status, GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_STREQ(error.function, "gpumem_free");
   // The same struct serves the next call, which succeeds.
-  EXPECT_EQ(gpumem_fill(instance_, nullptr, memory.device(), kKiB, 0, 1, &error), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_fill(instance_, memory.device(), kKiB, 0, 1, &error), GPUMEM_SUCCESS);
   EXPECT_EQ(error.status, GPUMEM_SUCCESS);
   EXPECT_EQ(error.native_code, 0);
   EXPECT_STREQ(error.message, "");
@@ -899,9 +893,9 @@ TEST_F(Com, com_15_a_failure_of_running_work_is_reported_where_it_is_observed) {
   EXPECT_OK(gpumem_host_launch(stream, faulting, nullptr, why()));
   gate.open();
   // Calls that have nothing to do with that work go on.
-  EXPECT_OK(gpumem_fill(instance, nullptr, memory.device(), kKiB, 1, 1, why()));
+  EXPECT_OK(gpumem_fill(instance, memory.device(), kKiB, 1, 1, why()));
   EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
-  EXPECT_OK(gpumem_fill(instance, nullptr, memory.device(), kKiB, 1, 1, why()));
+  EXPECT_OK(gpumem_fill(instance, memory.device(), kKiB, 1, 1, why()));
 }
 
 TEST_F(Com, com_16_every_status_has_its_texts) {
@@ -1067,8 +1061,8 @@ TEST_F(Com, com_17_states_and_limits) {
   gpumem_memory none = nullptr;
   // UNSUPPORTED, before LIMIT_EXCEEDED
   if (on_host()) {
-    const gpumem_memory_desc iomemory = register_desc(pages.get(), pages.size(), GPUMEM_MEMORY_IOMEMORY);
-    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_memory_create(device, &iomemory, &none, why()));
+    const gpumem_register_desc iomemory = register_desc(pages.get(), pages.size(), GPUMEM_MEMORY_IOMEMORY);
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_memory_register(device, &iomemory, &none, why()));
   }
   // LIMIT_EXCEEDED, before resources
   const gpumem_memory_desc huge = memory_desc(GPUMEM_KIND_PINNED, kCannotBeServed);
@@ -1100,20 +1094,21 @@ TEST_F(Com, com_20_a_missing_entry_point_fails_its_functions_only) {
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
                     gpumem_stream_wait_value(stream, memory.device(), 1, 4, GPUMEM_WAIT_EQ, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING, gpumem_register(device, pages.get(), page_size(), 0, why()));
-      EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING, gpumem_copy_2d(instance, stream, memory.device(), 64,
-                                                                pinned.host(), 64, 32, 8, nullptr, why()));
+      EXPECT_STATUS(
+          GPUMEM_ERROR_SYMBOL_MISSING,
+          gpumem_copy_2d_async(stream, memory.device(), 64, pinned.host(), 64, 32, 8, nullptr, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
-                    gpumem_fill_2d(instance, stream, memory.device(), 64, 32, 8, 1, 1, why()));
+                    gpumem_fill_2d_async(stream, memory.device(), 64, 32, 8, 1, 1, why()));
       EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
                     gpumem_device_enable_peer_access(device, instance.device(1), why()));
       // All else works.
       put_pattern(instance, memory.device(), kMiB, 5);
-      EXPECT_OK(gpumem_copy(instance, stream, pinned.host(), memory.device(), kMiB, nullptr, why()));
+      EXPECT_OK(gpumem_copy_async(stream, pinned.host(), memory.device(), kMiB, nullptr, why()));
       stream.synchronize();
       EXPECT_TRUE(has_pattern(pinned.host(), kMiB, 5));
-      EXPECT_OK(gpumem_fill(instance, stream, memory.device(), kMiB, 5, 1, why()));
+      EXPECT_OK(gpumem_fill_async(stream, memory.device(), kMiB, 5, 1, why()));
     }
-    EXPECT_EQ(stats(instance).registered.total_count, 0u);
+    EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).total_count, 0u);
   }
   for (const char* wrong : {"no_such_entry_point", "register,,", "Register"}) {
     gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
@@ -1348,38 +1343,48 @@ TEST_F(Com, com_22_the_primary_context_is_left_alone) {
 
 TEST_F(Com, com_23_counters_follow_what_lives) {
   const gpumem_stats empty = stats(instance_);
-  EXPECT_EQ(empty.device.live_count, 0u);
+  EXPECT_EQ(empty.live_count, 0u);
   Pages pages(4 * page_size());
   struct Case {
-    gpumem_memory_desc desc;
-    gpumem_stats_kind gpumem_stats::*member;
+    gpumem_kind kind;
+    AnyDesc desc;
+    uint64_t size;
   };
-  const std::vector<Case> cases = {{memory_desc(GPUMEM_KIND_DEVICE, 1000), &gpumem_stats::device},
-                                   {memory_desc(GPUMEM_KIND_PINNED, 2000), &gpumem_stats::pinned},
-                                   {register_desc(pages.get(), 3000), &gpumem_stats::registered}};
+  const std::vector<Case> cases = {{GPUMEM_KIND_DEVICE, memory_desc(GPUMEM_KIND_DEVICE, 1000), 1000},
+                                   {GPUMEM_KIND_PINNED, memory_desc(GPUMEM_KIND_PINNED, 2000), 2000},
+                                   {GPUMEM_KIND_REGISTERED, register_desc(pages.get(), 3000), 3000}};
   for (const Case& one : cases) {
-    SCOPED_TRACE(one.desc.kind);
-    const gpumem_stats before = stats(instance_);
+    SCOPED_TRACE(one.kind);
+    const Counters before = counters(instance_);
     Memory memory = create_memory(device_, one.desc);
-    gpumem_stats now = stats(instance_);
-    EXPECT_EQ((now.*one.member).live_count, 1u);
-    EXPECT_EQ((now.*one.member).live_bytes, one.desc.size);
-    EXPECT_EQ((now.*one.member).peak_count, 1u);
-    EXPECT_EQ((now.*one.member).peak_bytes, one.desc.size);
-    EXPECT_EQ((now.*one.member).total_count, 1u);
-    EXPECT_EQ((now.*one.member).total_bytes, one.desc.size);
+    gpumem_kind_stats now = kind_stats(instance_, one.kind);
+    EXPECT_EQ(now.live_count, 1u);
+    EXPECT_EQ(now.live_bytes, one.size);
+    EXPECT_EQ(now.peak_count, 1u);
+    EXPECT_EQ(now.peak_bytes, one.size);
+    EXPECT_EQ(now.total_count, 1u);
+    EXPECT_EQ(now.total_bytes, one.size);
+    EXPECT_EQ(stats(instance_).live_count, 1u);
+    EXPECT_EQ(stats(instance_).live_bytes, one.size);
+    // The other kinds stay as they were.
+    const Counters after = counters(instance_);
+    for (size_t i = 0; i < kCountedKinds.size(); ++i) {
+      if (kCountedKinds.at(i) == one.kind) continue;
+      EXPECT_EQ(std::memcmp(&after.kinds.at(i), &before.kinds.at(i), sizeof after.kinds.at(i)), 0);
+    }
     memory.destroy();
-    now = stats(instance_);
-    EXPECT_EQ((now.*one.member).live_count, 0u);
-    EXPECT_EQ((now.*one.member).live_bytes, 0u);
-    EXPECT_EQ((now.*one.member).peak_bytes, one.desc.size);
-    EXPECT_EQ((now.*one.member).total_bytes, one.desc.size);
-    EXPECT_EQ(now.file_descriptors, before.file_descriptors);
+    now = kind_stats(instance_, one.kind);
+    EXPECT_EQ(now.live_count, 0u);
+    EXPECT_EQ(now.live_bytes, 0u);
+    EXPECT_EQ(now.peak_bytes, one.size);
+    EXPECT_EQ(now.total_bytes, one.size);
+    const gpumem_stats again = stats(instance_);
+    EXPECT_EQ(std::memcmp(&before.all, &again, sizeof again), 0);
     EXPECT_OK(gpumem_stats_reset_peaks(instance_, why()));
-    now = stats(instance_);
-    EXPECT_EQ((now.*one.member).peak_count, 0u);
-    EXPECT_EQ((now.*one.member).peak_bytes, 0u);
-    EXPECT_EQ((now.*one.member).total_count, 1u);
+    now = kind_stats(instance_, one.kind);
+    EXPECT_EQ(now.peak_count, 0u);
+    EXPECT_EQ(now.peak_bytes, 0u);
+    EXPECT_EQ(now.total_count, 1u);
   }
   {
     const Stream stream = create_stream(device_);
@@ -1390,6 +1395,25 @@ TEST_F(Com, com_23_counters_follow_what_lives) {
   EXPECT_EQ(stats(instance_).streams, 0u);
   EXPECT_EQ(stats(instance_).events, 0u);
   EXPECT_EQ(stats(instance_).file_descriptors, empty.file_descriptors);
+}
+
+TEST_F(Com, com_23_totals_are_over_all_kinds) {
+  Pages pages(page_size());
+  const Memory memory = alloc_device(device_, 1000);
+  const Memory pinned = alloc_pinned(device_, 200);
+  const Memory registered = register_memory(device_, pages.get(), 30);
+  EXPECT_EQ(stats(instance_).live_count, 3u);
+  EXPECT_EQ(stats(instance_).live_bytes, 1230u);
+}
+
+TEST_F(Com, com_23_a_kind_that_is_not_counted_is_refused) {
+  gpumem_kind_stats out = GPUMEM_KIND_STATS_INIT;
+  out.live_bytes = 77;
+  for (const gpumem_kind kind :
+       {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, -1, 5, 100}) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stats_get_kind(instance_, kind, &out, why())) << kind;
+  }
+  EXPECT_EQ(out.live_bytes, 77u);
 }
 
 TEST_F(Com, com_23_a_failed_call_changes_no_counter) {
@@ -1466,7 +1490,7 @@ TEST_F(Com, com_24_force_waits_and_frees_all) {
   Gate gate;
   std::atomic<bool> done{false};
   gate.hold(stream);
-  EXPECT_OK(gpumem_fill(instance, stream, pages.get(), page_size(), 0x77, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, pages.get(), page_size(), 0x77, 1, why()));
   EXPECT_OK(gpumem_stream_launch_host_function(
       stream, [](void* flag) { *static_cast<std::atomic<bool>*>(flag) = true; }, &done, why()));
   gate.wait_until_reached();
@@ -1575,6 +1599,12 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
   const auto nothing = [](void*) {};
   const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB);
 
+  const gpumem_register_desc of_pages = register_desc(pages.get() + 200, 100);
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.memory = memory;
+  region.source.memory = pinned;
+  region.width = kKiB;
+
   using Calls = std::map<std::string, std::function<gpumem_status()>>;
   Calls refused = {
       {"memory_create",
@@ -1589,24 +1619,30 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
          return gpumem_malloc(device_, GPUMEM_KIND_PINNED, kKiB, &pointer, nullptr);
        }},
       {"free", [&] { return gpumem_free(instance_, pinned.host(), nullptr); }},
+      {"memory_register",
+       [&] {
+         gpumem_memory created = nullptr;
+         return gpumem_memory_register(device_, &of_pages, &created, nullptr);
+       }},
       {"register", [&] { return gpumem_register(device_, pages.get() + 200, 100, 0, nullptr); }},
       {"unregister", [&] { return gpumem_unregister(instance_, pages.get(), nullptr); }},
       {"copy",
-       [&] {
-         return gpumem_copy(instance_, nullptr, memory.device(), pinned.host(), kKiB, nullptr, nullptr);
-       }},
+       [&] { return gpumem_copy(instance_, memory.device(), pinned.host(), kKiB, nullptr, nullptr); }},
       {"copy in a stream",
        [&] {
-         return gpumem_copy(instance_, other_stream, memory.device(), pinned.host(), kKiB, nullptr, nullptr);
+         return gpumem_copy_async(other_stream, memory.device(), pinned.host(), kKiB, nullptr, nullptr);
        }},
+      {"copy_regions", [&] { return gpumem_copy_regions(instance_, &region, 1, nullptr, nullptr); }},
+      {"copy_regions in a stream",
+       [&] { return gpumem_copy_regions_async(other_stream, &region, 1, nullptr, nullptr); }},
       {"copy_2d",
        [&] {
-         return gpumem_copy_2d(instance_, other_stream, memory.device(), 64, pinned.host(), 64, 32, 4,
-                               nullptr, nullptr);
+         return gpumem_copy_2d_async(other_stream, memory.device(), 64, pinned.host(), 64, 32, 4, nullptr,
+                                     nullptr);
        }},
-      {"fill", [&] { return gpumem_fill(instance_, other_stream, memory.device(), kKiB, 1, 1, nullptr); }},
+      {"fill", [&] { return gpumem_fill_async(other_stream, memory.device(), kKiB, 1, 1, nullptr); }},
       {"fill_2d",
-       [&] { return gpumem_fill_2d(instance_, other_stream, memory.device(), 64, 32, 4, 1, 1, nullptr); }},
+       [&] { return gpumem_fill_2d_async(other_stream, memory.device(), 64, 32, 4, 1, 1, nullptr); }},
       {"stream_create",
        [&] {
          gpumem_stream created = nullptr;
@@ -1679,6 +1715,23 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
        [&] {
          gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
          return gpumem_pointer_get_info(instance_, memory.device(), &info, nullptr);
+       }},
+      {"pointer_get_access",
+       [&] {
+         gpumem_access access = GPUMEM_ACCESS_NONE;
+         return gpumem_pointer_get_access(instance_, memory.device(), GPUMEM_LOCATION_DEVICE, 0, &access,
+                                          nullptr);
+       }},
+      {"pointer_get_access of the CPU",
+       [&] {
+         gpumem_access access = GPUMEM_ACCESS_NONE;
+         return gpumem_pointer_get_access(instance_, memory.device(), GPUMEM_LOCATION_HOST, 0, &access,
+                                          nullptr);
+       }},
+      {"stats_get_kind",
+       [&] {
+         gpumem_kind_stats now = GPUMEM_KIND_STATS_INIT;
+         return gpumem_stats_get_kind(instance_, GPUMEM_KIND_PINNED, &now, nullptr);
        }},
       {"pointer_get_device_pointer",
        [&] {

@@ -32,7 +32,7 @@ uint32_t can_access(gpumem_device device, gpumem_device peer) {
 }
 
 bool reachable_from(gpumem_instance instance, const Memory& memory, gpumem_device device) {
-  return (pointer_info(instance, memory.device()).access_devices >> ordinal_of(device) & 1) != 0;
+  return device_access(instance, memory.device(), ordinal_of(device)) != GPUMEM_ACCESS_NONE;
 }
 
 // A kernel stand-in of the host backend that reads and increments one byte.
@@ -72,9 +72,9 @@ TEST_F(Conformance, dev_1) {
     const Memory result = alloc_pinned(device, kSize);
     const Stream writer = create_stream(device);
     const Stream reader = create_stream(device);
-    EXPECT_OK(gpumem_fill(instance_, writer, memory.device(), kSize, 0x5A, 1, why()));
+    EXPECT_OK(gpumem_fill_async(writer, memory.device(), kSize, 0x5A, 1, why()));
     writer.synchronize();
-    EXPECT_OK(gpumem_copy(instance_, reader, result.host(), memory.device(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(reader, result.host(), memory.device(), kSize, nullptr, why()));
     reader.synchronize();
     EXPECT_EQ(std::count(result.host(), result.host() + kSize, 0x5A), static_cast<std::ptrdiff_t>(kSize));
   }
@@ -103,7 +103,7 @@ TEST_F(Conformance, dev_1_out_of_memory) {
     if (status == GPUMEM_SUCCESS) memories.emplace_back(memory);
   }
   EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, status);
-  EXPECT_EQ(stats(instance_).device.live_count, memories.size());
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_DEVICE).live_count, memories.size());
   memories.clear();
   alloc_device(device_, chunk);
 }
@@ -141,10 +141,10 @@ TEST_F(Conformance, dev_3) {
   }
   std::array<uint8_t, 16> bytes{};
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
-                gpumem_copy(instance_, nullptr, address, bytes.data(), bytes.size(), nullptr, why()));
+                gpumem_copy(instance_, address, bytes.data(), bytes.size(), nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
-                gpumem_copy(instance_, nullptr, bytes.data(), address, bytes.size(), nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance_, nullptr, address, bytes.size(), 1, 1, why()));
+                gpumem_copy(instance_, bytes.data(), address, bytes.size(), nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance_, address, bytes.size(), 1, 1, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_free(instance_, address, why()));
 
   // The host backend keeps freed addresses for a while; a driver likes to use them at once.
@@ -193,7 +193,7 @@ TEST_F(Conformance, dev_5) {
   const Memory memory = alloc_device(device_, kSize);
   put_pattern(instance_, memory.device(), kSize, 1);
   const Stream stream = create_stream(device_);
-  const gpumem_stats before = stats(instance_);
+  const Counters before = counters(instance_);
 
   gpumem_memory none = nullptr;
   const uint64_t total = available(device_).total;
@@ -206,12 +206,11 @@ TEST_F(Conformance, dev_5) {
     EXPECT_EQ(pointer, nullptr);
   }
   EXPECT_EQ(none, nullptr);
-  EXPECT_EQ(stats(instance_).device.live_bytes, before.device.live_bytes);
-  EXPECT_EQ(stats(instance_).device.total_count, before.device.total_count);
+  EXPECT_TRUE(counters(instance_) == before);
 
   EXPECT_TRUE(holds_pattern(instance_, memory.device(), kSize, 1));
   const Memory later = alloc_device(device_, kSize);
-  EXPECT_OK(gpumem_copy(instance_, stream, later.device(), memory.device(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, later.device(), memory.device(), kSize, nullptr, why()));
   stream.synchronize();
   EXPECT_TRUE(holds_pattern(instance_, later.device(), kSize, 1));
 }
@@ -327,13 +326,13 @@ TEST_F(Conformance, dev_7_kernel) {
   const Memory future = alloc_device(peer, 16);
   const Stream stream = create_stream(device);
   for (const Memory* memory : {&past, &future}) {
-    EXPECT_OK(gpumem_fill(instance, nullptr, memory->device(), 16, 40, 1, why()));
+    EXPECT_OK(gpumem_fill(instance, memory->device(), 16, 40, 1, why()));
     Touch argument{memory->device() + 3};
     EXPECT_OK(gpumem_host_launch(stream, touch, &argument, why()));
     stream.synchronize();
     EXPECT_EQ(argument.seen, 40);
     uint8_t byte = 0;
-    EXPECT_OK(gpumem_copy(instance, nullptr, &byte, memory->device() + 3, 1, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance, &byte, memory->device() + 3, 1, nullptr, why()));
     EXPECT_EQ(byte, 41);
   }
   EXPECT_OK(gpumem_device_disable_peer_access(device, peer, why()));
@@ -355,7 +354,7 @@ TEST_F(Conformance, dev_7_left_on_if_other_code_had_enabled_it) {
     EXPECT_OK(gpumem_device_enable_peer_access(device_, peer, why()));
     EXPECT_OK(gpumem_device_disable_peer_access(device_, peer, why()));
     const Stream stream = create_stream(device_);
-    EXPECT_OK(gpumem_fill(instance_, nullptr, memory.device(), 16, 9, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, memory.device(), 16, 9, 1, why()));
     Touch argument{memory.device()};
     EXPECT_OK(gpumem_host_launch(stream, touch, &argument, why()));
     stream.synchronize();
@@ -388,22 +387,21 @@ void copies_between_all_devices(const Instance& instance) {
       const Memory destination = alloc_device(destination_device, kSize);
 
       put_pattern(instance, source.device(), kSize, 1);
-      EXPECT_OK(gpumem_copy(instance, nullptr, destination.device(), source.device(), kSize, nullptr, why()));
+      EXPECT_OK(gpumem_copy(instance, destination.device(), source.device(), kSize, nullptr, why()));
       EXPECT_TRUE(holds_pattern(instance, destination.device(), kSize, 1));
 
       uint32_t seed = 2;
       for (const gpumem_device device : {source_device, destination_device}) {
         const Stream stream = create_stream(device);
         put_pattern(instance, source.device(), kSize, seed);
-        EXPECT_OK(
-            gpumem_copy(instance, stream, destination.device(), source.device(), kSize, nullptr, why()));
+        EXPECT_OK(gpumem_copy_async(stream, destination.device(), source.device(), kSize, nullptr, why()));
         stream.synchronize();
         EXPECT_TRUE(holds_pattern(instance, destination.device(), kSize, seed++));
       }
 
-      EXPECT_OK(gpumem_fill(instance, nullptr, destination.device(), kSize, 0, 1, why()));
-      EXPECT_OK(gpumem_copy_2d(instance, nullptr, destination.device(), kPitch, source.device(), kPitch,
-                               kPitch, kSize / kPitch, nullptr, why()));
+      EXPECT_OK(gpumem_fill(instance, destination.device(), kSize, 0, 1, why()));
+      EXPECT_OK(gpumem_copy_2d(instance, destination.device(), kPitch, source.device(), kPitch, kPitch,
+                               kSize / kPitch, nullptr, why()));
       EXPECT_TRUE(holds_pattern(instance, destination.device(), kSize / kPitch * kPitch, seed - 1));
     }
   }

@@ -59,10 +59,10 @@ TEST_F(Gaps, uva_8_from_ordinary_memory_into_registered_memory) {
   fill_pattern(pages.get(), pages.size(), 3);
   std::vector<uint8_t> bytes(4 * page_size());
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_copy(instance_, nullptr, bytes.data(), pages.get(), pages.size(), nullptr, why()));
+                gpumem_copy(instance_, bytes.data(), pages.get(), pages.size(), nullptr, why()));
   EXPECT_EQ(bytes, std::vector<uint8_t>(bytes.size()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_fill(instance_, nullptr, pages.get(), pages.size(), 0, 1, why()));
+                gpumem_fill(instance_, pages.get(), pages.size(), 0, 1, why()));
   EXPECT_TRUE(has_pattern(pages.get(), pages.size(), 3));
 }
 
@@ -97,10 +97,11 @@ TEST_F(Gaps, com_22_contexts_of_the_caller) {
   if (on_host()) SKIP_RULE("the host backend has no contexts");
   const PrimaryContext context(0);
   void* contexts[] = {context.get()};
-  const Instance instance = open_instance([&](gpumem_instance_desc& desc, gpumem_host_options&) {
-    desc.cuda_contexts = contexts;
-    desc.cuda_context_count = 1;
-  });
+  gpumem_cuda_options options = GPUMEM_CUDA_OPTIONS_INIT;
+  options.contexts = contexts;
+  options.context_count = 1;
+  const Instance instance =
+      open_instance([&](gpumem_instance_desc& desc, gpumem_host_options&) { desc.cuda = &options; });
   const Memory memory = alloc_device(instance.device(), 4096);
   put_pattern(instance, memory.device(), 4096, 9);
   EXPECT_TRUE(holds_pattern(instance, memory.device(), 4096, 9));

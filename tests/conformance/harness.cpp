@@ -97,7 +97,7 @@ const gpumem_error& last_error() { return thread_error; }
   } else if (has_detail && thread_error.status != actual) {
     problem << "returned " << gpumem_status_name(actual) << ", but the error detail says "
             << (thread_error.status == kNoStatus ? "nothing" : gpumem_status_name(thread_error.status));
-  } else if (has_detail && actual < 0 && thread_error.message[0] == '\0') {
+  } else if (has_detail && GPUMEM_FAILED(actual) && thread_error.message[0] == '\0') {
     problem << gpumem_status_name(actual) << " came without a message";
   } else {
     return ::testing::AssertionSuccess();
@@ -145,15 +145,25 @@ gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_fl
   return desc;
 }
 
-gpumem_memory_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require) {
-  gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_REGISTERED, size, require);
-  desc.host_pointer = pointer;
+gpumem_register_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require) {
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = pointer;
+  desc.size = size;
+  desc.require = require;
   return desc;
 }
 
-Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
+gpumem_status make_memory(gpumem_device device, const AnyDesc& desc, gpumem_memory* out_memory,
+                          gpumem_error* error) {
+  const auto* allocation = std::get_if<gpumem_memory_desc>(&desc);
+  return allocation != nullptr
+             ? gpumem_memory_create(device, allocation, out_memory, error)
+             : gpumem_memory_register(device, &std::get<gpumem_register_desc>(desc), out_memory, error);
+}
+
+Memory create_memory(gpumem_device device, const AnyDesc& desc) {
   gpumem_memory memory = nullptr;
-  EXPECT_OK(gpumem_memory_create(device, &desc, &memory, why()));
+  EXPECT_OK(make_memory(device, desc, &memory, why()));
   return Memory(memory);
 }
 
@@ -189,6 +199,43 @@ gpumem_pointer_info pointer_info(gpumem_instance instance, const void* pointer) 
   return info;
 }
 
+namespace {
+gpumem_access access_at(gpumem_instance instance, const void* pointer, gpumem_location location, int32_t id) {
+  gpumem_access access = -1;
+  EXPECT_OK(gpumem_pointer_get_access(instance, pointer, location, id, &access, why()));
+  return access;
+}
+}  // namespace
+
+gpumem_access device_access(gpumem_instance instance, const void* pointer, uint32_t ordinal) {
+  return access_at(instance, pointer, GPUMEM_LOCATION_DEVICE, static_cast<int32_t>(ordinal));
+}
+
+gpumem_access cpu_access(gpumem_instance instance, const void* pointer) {
+  const gpumem_access access = access_at(instance, pointer, GPUMEM_LOCATION_HOST, -1);
+  EXPECT_EQ(access, access_at(instance, pointer, GPUMEM_LOCATION_HOST, 0));
+  return access;
+}
+
+gpumem_kind_stats kind_stats(gpumem_instance instance, gpumem_kind kind) {
+  gpumem_kind_stats stats = GPUMEM_KIND_STATS_INIT;
+  EXPECT_OK(gpumem_stats_get_kind(instance, kind, &stats, why()));
+  return stats;
+}
+
+bool Counters::operator==(const Counters& other) const {
+  return std::memcmp(&all, &other.all, sizeof all) == 0 &&
+         std::memcmp(kinds.data(), other.kinds.data(), sizeof kinds) == 0;
+}
+
+Counters counters(gpumem_instance instance) {
+  Counters now;
+  now.all = stats(instance);
+  for (size_t i = 0; i < kCountedKinds.size(); ++i)
+    now.kinds.at(i) = kind_stats(instance, kCountedKinds.at(i));
+  return now;
+}
+
 gpumem_stats stats(gpumem_instance instance) {
   gpumem_stats stats = GPUMEM_STATS_INIT;
   EXPECT_OK(gpumem_stats_get(instance, &stats, why()));
@@ -205,6 +252,45 @@ uint32_t ordinal_of(gpumem_device device) {
   gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
   EXPECT_OK(gpumem_device_get_info(device, &info, why()));
   return info.ordinal;
+}
+
+// ---- copies and fills ----
+
+gpumem_status copy_on(gpumem_instance instance, gpumem_stream stream, void* destination, const void* source,
+                      uint64_t size, const gpumem_copy_options* options, gpumem_error* error) {
+  return stream != nullptr ? gpumem_copy_async(stream, destination, source, size, options, error)
+                           : gpumem_copy(instance, destination, source, size, options, error);
+}
+
+gpumem_status copy_2d_on(gpumem_instance instance, gpumem_stream stream, void* destination,
+                         uint64_t destination_pitch, const void* source, uint64_t source_pitch,
+                         uint64_t width, uint64_t height, const gpumem_copy_options* options,
+                         gpumem_error* error) {
+  return stream != nullptr ? gpumem_copy_2d_async(stream, destination, destination_pitch, source,
+                                                  source_pitch, width, height, options, error)
+                           : gpumem_copy_2d(instance, destination, destination_pitch, source, source_pitch,
+                                            width, height, options, error);
+}
+
+gpumem_status copy_regions_on(gpumem_instance instance, gpumem_stream stream,
+                              const gpumem_copy_region* regions, uint64_t count, uint64_t* out_failed,
+                              gpumem_error* error) {
+  return stream != nullptr ? gpumem_copy_regions_async(stream, regions, count, out_failed, error)
+                           : gpumem_copy_regions(instance, regions, count, out_failed, error);
+}
+
+gpumem_status fill_on(gpumem_instance instance, gpumem_stream stream, void* destination, uint64_t size,
+                      uint32_t value, uint32_t value_size, gpumem_error* error) {
+  return stream != nullptr ? gpumem_fill_async(stream, destination, size, value, value_size, error)
+                           : gpumem_fill(instance, destination, size, value, value_size, error);
+}
+
+gpumem_status fill_2d_on(gpumem_instance instance, gpumem_stream stream, void* destination, uint64_t pitch,
+                         uint64_t width, uint64_t height, uint32_t value, uint32_t value_size,
+                         gpumem_error* error) {
+  return stream != nullptr
+             ? gpumem_fill_2d_async(stream, destination, pitch, width, height, value, value_size, error)
+             : gpumem_fill_2d(instance, destination, pitch, width, height, value, value_size, error);
 }
 
 // ---- instances ----
@@ -233,9 +319,8 @@ void Instance::close() {
   gpumem_instance instance = release();
   if (!instance) return;
   const gpumem_stats now = stats(instance);
-  EXPECT_EQ(now.device.live_count, 0u);
-  EXPECT_EQ(now.pinned.live_count, 0u);
-  EXPECT_EQ(now.registered.live_count, 0u);
+  EXPECT_EQ(now.live_count, 0u);
+  EXPECT_EQ(now.live_bytes, 0u);
   EXPECT_EQ(now.streams, 0u);
   EXPECT_EQ(now.events, 0u);
   const gpumem_status status = gpumem_instance_close(instance, GPUMEM_CLOSE_CHECK, nullptr, why());
@@ -297,13 +382,13 @@ void fill_pattern(void* host_memory, uint64_t size, uint32_t seed) {
 void put_pattern(gpumem_instance instance, void* destination, uint64_t size, uint32_t seed) {
   std::vector<uint8_t> bytes(size);
   fill_pattern(bytes.data(), size, seed);
-  EXPECT_OK(gpumem_copy(instance, nullptr, destination, bytes.data(), size, nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance, destination, bytes.data(), size, nullptr, why()));
 }
 
 ::testing::AssertionResult holds_pattern(gpumem_instance instance, const void* source, uint64_t size,
                                          uint32_t seed) {
   std::vector<uint8_t> bytes(size);
-  const gpumem_status status = gpumem_copy(instance, nullptr, bytes.data(), source, size, nullptr, why());
+  const gpumem_status status = gpumem_copy(instance, bytes.data(), source, size, nullptr, why());
   if (status != GPUMEM_SUCCESS) return status_is("GPUMEM_SUCCESS", "copy of the bytes", 0, status);
   return has_pattern(bytes.data(), size, seed);
 }

@@ -6,10 +6,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gpumem/gpumem.h"
@@ -111,8 +113,13 @@ class Stream : public Owned<gpumem_stream, gpumem_stream_destroy> {
   void synchronize() const;
 };
 
+// An allocation or a registration.
+using AnyDesc = std::variant<gpumem_memory_desc, gpumem_register_desc>;
+gpumem_status make_memory(gpumem_device device, const AnyDesc& desc, gpumem_memory* out_memory,
+                          gpumem_error* error);
+
 // Everything takes a device and fails the test if it cannot be had; the handle is then NULL.
-Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
+Memory create_memory(gpumem_device device, const AnyDesc& desc);
 Memory alloc_device(gpumem_device device, uint64_t size);
 Memory alloc_pinned(gpumem_device device, uint64_t size, gpumem_memory_flags require = 0);
 Memory register_memory(gpumem_device device, void* pointer, uint64_t size, gpumem_memory_flags require = 0);
@@ -120,10 +127,39 @@ Stream create_stream(gpumem_device device);
 Event create_event(gpumem_device device, gpumem_event_flags flags = 0);
 
 gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require = 0);
-gpumem_memory_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require = 0);
+gpumem_register_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require = 0);
 gpumem_pointer_info pointer_info(gpumem_instance instance, const void* pointer);
+// What a device, or the CPU, may do there.
+gpumem_access device_access(gpumem_instance instance, const void* pointer, uint32_t ordinal);
+gpumem_access cpu_access(gpumem_instance instance, const void* pointer);
 gpumem_stats stats(gpumem_instance instance);
+gpumem_kind_stats kind_stats(gpumem_instance instance, gpumem_kind kind);
+inline constexpr std::array kCountedKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED};
+
+// Everything that an instance counts.
+struct Counters {
+  gpumem_stats all = GPUMEM_STATS_INIT;
+  std::array<gpumem_kind_stats, kCountedKinds.size()> kinds{};
+  bool operator==(const Counters& other) const;
+};
+Counters counters(gpumem_instance instance);
 gpumem_capability_info capability(gpumem_device device, gpumem_capability what, gpumem_device peer = nullptr);
+
+// Each enqueues in `stream`, or does the work at once where that is NULL.
+gpumem_status copy_on(gpumem_instance instance, gpumem_stream stream, void* destination, const void* source,
+                      uint64_t size, const gpumem_copy_options* options, gpumem_error* error);
+gpumem_status copy_2d_on(gpumem_instance instance, gpumem_stream stream, void* destination,
+                         uint64_t destination_pitch, const void* source, uint64_t source_pitch,
+                         uint64_t width, uint64_t height, const gpumem_copy_options* options,
+                         gpumem_error* error);
+gpumem_status copy_regions_on(gpumem_instance instance, gpumem_stream stream,
+                              const gpumem_copy_region* regions, uint64_t count, uint64_t* out_failed,
+                              gpumem_error* error);
+gpumem_status fill_on(gpumem_instance instance, gpumem_stream stream, void* destination, uint64_t size,
+                      uint32_t value, uint32_t value_size, gpumem_error* error);
+gpumem_status fill_2d_on(gpumem_instance instance, gpumem_stream stream, void* destination, uint64_t pitch,
+                         uint64_t width, uint64_t height, uint32_t value, uint32_t value_size,
+                         gpumem_error* error);
 
 // An instance of the backend under test. The destructor checks that nothing lives and closes it.
 class Instance {

@@ -69,31 +69,31 @@ std::vector<gpumem_status> statuses_of_mistakes(const Instance& instance) {
   uint8_t bytes[200] = {};
   void* pointer = nullptr;
   gpumem_memory made = nullptr;
-  float milliseconds = 0;
+  int64_t nanoseconds = 0;
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   const gpumem_memory_desc nothing = memory_desc(GPUMEM_KIND_DEVICE, 0);
   const gpumem_memory_desc too_much = memory_desc(GPUMEM_KIND_DEVICE, 1 << 30);
-  const gpumem_memory_desc again = register_desc(pages.get() + 99, 10);
-  const gpumem_memory_desc of_device = register_desc(memory.device(), 10);
+  const gpumem_register_desc again = register_desc(pages.get() + 99, 10);
+  const gpumem_register_desc of_device = register_desc(memory.device(), 10);
   return {
       gpumem_memory_create(device, &nothing, &made, nullptr),
       gpumem_memory_create(device, &too_much, &made, nullptr),
-      gpumem_memory_create(device, &again, &made, nullptr),
-      gpumem_memory_create(device, &of_device, &made, nullptr),
+      gpumem_memory_register(device, &again, &made, nullptr),
+      gpumem_memory_register(device, &of_device, &made, nullptr),
       gpumem_memory_get_info(stale, &info, nullptr),
       gpumem_memory_destroy(stale, nullptr),
       gpumem_free(instance, memory.device() + 1, nullptr),
       gpumem_free(instance, gone, nullptr),
       gpumem_free(instance, registered.host(), nullptr),
       gpumem_unregister(instance, pinned.host(), nullptr),
-      gpumem_copy(instance, nullptr, bytes, memory.device(), 101, nullptr, nullptr),
-      gpumem_copy(instance, nullptr, bytes, bytes + 1, 100, nullptr, nullptr),
-      gpumem_copy(instance, nullptr, bytes, gone, 10, nullptr, nullptr),
-      gpumem_copy(instance, nullptr, bytes, no_access.get(), 10, nullptr, nullptr),
-      gpumem_fill(instance, stream, memory.device() + 1, 4, 0, 4, nullptr),
+      gpumem_copy(instance, bytes, memory.device(), 101, nullptr, nullptr),
+      gpumem_copy(instance, bytes, bytes + 1, 100, nullptr, nullptr),
+      gpumem_copy(instance, bytes, gone, 10, nullptr, nullptr),
+      gpumem_copy(instance, bytes, no_access.get(), 10, nullptr, nullptr),
+      gpumem_fill_async(stream, memory.device() + 1, 4, 0, 4, nullptr),
       gpumem_pointer_get_device_pointer(device, registered.host(), &pointer, nullptr),
       gpumem_pointer_get_device_pointer(device, bytes, &pointer, nullptr),
-      gpumem_event_get_elapsed_time(event, event, &milliseconds, nullptr),
+      gpumem_event_get_elapsed_time(event, event, &nanoseconds, nullptr),
       gpumem_stream_write_value(stream, registered.host(), 0, 4, nullptr),
       gpumem_device_enable_peer_access(device, device, nullptr),
   };
@@ -124,7 +124,7 @@ TEST_F(Conformance, hst_1_order_tracking) {
     SCOPED_TRACE(strict ? "strict" : "not strict");
     Memory memory = alloc_device(instance->device(), 100);
     GatedStream held(instance->device());
-    EXPECT_OK(gpumem_fill(*instance, held, memory.device(), 100, 1, 1, why()));
+    EXPECT_OK(gpumem_fill_async(held, memory.device(), 100, 1, 1, why()));
     const gpumem_memory handle = memory;
     if (strict) {
       EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(handle, why()));
@@ -243,9 +243,9 @@ TEST_F(Conformance, hst_2_registrations) {
   Pages pages(3 * page_size());
   const Memory first = register_memory(instance.device(), pages.get(), 10);
   Memory second = register_memory(instance.device(), pages.get() + page_size(), 10);
-  const gpumem_memory_desc third = register_desc(pages.get() + 2 * page_size(), 10);
+  const gpumem_register_desc third = register_desc(pages.get() + 2 * page_size(), 10);
   gpumem_memory none = nullptr;
-  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(instance.device(), &third, &none, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_register(instance.device(), &third, &none, why()));
   second.destroy();
   create_memory(instance.device(), third);
 }
@@ -275,7 +275,7 @@ TEST_F(Conformance, hst_2_fill) {
       const Memory pinned = alloc_pinned(instance.device(), 5001);
       for (const void* fresh : {static_cast<void*>(device.device()), static_cast<void*>(pinned.host())}) {
         std::vector<uint8_t> bytes(5001);
-        EXPECT_OK(gpumem_copy(instance, nullptr, bytes.data(), fresh, bytes.size(), nullptr, why()));
+        EXPECT_OK(gpumem_copy(instance, bytes.data(), fresh, bytes.size(), nullptr, why()));
         EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0xA5), 5001);
       }
     }
@@ -308,15 +308,15 @@ TEST_F(Conformance, hst_2_masked) {
                                                  stream, [](void*) {}, nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING, gpumem_register(device, pages.get(), 100, 0, why()));
   EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
-                gpumem_copy_2d(instance, stream, memory.host(), 10, other.host(), 10, 5, 10, nullptr, why()));
+                gpumem_copy_2d_async(stream, memory.host(), 10, other.host(), 10, 5, 10, nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
-                gpumem_fill_2d(instance, stream, memory.host(), 10, 5, 10, 0, 1, why()));
+                gpumem_fill_2d_async(stream, memory.host(), 10, 5, 10, 0, 1, why()));
   EXPECT_STATUS(GPUMEM_ERROR_SYMBOL_MISSING,
                 gpumem_device_enable_peer_access(device, instance.device(1), why()));
   EXPECT_OK(gpumem_stream_query(stream, why()));
   EXPECT_TRUE(has_pattern(memory.host(), 100, 1));
   // What does not need them works.
-  EXPECT_OK(gpumem_copy(instance, stream, other.host(), memory.host(), 100, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, other.host(), memory.host(), 100, nullptr, why()));
   stream.synchronize();
   EXPECT_TRUE(has_pattern(other.host(), 100, 1));
 }
@@ -362,7 +362,7 @@ TEST_F(Conformance, hst_3) {
       }
       EXPECT_OK(gpumem_device_enable_peer_access(device, peer, why()));
       const Memory memory = alloc_device(peer, 16);
-      EXPECT_OK(gpumem_fill(instance, nullptr, memory.device(), 16, 50 + from, 1, why()));
+      EXPECT_OK(gpumem_fill(instance, memory.device(), 16, 50 + from, 1, why()));
       const Stream stream = create_stream(device);
       Read read{memory.device() + 15};
       EXPECT_OK(gpumem_host_launch(stream, read_byte, &read, why()));
@@ -385,10 +385,14 @@ TEST_F(Conformance, hst_3_64_devices) {
   const Memory first = alloc_device(instance.device(0), 1000);
   const Memory last = alloc_device(instance.device(63), 1000);
   put_pattern(instance, first.device(), 1000, 1);
-  EXPECT_OK(gpumem_copy(instance, nullptr, last.device(), first.device(), 1000, nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance, last.device(), first.device(), 1000, nullptr, why()));
   EXPECT_TRUE(holds_pattern(instance, last.device(), 1000, 1));
-  EXPECT_EQ(pointer_info(instance, last.device()).access_devices, uint64_t{1} << 63);
-  EXPECT_EQ(pointer_info(instance, alloc_pinned(instance.device(), 10).host()).access_devices, UINT64_MAX);
+  const Memory pinned = alloc_pinned(instance.device(), 10);
+  for (uint32_t ordinal = 0; ordinal < 64; ++ordinal) {
+    EXPECT_EQ(device_access(instance, last.device(), ordinal),
+              ordinal == 63 ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE);
+    EXPECT_EQ(device_access(instance, pinned.host(), ordinal), GPUMEM_ACCESS_READWRITE);
+  }
 }
 
 // ---- HST-4 ----
@@ -439,9 +443,9 @@ TEST_F(Conformance, hst_4) {
   for (const Memory& output : outputs) {
     SCOPED_TRACE(output.info().kind);
     Sum argument{input.device(), output.device(), kCount};
-    EXPECT_OK(gpumem_fill(instance_, stream, input.device(), kCount, 3, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, input.device(), kCount, 3, 1, why()));
     EXPECT_OK(gpumem_host_launch(stream, sum, &argument, why()));
-    EXPECT_OK(gpumem_copy(instance_, stream, result.host(), output.device(), 8, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, result.host(), output.device(), 8, nullptr, why()));
     stream.synchronize();
     EXPECT_TRUE(argument.finished);
     uint64_t total = 0;
@@ -500,10 +504,9 @@ TEST_F(Conformance, hst_4_fault) {
     EXPECT_EQ(bad.status, GPUMEM_ERROR_DEVICE_LOST);
     EXPECT_EQ(bad.view, nullptr);
     EXPECT_EQ(device_info(device).lost, 1u);
-    EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST,
-                  gpumem_fill(instance, nullptr, memory.device(), 100, 1, 1, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_fill(instance, memory.device(), 100, 1, 1, why()));
     EXPECT_EQ(device_info(instance.device(1)).lost, 0u);
-    EXPECT_OK(gpumem_fill(instance, nullptr, other.device(), 100, 1, 1, why()));
+    EXPECT_OK(gpumem_fill(instance, other.device(), 100, 1, 1, why()));
   }
 }
 
@@ -571,9 +574,9 @@ TEST_F(Conformance, hst_5) {
   EXPECT_OK(gpumem_event_record(start, stream, why()));
   EXPECT_OK(gpumem_event_record(end, stream, why()));
   stream.synchronize();
-  float milliseconds = -1;
-  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &milliseconds, why()));
-  EXPECT_GE(milliseconds, 0) << "a time, however long";
+  int64_t nanoseconds = -1;
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &nanoseconds, why()));
+  EXPECT_GE(nanoseconds, 0) << "a time, however long";
 }
 
 // ---- HST-6 ----
@@ -603,19 +606,27 @@ TEST_F(Conformance, hst_6) {
       memories.push_back(alloc_device(here->device(), kSize));
       memories.push_back(alloc_pinned(here->device(), kSize));
       memories.push_back(register_memory(here->device(), pages.get(), kSize, GPUMEM_MEMORY_MAPPED));
-      const Stream stream = create_stream(here->device());
+      const Stream their_stream = create_stream(there->device());
       for (const Memory& memory : memories) {
         SCOPED_TRACE(memory.info().kind);
         expect_strange_to(*there, memory);
         // And nothing has happened to it.
         put_pattern(*here, memory.device(), kSize, 1);
         EXPECT_TRUE(holds_pattern(*here, memory.device(), kSize, 1));
-        EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      gpumem_fill(*there, stream, memory.device(), kSize, 0, 1, why()));
+        // By its handle it belongs to one instance.
+        uint8_t byte = 0;
+        gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+        region.destination.memory = memory;
+        region.source.pointer = &byte;
+        region.width = 1;
+        for (const gpumem_stream where : {gpumem_stream{}, their_stream.get()}) {
+          EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        copy_regions_on(*there, where, &region, 1, nullptr, why()));
+        }
       }
       // Host memory of the one is host memory to the other too.
       std::vector<uint8_t> bytes(kSize);
-      EXPECT_OK(gpumem_copy(*there, nullptr, bytes.data(), memories[1].host(), kSize, nullptr, why()));
+      EXPECT_OK(gpumem_copy(*there, bytes.data(), memories[1].host(), kSize, nullptr, why()));
       EXPECT_TRUE(has_pattern(bytes.data(), kSize, 1));
     }
   }
@@ -630,7 +641,7 @@ TEST_F(Conformance, hst_6_closing_one_leaves_the_other) {
     Memory left = alloc_device(other.device(), 1000);
     left.destroy();
   }
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), 1, pattern_byte(1, 0), 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.device(), 1, pattern_byte(1, 0), 1, why()));
   stream.synchronize();
   EXPECT_TRUE(holds_pattern(instance_, memory.device(), 1000, 1));
 }

@@ -44,13 +44,13 @@ TEST_F(Conformance, map_1) {
     EXPECT_EQ(by_device.location, by_host.location);
 
     std::memset(memory.host(), 0, kSize);
-    EXPECT_OK(gpumem_fill(instance_, nullptr, memory.device() + 1, kSize - 2, 0xC3, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, memory.device() + 1, kSize - 2, 0xC3, 1, why()));
     EXPECT_EQ(memory.host()[0], 0);
     EXPECT_EQ(std::count(memory.host() + 1, memory.host() + kSize - 1, 0xC3),
               static_cast<std::ptrdiff_t>(kSize - 2));
     EXPECT_EQ(memory.host()[kSize - 1], 0);
 
-    EXPECT_OK(gpumem_copy(instance_, nullptr, memory.device(), other.device(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, memory.device(), other.device(), kSize, nullptr, why()));
     EXPECT_TRUE(has_pattern(memory.host(), kSize, 1));
     EXPECT_EQ(pointer_info(instance_, memory.host()).location, by_host.location) << "nothing migrates";
   }
@@ -67,8 +67,8 @@ TEST_F(Conformance, map_2) {
     SCOPED_TRACE(memory.info().kind);
     for (uint32_t round = 1; round <= 32; ++round) {
       fill_pattern(memory.host(), kSize, round);
-      EXPECT_OK(gpumem_copy(instance_, stream, device.device(), memory.device(), kSize, nullptr, why()));
-      EXPECT_OK(gpumem_copy(instance_, stream, back.device(), device.device(), kSize, nullptr, why()));
+      EXPECT_OK(gpumem_copy_async(stream, device.device(), memory.device(), kSize, nullptr, why()));
+      EXPECT_OK(gpumem_copy_async(stream, back.device(), device.device(), kSize, nullptr, why()));
       stream.synchronize();
       ASSERT_TRUE(has_pattern(back.host(), kSize, round));
     }
@@ -92,7 +92,7 @@ TEST_F(Conformance, map_3) {
   }
   // The memories that the CPU touches are also used by the work that waits.
   for (const Memory& memory : mapped.all()) {
-    EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), kSize, 0x11, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 0x11, 1, why()));
   }
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
   for (const Memory& memory : mapped.all()) {
@@ -228,17 +228,17 @@ TEST_F(Conformance, map_6_copies) {
   uint32_t seed = 0;
   for (const gpumem_stream order : {gpumem_stream{nullptr}, stream.get()}) {
     fill_pattern(heap.data(), kLarge, ++seed);
-    EXPECT_OK(gpumem_copy(instance_, order, device.device(), heap.data(), kLarge, nullptr, why()));
+    EXPECT_OK(copy_on(instance_, order, device.device(), heap.data(), kLarge, nullptr, why()));
     stream.synchronize();
     std::fill(heap.begin(), heap.end(), uint8_t{0});
-    EXPECT_OK(gpumem_copy(instance_, order, heap.data(), device.device(), kLarge, nullptr, why()));
+    EXPECT_OK(copy_on(instance_, order, heap.data(), device.device(), kLarge, nullptr, why()));
     stream.synchronize();
     EXPECT_TRUE(has_pattern(heap.data(), kLarge, seed));
   }
 
   char on_stack[100];
   fill_pattern(on_stack, sizeof on_stack, 9);
-  EXPECT_OK(gpumem_copy(instance_, nullptr, device.device(), on_stack, sizeof on_stack, nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance_, device.device(), on_stack, sizeof on_stack, nullptr, why()));
   EXPECT_TRUE(holds_pattern(instance_, device.device(), sizeof on_stack, 9));
 
   const int file = memfd_create("map_6", MFD_CLOEXEC);
@@ -246,8 +246,8 @@ TEST_F(Conformance, map_6_copies) {
   void* const read_only = mmap(nullptr, kLarge, PROT_READ, MAP_SHARED, file, 0);
   close(file);
   ASSERT_NE(read_only, MAP_FAILED);
-  EXPECT_OK(gpumem_fill(instance_, nullptr, device.device(), kLarge, 0, 1, why()));
-  EXPECT_OK(gpumem_copy(instance_, nullptr, device.device(), read_only, kLarge, nullptr, why()));
+  EXPECT_OK(gpumem_fill(instance_, device.device(), kLarge, 0, 1, why()));
+  EXPECT_OK(gpumem_copy(instance_, device.device(), read_only, kLarge, nullptr, why()));
   EXPECT_TRUE(holds_pattern(instance_, device.device(), kLarge, seed));
   munmap(read_only, kLarge);
 }

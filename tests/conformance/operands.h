@@ -92,7 +92,7 @@ inline std::vector<uint8_t> bytes_of(gpumem_instance instance, const Operand& op
   if (operand.cpu != nullptr) {
     std::memcpy(bytes.data(), operand.cpu, size);
   } else {
-    EXPECT_OK(gpumem_copy(instance, nullptr, bytes.data(), operand.address, size, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance, bytes.data(), operand.address, size, nullptr, why()));
   }
   return bytes;
 }

@@ -48,8 +48,8 @@ class Pin : public Conformance {
  protected:
   gpumem_status try_register(void* pointer, uint64_t size, gpumem_memory_flags require = 0) {
     gpumem_memory memory = nullptr;
-    const gpumem_memory_desc desc = register_desc(pointer, size, require);
-    const gpumem_status status = gpumem_memory_create(device_, &desc, &memory, why());
+    const gpumem_register_desc desc = register_desc(pointer, size, require);
+    const gpumem_status status = gpumem_memory_register(device_, &desc, &memory, why());
     if (status == GPUMEM_SUCCESS) {
       Memory owner(memory);
     } else {
@@ -58,10 +58,10 @@ class Pin : public Conformance {
     return status;
   }
   gpumem_status copy(void* destination, const void* source, uint64_t size, gpumem_stream stream = nullptr) {
-    return gpumem_copy(instance_, stream, destination, source, size, nullptr, why());
+    return copy_on(instance_, stream, destination, source, size, nullptr, why());
   }
   gpumem_status fill(void* destination, uint64_t size, uint32_t value = 7) {
-    return gpumem_fill(instance_, nullptr, destination, size, value, 1, why());
+    return gpumem_fill(instance_, destination, size, value, 1, why());
   }
   gpumem_status device_pointer(gpumem_device device, const void* pointer, void** out) {
     return gpumem_pointer_get_device_pointer(device, pointer, out, why());
@@ -127,17 +127,17 @@ CHILD(pin_1_lock_limit) {
   Pages pages(kMiB);
   const Instance requiring = open_instance(
       [](gpumem_instance_desc&, gpumem_host_options& host) { host.lock_mode = GPUMEM_HOST_LOCK_REQUIRE; });
-  for (const gpumem_memory_desc& desc :
-       {memory_desc(GPUMEM_KIND_PINNED, kMiB), register_desc(pages.get(), kMiB)}) {
+  for (const AnyDesc& desc :
+       {AnyDesc(memory_desc(GPUMEM_KIND_PINNED, kMiB)), AnyDesc(register_desc(pages.get(), kMiB))}) {
     gpumem_memory none = nullptr;
-    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(requiring.device(), &desc, &none, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, make_memory(requiring.device(), desc, &none, why()));
     EXPECT_NE(std::strstr(last_error().message, "RLIMIT_MEMLOCK"), nullptr) << last_error().message;
     EXPECT_EQ(none, nullptr);
   }
   // Where locking is only tried, the memory says that it is not locked.
   const Instance trying = open_instance();
-  for (const gpumem_memory_desc& desc :
-       {memory_desc(GPUMEM_KIND_PINNED, kMiB), register_desc(pages.get(), kMiB)}) {
+  for (const AnyDesc& desc :
+       {AnyDesc(memory_desc(GPUMEM_KIND_PINNED, kMiB)), AnyDesc(register_desc(pages.get(), kMiB))}) {
     const Memory memory = create_memory(trying.device(), desc);
     EXPECT_FALSE(page_locked(memory));
     memory.host()[kMiB - 1] = 1;
@@ -184,8 +184,10 @@ TEST_F(Pin, pin_3_portable) {
     EXPECT_STATUS(portable ? GPUMEM_SUCCESS : GPUMEM_ERROR_NO_ACCESS,
                   device_pointer(second_device(), pages.get(), &pointer));
     EXPECT_EQ(pointer, portable ? registered.device() : nullptr);
-    const uint64_t all = (uint64_t{1} << instance_.device_count()) - 1;
-    EXPECT_EQ(pointer_info(instance_, pages.get()).access_devices, portable ? all : 1u);
+    for (uint32_t ordinal = 0; ordinal < instance_.device_count(); ++ordinal) {
+      EXPECT_EQ(device_access(instance_, pages.get(), ordinal),
+                portable || ordinal == 0 ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE);
+    }
 
     // Copies on another device give the right bytes either way.
     const Memory theirs = alloc_device(second_device(), size);
@@ -326,7 +328,7 @@ TEST_F(Pin, pin_7_unmapped_pages_are_refused) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_register(base, 4 * page));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_register(base + 5, 4 * page - 10));
     EXPECT_EQ(locked_bytes(), before);
-    EXPECT_EQ(stats(instance_).registered.live_count, 0u);
+    EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_REGISTERED).live_count, 0u);
     munmap(base, 4 * page);
   }
 }
@@ -352,7 +354,10 @@ TEST_F(Pin, pin_8_read_only) {
     const Memory registered =
         register_memory(device_, pages.get(), size, GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_MAPPED);
     EXPECT_NE(registered.info().granted_flags & GPUMEM_MEMORY_READ_ONLY, 0u);
-    EXPECT_EQ(pointer_info(instance_, pages.get()).access, GPUMEM_ACCESS_READ);
+    EXPECT_EQ(device_access(instance_, pages.get(), 0), GPUMEM_ACCESS_READ);
+    EXPECT_EQ(device_access(instance_, registered.device(), 0), GPUMEM_ACCESS_READ);
+    EXPECT_EQ(cpu_access(instance_, pages.get()),
+              cpu_may_write ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ);
     EXPECT_OK(copy(memory.device(), pages.get(), size));
     EXPECT_TRUE(holds_pattern(instance_, memory.device(), size, 6));
     for (uint8_t* pointer : {pages.get(), registered.device()}) {
@@ -367,13 +372,13 @@ TEST_F(Pin, pin_8_read_only) {
 
 TEST_F(Pin, pin_9_iomemory_never_falls_back) {
   Pages pages(page_size());
-  const gpumem_stats before = stats(instance_);
+  const Counters before = counters(instance_);
   EXPECT_STATUS_IN(try_register(pages.get(), pages.size(), GPUMEM_MEMORY_IOMEMORY), GPUMEM_ERROR_UNSUPPORTED,
                    GPUMEM_ERROR_PERMISSION_DENIED, GPUMEM_ERROR_INVALID_ARGUMENT);
   if (on_host()) {
     EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_register(pages.get(), pages.size(), GPUMEM_MEMORY_IOMEMORY));
   }
-  EXPECT_EQ(stats(instance_).registered.total_count, before.registered.total_count);
+  EXPECT_TRUE(counters(instance_) == before);
   EXPECT_EQ(pointer_info(instance_, pages.get()).kind, GPUMEM_KIND_PAGEABLE);
 }
 
@@ -405,10 +410,10 @@ TEST_F(Pin, pin_10_two_addresses_of_one_memory) {
     // Functions take either for the same bytes.
     const Memory memory = alloc_device(device, size);
     put_pattern(instance, memory.device(), size, 4);
-    EXPECT_OK(gpumem_copy(instance, nullptr, address, memory.device(), size, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance, address, memory.device(), size, nullptr, why()));
     EXPECT_TRUE(has_pattern(pages.get(), size, 4));
-    EXPECT_OK(gpumem_fill(instance, nullptr, memory.device(), size, 0, 1, why()));
-    EXPECT_OK(gpumem_copy(instance, nullptr, memory.device(), pages.get(), size, nullptr, why()));
+    EXPECT_OK(gpumem_fill(instance, memory.device(), size, 0, 1, why()));
+    EXPECT_OK(gpumem_copy(instance, memory.device(), pages.get(), size, nullptr, why()));
     EXPECT_TRUE(holds_pattern(instance, memory.device(), size, 4));
     EXPECT_TRUE(holds_pattern(instance, address, size, 4));
     EXPECT_EQ(pointer_info(instance, address).buffer_id, pointer_info(instance, pages.get()).buffer_id);
@@ -428,7 +433,7 @@ TEST_F(Pin, pin_11_overlaps_are_refused) {
   EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(start - 10, 11));
   EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(start + size - 1, 10));
   EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(pages.get(), pages.size()));
-  EXPECT_EQ(stats(instance_).registered.live_count, 1u);
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_REGISTERED).live_count, 1u);
 
   const Memory pinned = alloc_pinned(device_, kMiB);
   EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, try_register(pinned.host(), kMiB));
@@ -443,10 +448,10 @@ TEST_F(Pin, pin_11_memory_that_other_code_has_pinned) {
         [&](gpumem_instance_desc&, gpumem_host_options& host) { host.same_pointer = same_pointer; });
     const ForeignMemory foreign(instance.device(), GPUMEM_KIND_PINNED, size);
     for (const auto& [begin, length] : {std::pair{uint64_t{0}, size}, {100, 1}, {size - 1, 1}}) {
-      const gpumem_memory_desc desc = register_desc(foreign.get() + begin, length, GPUMEM_MEMORY_MAPPED);
+      const gpumem_register_desc desc = register_desc(foreign.get() + begin, length, GPUMEM_MEMORY_MAPPED);
       gpumem_memory none = nullptr;
       EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS,
-                    gpumem_memory_create(instance.device(), &desc, &none, why()));
+                    gpumem_memory_register(instance.device(), &desc, &none, why()));
       EXPECT_EQ(none, nullptr);
     }
     EXPECT_EQ(pointer_info(instance, foreign.get()).kind, GPUMEM_KIND_FOREIGN);
@@ -549,19 +554,18 @@ TEST_F(Pin, pin_14_registrations_of_other_code) {
 #endif
 
 // Copies that begin before and end behind each multiple of `step` give the right bytes.
-void check_across_borders(gpumem_instance instance, gpumem_device device, uint8_t* bytes, uint64_t size,
-                          uint64_t step) {
+void check_across_borders(gpumem_device device, uint8_t* bytes, uint64_t size, uint64_t step) {
   const uint64_t around = 5000;
   const Memory memory = alloc_device(device, 2 * around);
   const Stream stream = create_stream(device);
   for (uint64_t border = step; border + around < size; border += step) {
     fill_pattern(bytes + border - around, 2 * around, static_cast<uint32_t>(border));
     EXPECT_OK(
-        gpumem_copy(instance, stream, memory.device(), bytes + border - around, 2 * around, nullptr, why()));
+        gpumem_copy_async(stream, memory.device(), bytes + border - around, 2 * around, nullptr, why()));
     stream.synchronize();
     std::memset(bytes + border - around, 0, 2 * around);
     EXPECT_OK(
-        gpumem_copy(instance, stream, bytes + border - around, memory.device(), 2 * around, nullptr, why()));
+        gpumem_copy_async(stream, bytes + border - around, memory.device(), 2 * around, nullptr, why()));
     stream.synchronize();
     EXPECT_TRUE(has_pattern(bytes + border - around, 2 * around, static_cast<uint32_t>(border)));
   }
@@ -578,20 +582,20 @@ TEST_F(Pin, pin_15_pieces_are_invisible) {
   const uint64_t before = locked_bytes();
   Memory registered =
       register_memory(device, pages.get() + 100, size, GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE);
-  EXPECT_EQ(stats(instance).registered.live_count, 1u);
-  EXPECT_EQ(stats(instance).registered.live_bytes, size);
+  EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_count, 1u);
+  EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_bytes, size);
   for (const uint64_t offset : {uint64_t{0}, piece - 101, piece, size - 1}) {
     const gpumem_pointer_info info = pointer_info(instance, pages.get() + 100 + offset);
     EXPECT_EQ(info.base, pages.get() + 100);
     EXPECT_EQ(info.size, size);
     EXPECT_EQ(info.device_pointer, registered.device() + offset);
   }
-  check_across_borders(instance, device, pages.get(), size, piece);
+  check_across_borders(device, pages.get(), size, piece);
   registered.destroy();
   EXPECT_EQ(locked_bytes(), before);
 
   const Memory pinned = alloc_pinned(device, on_host() ? size : 4 * kMiB);
-  check_across_borders(instance, device, pinned.host(), pinned.size(), on_host() ? piece : kMiB);
+  check_across_borders(device, pinned.host(), pinned.size(), on_host() ? piece : kMiB);
 }
 
 TEST_F(Pin, pin_15_all_pieces_or_none) {
@@ -604,20 +608,20 @@ TEST_F(Pin, pin_15_all_pieces_or_none) {
   Pages pages(4 * piece);
   fill_pattern(pages.get(), pages.size(), 1);
   const uint64_t before = locked_bytes();
-  const gpumem_memory_desc desc = register_desc(pages.get(), pages.size());
+  const gpumem_register_desc desc = register_desc(pages.get(), pages.size());
   int failures = 0;
   for (uint64_t k = 1; k <= 20; ++k) {
     Faults faults(instance);
     faults.fail_step(k);
     gpumem_memory memory = nullptr;
-    const gpumem_status status = gpumem_memory_create(instance.device(), &desc, &memory, why());
+    const gpumem_status status = gpumem_memory_register(instance.device(), &desc, &memory, why());
     faults.off();
     if (status == GPUMEM_SUCCESS) {
       Memory owner(memory);
     } else {
       ++failures;
       EXPECT_EQ(locked_bytes(), before);
-      EXPECT_EQ(stats(instance).registered.live_count, 0u);
+      EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_count, 0u);
     }
   }
   EXPECT_GE(failures, 4);
@@ -633,14 +637,14 @@ void check_registration_limit(const Instance& instance, uint64_t count) {
   std::vector<Memory> live;
   for (uint64_t i = 0; i < count; ++i)
     live.push_back(register_memory(device, pages.get() + i * page, page));
-  const gpumem_memory_desc one_more = register_desc(pages.get() + count * page, page);
+  const gpumem_register_desc one_more = register_desc(pages.get() + count * page, page);
   gpumem_memory none = nullptr;
-  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(device, &one_more, &none, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_register(device, &one_more, &none, why()));
   EXPECT_EQ(none, nullptr);
-  EXPECT_EQ(stats(instance).registered.live_count, count);
+  EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_REGISTERED).live_count, count);
   const Memory memory = alloc_device(device, page);
   for (uint64_t i = 0; i < count; i += count / 4) {
-    EXPECT_OK(gpumem_copy(instance, nullptr, memory.device(), live[i].host(), page, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance, memory.device(), live[i].host(), page, nullptr, why()));
   }
   live.pop_back();
   live.push_back(create_memory(device, one_more));
@@ -672,9 +676,9 @@ TEST_F(Pin, pin_16_pieces_count) {
   });
   Pages pages(8 * page);
   const Memory three = register_memory(instance.device(), pages.get(), 3 * page);
-  const gpumem_memory_desc two = register_desc(pages.get() + 4 * page, 2 * page);
+  const gpumem_register_desc two = register_desc(pages.get() + 4 * page, 2 * page);
   gpumem_memory none = nullptr;
-  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(instance.device(), &two, &none, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_register(instance.device(), &two, &none, why()));
   const Memory one = register_memory(instance.device(), pages.get() + 4 * page, page);
 }
 

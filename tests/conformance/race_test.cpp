@@ -154,7 +154,7 @@ TEST_F(Race, pin_11_while_an_unregister_is_refused) {
   const Memory target = alloc_device(device_, pages.size());
   ASSERT_OK(gpumem_register(device_, pages.get(), pages.size(), 0, why()));
   GatedStream stream(device_);
-  ASSERT_OK(gpumem_copy(instance_, stream, target.device(), pages.get(), pages.size(), nullptr, why()));
+  ASSERT_OK(gpumem_copy_async(stream, target.device(), pages.get(), pages.size(), nullptr, why()));
   std::atomic<bool> stop{false};
   std::thread unregisterer([&] {
     while (!stop)
@@ -177,7 +177,7 @@ TEST_F(Race, com_10_a_refused_destroy_hides_nothing) {
   const Memory memory = alloc_pinned(device_, kKiB);
   const uint8_t* const address = memory.host();
   GatedStream stream(device_);
-  ASSERT_OK(gpumem_fill(instance_, stream, memory.host(), kKiB, 1, 1, why()));
+  ASSERT_OK(gpumem_fill_async(stream, memory.host(), kKiB, 1, 1, why()));
   std::atomic<bool> stop{false};
   std::thread destroyer([&] {
     while (!stop) {
@@ -206,7 +206,7 @@ TEST_F(Race, com_10_a_copy_while_its_bytes_are_registered) {
     }
   });
   for (int round = 0; round < 3000; ++round) {
-    EXPECT_OK(gpumem_copy(instance_, nullptr, target.device(), pages.get(), pages.size(), nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, target.device(), pages.get(), pages.size(), nullptr, why()));
   }
   stop = true;
   registerer.join();
@@ -226,7 +226,7 @@ TEST_F(Race, com_21_a_trial_holds_up_no_other_call) {
     EXPECT_OK(gpumem_unregister(fresh, pages.get(), why()));
   });
   for (int round = 0; round < 100; ++round)
-    EXPECT_OK(gpumem_fill(fresh, nullptr, pinned.host(), kKiB, 1, 1, why()));
+    EXPECT_OK(gpumem_fill(fresh, pinned.host(), kKiB, 1, 1, why()));
   stream.finish();
   registerer.join();
 }

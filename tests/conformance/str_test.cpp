@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <optional>
+#include <set>
 #include <thread>
 
 #include "operands.h"
@@ -24,8 +26,8 @@ TEST_F(Conformance, str_1) {
   const Stream stream = create_stream(device_);
   for (uint64_t i = 0; i < kRounds; ++i) {
     const auto value = static_cast<uint32_t>(0x01020304 * (i + 1));
-    EXPECT_OK(gpumem_fill(instance_, stream, word.device(), 4, value, 4, why()));
-    EXPECT_OK(gpumem_copy(instance_, stream, log.host() + 4 * i, word.device(), 4, nullptr, why()));
+    EXPECT_OK(gpumem_fill_async(stream, word.device(), 4, value, 4, why()));
+    EXPECT_OK(gpumem_copy_async(stream, log.host() + 4 * i, word.device(), 4, nullptr, why()));
   }
   stream.synchronize();
   for (uint64_t i = 0; i < kRounds; ++i) {
@@ -40,8 +42,8 @@ TEST_F(Conformance, str_1_streams_have_no_order) {
   std::memset(memory.host(), 0, kSize);
   const Stream free_stream = create_stream(device_);
   GatedStream held(device_);
-  EXPECT_OK(gpumem_fill(instance_, held, memory.host(), 1, 1, 1, why()));
-  EXPECT_OK(gpumem_fill(instance_, free_stream, memory.host() + 1, 1, 2, 1, why()));
+  EXPECT_OK(gpumem_fill_async(held, memory.host(), 1, 1, 1, why()));
+  EXPECT_OK(gpumem_fill_async(free_stream, memory.host() + 1, 1, 2, 1, why()));
   free_stream.synchronize();
   EXPECT_EQ(memory.host()[0], 0);
   EXPECT_EQ(memory.host()[1], 2);
@@ -59,7 +61,7 @@ TEST_F(Conformance, str_1_default_stream_does_not_hold_others) {
   const Stream default_stream(handle);
   Gate gate;
   gate.hold(default_stream);
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 3, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, 3, 1, why()));
   stream.synchronize();
   EXPECT_EQ(memory.host()[kSize - 1], 3);
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(default_stream, why()));
@@ -86,7 +88,7 @@ TEST_F(Conformance, str_2_captures_what_is_there) {
   Gate first;
   Gate second;
   first.hold(stream);
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 4, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, 4, 1, why()));
   EXPECT_OK(gpumem_event_record(event, stream, why()));
   second.hold(stream);
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
@@ -125,10 +127,10 @@ TEST_F(Conformance, str_2_orders_streams) {
   const Stream consumer = create_stream(device_);
   GatedStream producer(device_);
   for (uint32_t round = 1; round <= 20; ++round) {
-    EXPECT_OK(gpumem_fill(instance_, producer, source.device(), kSize, round, 1, why()));
+    EXPECT_OK(gpumem_fill_async(producer, source.device(), kSize, round, 1, why()));
     EXPECT_OK(gpumem_event_record(event, producer, why()));
     EXPECT_OK(gpumem_stream_wait_event(consumer, event, why()));
-    EXPECT_OK(gpumem_copy(instance_, consumer, result.host() + round, source.device(), 1, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(consumer, result.host() + round, source.device(), 1, nullptr, why()));
     EXPECT_OK(gpumem_event_record(event, consumer, why()));
     EXPECT_OK(gpumem_stream_wait_event(producer, event, why()));
   }
@@ -155,10 +157,10 @@ TEST_F(Conformance, str_3) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_record(event, stream, why()));
 
   GatedStream held(device_);
-  EXPECT_OK(gpumem_copy(instance_, held, source.device(), fresh.host(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(held, source.device(), fresh.host(), kSize, nullptr, why()));
   EXPECT_OK(gpumem_event_record(event, held, why()));
   EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
-  EXPECT_OK(gpumem_copy(instance_, stream, destination.device(), source.device(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, destination.device(), source.device(), kSize, nullptr, why()));
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(stream, kShortWait, why()));
   held.open();
   stream.synchronize();
@@ -171,10 +173,18 @@ TEST_F(Conformance, str_3_other_instance) {
   const Stream stream = create_stream(device_);
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_record(event, stream, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stream_wait_event(stream, event, why()));
-  uint8_t bytes[2] = {1, 2};
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_copy(other, stream, &bytes[0], &bytes[1], 1, nullptr, why()));
-  EXPECT_EQ(bytes[0], 1);
+  // A memory that is named by its handle belongs to one instance.
+  const Memory theirs = alloc_pinned(other.device(), 16);
+  uint8_t byte = 1;
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.pointer = &byte;
+  region.source.memory = theirs;
+  region.width = 1;
+  for (const gpumem_stream where : {gpumem_stream{}, stream.get()}) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  copy_regions_on(instance_, where, &region, 1, nullptr, why()));
+  }
+  EXPECT_EQ(byte, 1);
 }
 
 // ---- STR-4 ----
@@ -184,7 +194,7 @@ TEST_F(Conformance, str_4) {
   std::memset(memory.host(), 0, kSize);
   const Event event = create_event(device_);
   GatedStream held(device_);
-  EXPECT_OK(gpumem_fill(instance_, held, memory.host(), kSize, 5, 1, why()));
+  EXPECT_OK(gpumem_fill_async(held, memory.host(), kSize, 5, 1, why()));
   EXPECT_OK(gpumem_event_record(event, held, why()));
   for (const uint64_t timeout : {uint64_t{0}, uint64_t{1}, kShortWait}) {
     EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(held, why()));
@@ -224,7 +234,7 @@ TEST_F(Conformance, str_4_success_is_an_observation) {
   for (size_t i = 0; i < ways.size(); ++i) {
     SCOPED_TRACE(i);
     Memory memory = alloc_device(device_, kSize);
-    EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), kSize, 1, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()));
     EXPECT_OK(gpumem_event_record(event, stream, why()));
     until_success(ways[i]);
     memory.destroy();
@@ -242,10 +252,10 @@ TEST_F(Conformance, str_5) {
   Gate gate;
   Stream stream = create_stream(device_);
   gate.hold(stream);
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 6, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, 6, 1, why()));
   EXPECT_OK(gpumem_event_record(between, stream, why()));
   EXPECT_OK(gpumem_stream_wait_event(waiting, between, why()));
-  EXPECT_OK(gpumem_fill(instance_, waiting, memory.host(), 1, 7, 1, why()));
+  EXPECT_OK(gpumem_fill_async(waiting, memory.host(), 1, 7, 1, why()));
   EXPECT_OK(gpumem_event_record(done, waiting, why()));
 
   const gpumem_stream stale_stream = stream;
@@ -255,8 +265,7 @@ TEST_F(Conformance, str_5) {
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_query(stale_stream, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_synchronize(stale_stream, 0, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_destroy(stale_stream, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE,
-                gpumem_fill(instance_, stale_stream, memory.host(), 1, 9, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_fill_async(stale_stream, memory.host(), 1, 9, 1, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_query(stale_event, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_stream_wait_event(waiting, stale_event, why()));
   EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_event_destroy(stale_event, why()));
@@ -285,8 +294,8 @@ TEST_F(Conformance, str_5_work_of_a_destroyed_stream_is_complete_when_closed_by_
   Gate gate;
   Stream stream = create_stream(device);
   gate.hold(stream);
-  EXPECT_OK(gpumem_fill(other, stream, source, kSize, 6, 1, why()));
-  EXPECT_OK(gpumem_copy(other, stream, mine.get(), source, kSize, nullptr, why()));
+  EXPECT_OK(gpumem_fill_async(stream, source, kSize, 6, 1, why()));
+  EXPECT_OK(gpumem_copy_async(stream, mine.get(), source, kSize, nullptr, why()));
   gate.wait_until_reached();
   stream.destroy();
   EXPECT_EQ(mine.get()[0], 0);
@@ -313,14 +322,17 @@ TEST_F(Conformance, str_6) {
   const Event end = create_event(device_);
   const Stream stream = create_stream(device_);
   EXPECT_OK(gpumem_event_record(start, stream, why()));
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.device(), kSize, 1, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()));
   EXPECT_OK(gpumem_event_record(end, stream, why()));
   stream.synchronize();
-  float milliseconds = -1;
-  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &milliseconds, why()));
-  EXPECT_GE(milliseconds, 0);
-  EXPECT_OK(gpumem_event_get_elapsed_time(start, start, &milliseconds, why()));
-  EXPECT_EQ(milliseconds, 0);
+  int64_t nanoseconds = -1;
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &nanoseconds, why()));
+  EXPECT_GE(nanoseconds, 0);
+  const int64_t forward = nanoseconds;
+  EXPECT_OK(gpumem_event_get_elapsed_time(end, start, &nanoseconds, why()));
+  EXPECT_EQ(nanoseconds, -forward);
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, start, &nanoseconds, why()));
+  EXPECT_EQ(nanoseconds, 0);
 }
 
 TEST_F(Conformance, str_6_measures_the_stream) {
@@ -335,9 +347,10 @@ TEST_F(Conformance, str_6_measures_the_stream) {
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   gate.open();
   stream.synchronize();
-  float milliseconds = 0;
-  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &milliseconds, why()));
-  EXPECT_GE(milliseconds, 19);
+  int64_t nanoseconds = 0;
+  EXPECT_OK(gpumem_event_get_elapsed_time(start, end, &nanoseconds, why()));
+  EXPECT_GE(nanoseconds, 19'000'000);
+  EXPECT_LT(nanoseconds, 60'000'000'000);
 }
 
 TEST_F(Conformance, str_6_refused) {
@@ -352,16 +365,16 @@ TEST_F(Conformance, str_6_refused) {
   GatedStream held(device_);
   EXPECT_OK(gpumem_event_record(pending, held, why()));
 
-  float milliseconds = -7;
+  int64_t nanoseconds = -7;
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_event_get_elapsed_time(recorded, never, &milliseconds, why()));
+                gpumem_event_get_elapsed_time(recorded, never, &nanoseconds, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_event_get_elapsed_time(never, recorded, &milliseconds, why()));
+                gpumem_event_get_elapsed_time(never, recorded, &nanoseconds, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_event_get_elapsed_time(recorded, untimed, &milliseconds, why()));
+                gpumem_event_get_elapsed_time(recorded, untimed, &nanoseconds, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_event_get_elapsed_time(untimed, recorded, &milliseconds, why()));
-  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_get_elapsed_time(recorded, pending, &milliseconds, why()));
+                gpumem_event_get_elapsed_time(untimed, recorded, &nanoseconds, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_get_elapsed_time(recorded, pending, &nanoseconds, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
                 gpumem_event_get_elapsed_time(recorded, recorded, nullptr, why()));
   held.finish();
@@ -371,9 +384,9 @@ TEST_F(Conformance, str_6_refused) {
     EXPECT_OK(gpumem_event_record(other, other_stream, why()));
     other_stream.synchronize();
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_event_get_elapsed_time(recorded, other, &milliseconds, why()));
+                  gpumem_event_get_elapsed_time(recorded, other, &nanoseconds, why()));
   }
-  EXPECT_EQ(milliseconds, -7);
+  EXPECT_EQ(nanoseconds, -7);
 }
 
 // ---- STR-7 ----
@@ -392,10 +405,10 @@ TEST_F(Conformance, str_7_copy) {
     for (const Operand& destination : destinations.all()) {
       if (!destination.writable) continue;
       SCOPED_TRACE(source.name + " to " + destination.name);
-      EXPECT_OK(gpumem_copy(instance_, nullptr, destination.address, source.address, kLarge, nullptr, why()));
+      EXPECT_OK(gpumem_copy(instance_, destination.address, source.address, kLarge, nullptr, why()));
       const uint8_t* seen = destination.cpu;
       if (seen == nullptr) {
-        EXPECT_OK(gpumem_copy(instance_, stream, probe.host(), destination.address, kLarge, nullptr, why()));
+        EXPECT_OK(gpumem_copy_async(stream, probe.host(), destination.address, kLarge, nullptr, why()));
         stream.synchronize();
         seen = probe.host();
       }
@@ -412,9 +425,9 @@ TEST_F(Conformance, str_7_waits_for_no_other_stream) {
   const Memory host = alloc_pinned(device_, kSize);
   GatedStream held(device_);
   fill_pattern(host.host(), kSize, 1);
-  EXPECT_OK(gpumem_copy(instance_, nullptr, memory.device(), host.host(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance_, memory.device(), host.host(), kSize, nullptr, why()));
   EXPECT_TRUE(holds_pattern(instance_, memory.device(), kSize, 1));
-  EXPECT_OK(gpumem_fill(instance_, nullptr, host.host(), kSize, 8, 1, why()));
+  EXPECT_OK(gpumem_fill(instance_, host.host(), kSize, 8, 1, why()));
   EXPECT_EQ(host.host()[kSize - 1], 8);
   EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(held, why()));
 }
@@ -457,10 +470,10 @@ class FillMatrix {
     prepare(instance_, operand, bytes, 1);
     uint8_t* const destination = operand.address + rows.offset;
     if (rows.height == 1) {
-      EXPECT_OK(gpumem_fill(instance_, stream, destination, rows.width, kValue, value_size, why()));
+      EXPECT_OK(fill_on(instance_, stream, destination, rows.width, kValue, value_size, why()));
     } else {
-      EXPECT_OK(gpumem_fill_2d(instance_, stream, destination, rows.pitch, rows.width, rows.height, kValue,
-                               value_size, why()));
+      EXPECT_OK(fill_2d_on(instance_, stream, destination, rows.pitch, rows.width, rows.height, kValue,
+                           value_size, why()));
     }
     if (stream != nullptr) {
       EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
@@ -489,10 +502,10 @@ TEST_F(Conformance, str_7_fill_refused) {
   put_pattern(instance_, memory.device(), 64, 1);
   uint8_t* const base = memory.device();
   const auto fill = [&](uint8_t* destination, uint64_t size, uint32_t value_size) {
-    return gpumem_fill(instance_, nullptr, destination, size, 0, value_size, why());
+    return gpumem_fill(instance_, destination, size, 0, value_size, why());
   };
   const auto fill_2d = [&](uint8_t* destination, uint64_t pitch, uint64_t width, uint32_t value_size) {
-    return gpumem_fill_2d(instance_, nullptr, destination, pitch, width, 2, 0, value_size, why());
+    return gpumem_fill_2d(instance_, destination, pitch, width, 2, 0, value_size, why());
   };
   for (const uint32_t value_size : {0u, 3u, 5u, 8u, UINT32_MAX}) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, fill(base, 24, value_size)) << value_size;
@@ -511,6 +524,305 @@ TEST_F(Conformance, str_7_fill_refused) {
   EXPECT_TRUE(holds_pattern(instance_, base, 64, 1));
 }
 
+// A box inside an operand: where its rows begin, counted from the start of the operand.
+struct Box {
+  uint64_t offset = 0;
+  uint64_t row_pitch = 0;
+  uint64_t slice_pitch = 0;
+};
+struct Extents {
+  uint64_t width = 1;
+  uint64_t height = 1;
+  uint64_t depth = 1;
+};
+
+std::vector<uint64_t> row_starts(const Box& box, const Extents& extents) {
+  std::vector<uint64_t> starts;
+  for (uint64_t slice = 0; slice < extents.depth; ++slice) {
+    for (uint64_t row = 0; row < extents.height; ++row)
+      starts.push_back(box.offset + slice * box.slice_pitch + row * box.row_pitch);
+  }
+  return starts;
+}
+
+gpumem_copy_region region_of(const gpumem_copy_operand& destination, const Box& to,
+                             const gpumem_copy_operand& source, const Box& from, const Extents& extents) {
+  const auto shift = [](gpumem_copy_operand operand, const Box& box) {
+    if (operand.memory != nullptr) {
+      operand.offset += box.offset;
+    } else {
+      operand.pointer = static_cast<uint8_t*>(operand.pointer) + box.offset;
+    }
+    operand.row_pitch = box.row_pitch;
+    operand.slice_pitch = box.slice_pitch;
+    return operand;
+  };
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination = shift(destination, to);
+  region.source = shift(source, from);
+  region.width = extents.width;
+  region.height = extents.height;
+  region.depth = extents.depth;
+  return region;
+}
+
+gpumem_copy_operand by_pointer(void* pointer) { return {nullptr, 0, pointer, 0, 0}; }
+gpumem_copy_operand by_memory(gpumem_memory memory) { return {memory, 0, nullptr, 0, 0}; }
+
+TEST_F(Conformance, str_7_boxes_between_all_kinds) {
+  constexpr uint64_t kBytes = 4000;
+  const Extents extents{13, 5, 4};
+  const Box to{7, 20, 130};
+  const Box from{3, 17, 200};
+  const Operands destinations(device_, second_device(), kBytes);
+  const Operands sources(device_, second_device(), kBytes);
+  const Stream stream = create_stream(device_);
+  const std::vector<uint64_t> to_rows = row_starts(to, extents);
+  const std::vector<uint64_t> from_rows = row_starts(from, extents);
+  for (const Operand& destination : destinations.all()) {
+    if (!destination.writable) continue;
+    for (const Operand& source : sources.all()) {
+      SCOPED_TRACE(source.name + " to " + destination.name);
+      const gpumem_copy_region region =
+          region_of(by_pointer(destination.address), to, by_pointer(source.address), from, extents);
+      for (const gpumem_stream where : {gpumem_stream{}, stream.get()}) {
+        prepare(instance_, destination, kBytes, 1);
+        prepare(instance_, source, kBytes, 2);
+        EXPECT_OK(copy_regions_on(instance_, where, &region, 1, nullptr, why()));
+        if (where != nullptr) stream.synchronize();
+        std::vector<uint8_t> expected = pattern(kBytes, 1);
+        const std::vector<uint8_t> given = pattern(kBytes, 2);
+        for (size_t row = 0; row < to_rows.size(); ++row)
+          std::memcpy(&expected[to_rows[row]], &given[from_rows[row]], extents.width);
+        EXPECT_TRUE(same_bytes(expected, bytes_of(instance_, destination, kBytes)));
+        EXPECT_TRUE(same_bytes(given, bytes_of(instance_, source, kBytes)));
+      }
+    }
+  }
+}
+
+TEST_F(Conformance, str_7_pitches_and_extents_that_are_left_out) {
+  const Memory memory = alloc_device(device_, 4096);
+  const Memory pinned = alloc_pinned(device_, 4096);
+  const auto copied = [&](const Extents& extents) {
+    put_pattern(instance_, memory.device(), 4096, 1);
+    fill_pattern(pinned.host(), 4096, 2);
+    const gpumem_copy_region region = region_of(by_memory(memory), {8, 0, 0}, by_memory(pinned), {}, extents);
+    EXPECT_OK(gpumem_copy_regions(instance_, &region, 1, nullptr, why()));
+    std::vector<uint8_t> seen(4096);
+    EXPECT_OK(gpumem_copy(instance_, seen.data(), memory.device(), 4096, nullptr, why()));
+    uint64_t count = 0;
+    while (count < 4088 && seen[8 + count] == pattern_byte(2, count))
+      ++count;
+    std::vector<uint8_t> expected = pattern(4096, 1);
+    std::memcpy(&expected[8], &pattern(4096, 2)[0], count);
+    EXPECT_TRUE(same_bytes(expected, seen));
+    return count;
+  };
+  EXPECT_EQ(copied({10, 0, 0}), 10u);
+  EXPECT_EQ(copied({10, 3, 0}), 30u);
+  EXPECT_EQ(copied({10, 0, 3}), 30u);
+  EXPECT_EQ(copied({10, 3, 4}), 120u);
+  // Only the rows are packed, or only the slices.
+  const gpumem_copy_region region =
+      region_of(by_memory(memory), {0, 0, 100}, by_memory(pinned), {0, 20, 0}, {10, 3, 2});
+  put_pattern(instance_, memory.device(), 4096, 1);
+  EXPECT_OK(gpumem_copy_regions(instance_, &region, 1, nullptr, why()));
+  std::vector<uint8_t> expected = pattern(4096, 1);
+  const std::vector<uint8_t> given = pattern(4096, 2);
+  const std::vector<uint64_t> from_rows = row_starts({0, 20, 60}, {10, 3, 2});
+  const std::vector<uint64_t> to_rows = row_starts({0, 10, 100}, {10, 3, 2});
+  for (size_t row = 0; row < to_rows.size(); ++row)
+    std::memcpy(&expected[to_rows[row]], &given[from_rows[row]], 10);
+  std::vector<uint8_t> seen(4096);
+  EXPECT_OK(gpumem_copy(instance_, seen.data(), memory.device(), 4096, nullptr, why()));
+  EXPECT_TRUE(same_bytes(expected, seen));
+}
+
+TEST_F(Conformance, str_7_a_batch) {
+  // Of a newer caller, so that the distance between regions is not the size of the struct.
+  struct Newer {
+    gpumem_copy_region known = GPUMEM_COPY_REGION_INIT;
+    uint64_t unknown = 0;
+  };
+  constexpr uint64_t kCount = 60;
+  constexpr uint64_t kPart = 100;
+  const Memory first = alloc_device(device_, kCount * kPart);
+  const Memory other = alloc_device(second_device() != nullptr ? second_device() : device_, kCount * kPart);
+  const Memory pinned = alloc_pinned(device_, kCount * kPart);
+  std::vector<uint8_t> heap(kCount * kPart);
+  const Stream stream = create_stream(device_);
+  uint32_t seed = 0;
+  for (const gpumem_stream where : {gpumem_stream{}, stream.get()}) {
+    fill_pattern(heap.data(), heap.size(), ++seed);
+    fill_pattern(pinned.host(), pinned.size(), ++seed);
+    // Even parts come from the heap, odd ones from the pinned memory; every third goes to the other memory.
+    std::vector<Newer> regions(kCount);
+    for (uint64_t i = 0; i < kCount; ++i) {
+      gpumem_copy_region& region = regions[i].known;
+      region.struct_size = sizeof(Newer);
+      region.width = kPart;
+      region.destination.memory = i % 3 == 0 ? other : first;
+      region.destination.offset = i * kPart;
+      if (i % 2 == 0) {
+        region.source.pointer = heap.data() + i * kPart;
+        region.direction = GPUMEM_DIRECTION_HOST_TO_DEVICE;
+        region.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+      } else {
+        region.source.memory = pinned;
+        region.source.offset = i * kPart;
+      }
+      // Regions of nothing in between are passed over, whatever they hold.
+      if (i % 10 == 9) region.width = 0, region.destination.pointer = this;
+    }
+    EXPECT_OK(gpumem_fill(instance_, first.device(), first.size(), 0, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, other.device(), other.size(), 0, 1, why()));
+    uint64_t failed = 77;
+    EXPECT_OK(copy_regions_on(instance_, where, &regions[0].known, kCount, &failed, why()));
+    EXPECT_EQ(failed, 77u);
+    if (where != nullptr) {
+      const std::vector<uint8_t> kept = heap;
+      std::fill(heap.begin(), heap.end(), uint8_t{0});  // its parts were read during the call
+      stream.synchronize();
+      heap = kept;
+    }
+    std::vector<uint8_t> in_first(first.size());
+    std::vector<uint8_t> in_other(other.size());
+    EXPECT_OK(gpumem_copy(instance_, in_first.data(), first.device(), first.size(), nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, in_other.data(), other.device(), other.size(), nullptr, why()));
+    for (uint64_t i = 0; i < kCount; ++i) {
+      SCOPED_TRACE(i);
+      const std::vector<uint8_t> nothing(kPart, 0);
+      const uint8_t* const given = i % 10 == 9  ? nothing.data()
+                                   : i % 2 == 0 ? heap.data() + i * kPart
+                                                : pinned.host() + i * kPart;
+      const auto& written = i % 3 == 0 ? in_other : in_first;
+      const auto& spared = i % 3 == 0 ? in_first : in_other;
+      EXPECT_EQ(std::memcmp(&written[i * kPart], given, kPart), 0);
+      EXPECT_EQ(std::memcmp(&spared[i * kPart], nothing.data(), kPart), 0);
+    }
+  }
+}
+
+TEST_F(Conformance, str_7_a_batch_is_in_the_order_of_its_stream) {
+  const Memory memory = alloc_device(device_, 300);
+  const Memory before = alloc_pinned(device_, 300);
+  const Memory after = alloc_pinned(device_, 300);
+  GatedStream held(device_);
+  EXPECT_OK(gpumem_fill_async(held, memory.device(), 300, 0x31, 1, why()));
+  std::array<gpumem_copy_region, 3> regions;
+  for (uint64_t i = 0; i < 3; ++i) {
+    regions.at(i) = region_of(by_memory(before), {i * 100, 0, 0}, by_memory(memory), {i * 100, 0, 0}, {100});
+  }
+  EXPECT_OK(gpumem_copy_regions_async(held, regions.data(), 3, nullptr, why()));
+  regions.fill(gpumem_copy_region{});  // the array is not used after the call
+  EXPECT_OK(gpumem_fill_async(held, memory.device(), 300, 0x32, 1, why()));
+  EXPECT_OK(gpumem_copy_async(held, after.host(), memory.device(), 300, nullptr, why()));
+  held.finish();
+  EXPECT_EQ(std::count(before.host(), before.host() + 300, 0x31), 300);
+  EXPECT_EQ(std::count(after.host(), after.host() + 300, 0x32), 300);
+}
+
+TEST_F(Conformance, str_7_a_batch_that_the_backend_fails) {
+  if (!Faults::available()) SKIP_RULE("a real driver cannot be made to fail at a chosen step");
+  constexpr uint64_t kParts = 4;
+  const Memory memory = alloc_device(device_, kParts * 100);
+  const Memory pinned = alloc_pinned(device_, kParts * 100);
+  fill_pattern(pinned.host(), pinned.size(), 3);
+  std::array<gpumem_copy_region, kParts> regions;
+  for (uint64_t i = 0; i < kParts; ++i) {
+    regions.at(i) = region_of(by_memory(memory), {i * 100, 0, 0}, by_memory(pinned), {i * 100, 0, 0}, {100});
+  }
+  const Stream stream = create_stream(device_);
+  for (const gpumem_stream where : {gpumem_stream{}, stream.get()}) {
+    std::set<uint64_t> failed_at;
+    gpumem_status status = GPUMEM_ERROR_INTERNAL;
+    for (uint64_t step = 1; step <= 40; ++step) {  // more than there are
+      SCOPED_TRACE(step);
+      EXPECT_OK(gpumem_fill(instance_, memory.device(), memory.size(), 0, 1, why()));
+      uint64_t failed = 77;
+      {
+        Faults faults(instance_);
+        faults.fail_step(step);
+        status = copy_regions_on(instance_, where, regions.data(), kParts, &failed, why());
+      }
+      stream.synchronize();
+      std::vector<uint8_t> seen(memory.size());
+      EXPECT_OK(gpumem_copy(instance_, seen.data(), memory.device(), seen.size(), nullptr, why()));
+      if (!GPUMEM_FAILED(status)) {
+        EXPECT_EQ(failed, 77u);
+        EXPECT_TRUE(has_pattern(seen.data(), seen.size(), 3));
+        continue;
+      }
+      if (failed == 77) continue;  // the failure belongs to no region
+      ASSERT_LT(failed, kParts);
+      failed_at.insert(failed);
+      EXPECT_TRUE(has_pattern(seen.data(), failed * 100, 3));
+      EXPECT_EQ(std::count(seen.begin() + static_cast<std::ptrdiff_t>(failed) * 100, seen.end(), 0),
+                static_cast<std::ptrdiff_t>((kParts - failed) * 100));
+    }
+    EXPECT_OK(status);
+    EXPECT_EQ(failed_at.size(), kParts) << "not every region was made to fail";
+  }
+}
+
+TEST_F(Conformance, uva_9_boxes) {
+  // What overlaps and what does not, compared with a count of the bytes.
+  constexpr uint64_t kBytes = 240;
+  const Memory memory = alloc_pinned(device_, kBytes);
+  uint64_t state = 1;
+  const auto below = [&](uint64_t limit) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % limit;
+  };
+  int overlapping = 0;
+  int separate = 0;
+  for (int round = 0; round < 4000; ++round) {
+    const Extents extents{1 + below(9), 1 + below(4), 1 + below(4)};
+    const auto box = [&] {
+      Box one;
+      one.row_pitch = extents.width + below(12);
+      const uint64_t slice = (extents.height - 1) * one.row_pitch + extents.width;
+      one.slice_pitch = slice + below(40);
+      const uint64_t extent = (extents.depth - 1) * one.slice_pitch + slice;
+      if (extent > kBytes) return std::optional<Box>();
+      one.offset = below(kBytes - extent + 1);
+      return std::optional(one);
+    };
+    const std::optional<Box> to = box();
+    const std::optional<Box> from = box();
+    if (!to || !from) continue;
+    std::set<uint64_t> read;
+    for (const uint64_t start : row_starts(*from, extents)) {
+      for (uint64_t i = 0; i < extents.width; ++i)
+        read.insert(start + i);
+    }
+    bool overlap = false;
+    for (const uint64_t start : row_starts(*to, extents)) {
+      for (uint64_t i = 0; i < extents.width; ++i)
+        overlap = overlap || read.contains(start + i);
+    }
+    ++(overlap ? overlapping : separate);
+    fill_pattern(memory.host(), kBytes, 4);
+    const gpumem_copy_region region =
+        region_of(by_memory(memory), *to, by_pointer(memory.host()), *from, extents);
+    EXPECT_STATUS(overlap ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_SUCCESS,
+                  gpumem_copy_regions(instance_, &region, 1, nullptr, why()))
+        << "round " << round;
+    std::vector<uint8_t> expected = pattern(kBytes, 4);
+    if (!overlap) {
+      const std::vector<uint8_t> given = expected;
+      const std::vector<uint64_t> to_rows = row_starts(*to, extents);
+      const std::vector<uint64_t> from_rows = row_starts(*from, extents);
+      for (size_t row = 0; row < to_rows.size(); ++row)
+        std::memcpy(&expected[to_rows[row]], &given[from_rows[row]], extents.width);
+    }
+    ASSERT_EQ(std::memcmp(expected.data(), memory.host(), kBytes), 0) << "round " << round;
+  }
+  EXPECT_GT(overlapping, 500);
+  EXPECT_GT(separate, 100);
+}
+
 // ---- STR-8 ----
 
 TEST_F(Conformance, str_8) {
@@ -527,8 +839,8 @@ TEST_F(Conformance, str_8) {
     for (const Operand& destination : destinations.all()) {
       if (!destination.writable) continue;
       uint8_t* const to = destination.address + offset;
-      EXPECT_OK(gpumem_fill(instance_, stream, to, part, 0, 1, why()));
-      EXPECT_OK(gpumem_copy(instance_, stream, to, source.address + offset, part, nullptr, why()));
+      EXPECT_OK(gpumem_fill_async(stream, to, part, 0, 1, why()));
+      EXPECT_OK(gpumem_copy_async(stream, to, source.address + offset, part, nullptr, why()));
       offset += part;
     }
     stream.synchronize();
@@ -553,8 +865,8 @@ TEST_F(Conformance, str_8_runs_in_its_turn) {
   fill_pattern(source.host(), kSize, 2);
   fill_pattern(destination.host(), kSize, 3);
   GatedStream held(device_);
-  EXPECT_OK(gpumem_copy(instance_, held, destination.host(), device.device(), kSize, nullptr, why()));
-  EXPECT_OK(gpumem_copy(instance_, held, device.device(), source.host(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(held, destination.host(), device.device(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(held, device.device(), source.host(), kSize, nullptr, why()));
   EXPECT_TRUE(has_pattern(destination.host(), kSize, 3));
   EXPECT_TRUE(holds_pattern(instance_, device.device(), kSize, 1));
   held.finish();
@@ -570,7 +882,7 @@ TEST_F(Conformance, str_8_early_reuse_shows) {
   for (uint8_t* const source : {pinned.host(), pageable.data()}) {
     fill_pattern(source, kSize, 1);
     GatedStream held(device_);
-    EXPECT_OK(gpumem_copy(instance_, held, device.device(), source, kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(held, device.device(), source, kSize, nullptr, why()));
     fill_pattern(source, kSize, 2);
     held.finish();
     EXPECT_TRUE(holds_pattern(instance_, device.device(), kSize, 2));
@@ -594,7 +906,7 @@ TEST_F(Conformance, str_9) {
   };
   const Stream stream = create_stream(device_);
   for (uint32_t i = 1; i <= 10; ++i) {
-    EXPECT_OK(gpumem_fill(instance_, stream, log.word.device(), 1, i, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, log.word.device(), 1, i, 1, why()));
     EXPECT_OK(gpumem_stream_launch_host_function(stream, note, &log, why()));
   }
   stream.synchronize();
@@ -614,7 +926,7 @@ TEST_F(Conformance, str_9_before_later_work) {
   EXPECT_OK(gpumem_stream_launch_host_function(
       stream, [](void* user_data) { fill_pattern(static_cast<Argument*>(user_data)->bytes, kSize, 4); },
       &argument, why()));
-  EXPECT_OK(gpumem_copy(instance_, stream, destination.device(), source.host(), kSize, nullptr, why()));
+  EXPECT_OK(gpumem_copy_async(stream, destination.device(), source.host(), kSize, nullptr, why()));
   stream.synchronize();
   EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 4));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -721,7 +1033,7 @@ class Words {
   // By the CPU where it can, as one store, so that a device that polls sees it whole.
   void set(const Operand& word, uint64_t value, uint32_t width) const {
     if (word.cpu == nullptr) {
-      EXPECT_OK(gpumem_copy(instance_, nullptr, word.address, &value, width, nullptr, why()));
+      EXPECT_OK(gpumem_copy(instance_, word.address, &value, width, nullptr, why()));
     } else if (width == 4) {
       __atomic_store_n(reinterpret_cast<uint32_t*>(word.cpu), static_cast<uint32_t>(value), __ATOMIC_SEQ_CST);
     } else {
@@ -778,7 +1090,7 @@ TEST_F(Conformance, str_17_write_in_order) {
   const Stream stream = create_stream(device_);
   for (uint64_t i = 0; i < 20; ++i) {
     EXPECT_OK(gpumem_stream_write_value(stream, word.host(), 1000 + i, 4, why()));
-    EXPECT_OK(gpumem_copy(instance_, stream, log.host() + 4 * i, word.host(), 4, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, log.host() + 4 * i, word.host(), 4, nullptr, why()));
   }
   stream.synchronize();
   for (uint64_t i = 0; i < 20; ++i) {
@@ -840,7 +1152,7 @@ TEST_F(Conformance, str_17_wait) {
           continue;
         }
         ASSERT_OK(wait());
-        EXPECT_OK(gpumem_fill(instance_, stream, mark.host(), 1, 1, 1, why()));
+        EXPECT_OK(gpumem_fill_async(stream, mark.host(), 1, 1, 1, why()));
         EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_synchronize(stream, kShortWait, why()));
         EXPECT_EQ(*mark.host(), 0);
         // The waiting device looks at the word all the time, so only a write that is atomic towards it will
@@ -862,18 +1174,18 @@ TEST_F(Conformance, str_17_between_streams) {
   for (const uint32_t width : {4u, 8u}) {
     if (capability(device_, value_capability(width)).value == GPUMEM_ANSWER_NO) continue;
     const Memory flags = alloc_device(device_, 16);
-    EXPECT_OK(gpumem_fill(instance_, nullptr, flags.device(), 16, 0, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, flags.device(), 16, 0, 1, why()));
     const Memory data = alloc_device(device_, kSize);
     const Memory result = alloc_pinned(device_, 20);
     const Stream producer = create_stream(device_);
     const Stream consumer = create_stream(device_);
     for (uint32_t round = 1; round <= 20; ++round) {
-      EXPECT_OK(gpumem_fill(instance_, producer, data.device(), kSize, round, 1, why()));
+      EXPECT_OK(gpumem_fill_async(producer, data.device(), kSize, round, 1, why()));
       EXPECT_OK(gpumem_stream_write_value(producer, flags.device(), round, width, why()));
       EXPECT_OK(gpumem_stream_wait_value(producer, flags.device() + 8, round, width, GPUMEM_WAIT_GEQ, why()));
       EXPECT_OK(gpumem_stream_wait_value(consumer, flags.device(), round, width, GPUMEM_WAIT_GEQ, why()));
-      EXPECT_OK(gpumem_copy(instance_, consumer, result.host() + round - 1, data.device() + kSize - 1, 1,
-                            nullptr, why()));
+      EXPECT_OK(gpumem_copy_async(consumer, result.host() + round - 1, data.device() + kSize - 1, 1, nullptr,
+                                  why()));
       EXPECT_OK(gpumem_stream_write_value(consumer, flags.device() + 8, round, width, why()));
     }
     producer.synchronize();
@@ -976,7 +1288,7 @@ TEST_F(Conformance, str_20_adopted) {
 
     Gate gate;
     gate.hold(stream);
-    EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, round, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, round, 1, why()));
     EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
     gate.open();
     stream.synchronize();
@@ -1025,14 +1337,18 @@ TEST_F(Conformance, str_20_captured) {
 
   native.begin_capture(stream);
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_copy(instance_, stream, memory.host(), device_memory.device(), kSize, nullptr, why()));
+                gpumem_copy_async(stream, memory.host(), device_memory.device(), kSize, nullptr, why()));
+  EXPECT_STATUS(
+      GPUMEM_ERROR_INVALID_STATE,
+      gpumem_copy_2d_async(stream, memory.host(), 100, device_memory.device(), 100, 50, 3, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_fill_async(stream, memory.host(), kSize, 1, 1, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_copy_2d(instance_, stream, memory.host(), 100, device_memory.device(), 100, 50, 3,
-                               nullptr, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_fill(instance_, stream, memory.host(), kSize, 1, 1, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
-                gpumem_fill_2d(instance_, stream, memory.host(), 100, 50, 3, 1, 1, why()));
+                gpumem_fill_2d_async(stream, memory.host(), 100, 50, 3, 1, 1, why()));
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.memory = memory;
+  region.source.memory = device_memory;
+  region.width = kSize;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_copy_regions_async(stream, &region, 1, nullptr, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_record(event, stream, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_wait_event(stream, event, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_launch_host_function(stream, note, &ran, why()));
@@ -1050,7 +1366,7 @@ TEST_F(Conformance, str_20_captured) {
   stream.synchronize();
   EXPECT_FALSE(ran);
   EXPECT_EQ(std::count(memory.host(), memory.host() + kSize, 0), static_cast<std::ptrdiff_t>(kSize));
-  EXPECT_OK(gpumem_fill(instance_, stream, memory.host(), kSize, 2, 1, why()));
+  EXPECT_OK(gpumem_fill_async(stream, memory.host(), kSize, 2, 1, why()));
   stream.synchronize();
   EXPECT_EQ(memory.host()[kSize - 1], 2);
 }
@@ -1077,15 +1393,14 @@ TEST_F(Conformance, str_21_every_kind) {
       for (const Operand& destination : destinations.all()) {
         if (!destination.writable) continue;
         SCOPED_TRACE(testing::Message() << source.name << " to " << destination.name << ", order " << order);
-        EXPECT_OK(gpumem_fill(instance_, stream, destination.address, kLarge, 0, 1, why()));
-        EXPECT_OK(
-            gpumem_copy(instance_, stream, destination.address, source.address, kLarge, &options, why()));
+        EXPECT_OK(gpumem_fill_async(stream, destination.address, kLarge, 0, 1, why()));
+        EXPECT_OK(gpumem_copy_async(stream, destination.address, source.address, kLarge, &options, why()));
         stream.synchronize();
         EXPECT_TRUE(same_bytes(pattern(kLarge, seed), bytes_of(instance_, destination, kLarge)));
 
-        EXPECT_OK(gpumem_fill(instance_, nullptr, destination.address, kLarge, 0, 1, why()));
-        EXPECT_OK(gpumem_copy_2d(instance_, nullptr, destination.address, 1000, source.address, 1000, 1000,
-                                 70, &options, why()));
+        EXPECT_OK(gpumem_fill(instance_, destination.address, kLarge, 0, 1, why()));
+        EXPECT_OK(gpumem_copy_2d(instance_, destination.address, 1000, source.address, 1000, 1000, 70,
+                                 &options, why()));
         EXPECT_TRUE(same_bytes(pattern(70'000, seed), bytes_of(instance_, destination, 70'000)));
       }
     }
@@ -1108,16 +1423,15 @@ TEST_F(Conformance, str_21_during_call) {
   const Stream stream = create_stream(device_);
   for (uint8_t* const source : {on_stack, pinned.host(), registered.host(), device.device()}) {
     const bool by_cpu = source != device.device();
-    EXPECT_OK(gpumem_fill(instance_, nullptr, slots.device(), slots.size(), 0, 1, why()));
+    EXPECT_OK(gpumem_fill(instance_, slots.device(), slots.size(), 0, 1, why()));
     for (uint32_t round = 0; round < kRounds; ++round) {
-      EXPECT_OK(gpumem_copy(instance_, stream, busy.device(), busy.device() + kBusy, kBusy, nullptr, why()));
+      EXPECT_OK(gpumem_copy_async(stream, busy.device(), busy.device() + kBusy, kBusy, nullptr, why()));
       if (by_cpu) {
         fill_pattern(source, kSlot, round);
       } else {
         put_pattern(instance_, source, kSlot, round);
       }
-      EXPECT_OK(
-          gpumem_copy(instance_, stream, slots.device() + round * kSlot, source, kSlot, &options, why()));
+      EXPECT_OK(gpumem_copy_async(stream, slots.device() + round * kSlot, source, kSlot, &options, why()));
     }
     stream.synchronize();
     for (uint32_t round = 0; round < kRounds; ++round)
@@ -1131,12 +1445,12 @@ TEST_F(Conformance, str_21_during_call_of_rows) {
   const Stream stream = create_stream(device_);
   std::vector<uint8_t> source(40 * 60);
   fill_pattern(source.data(), source.size(), 1);
-  EXPECT_OK(gpumem_copy_2d(instance_, stream, destination.device(), 50, source.data(), 60, 50, 40, &options,
-                           why()));
+  EXPECT_OK(
+      gpumem_copy_2d_async(stream, destination.device(), 50, source.data(), 60, 50, 40, &options, why()));
   std::fill(source.begin(), source.end(), uint8_t{0});
   stream.synchronize();
   std::vector<uint8_t> seen(40 * 50);
-  EXPECT_OK(gpumem_copy(instance_, nullptr, seen.data(), destination.device(), seen.size(), nullptr, why()));
+  EXPECT_OK(gpumem_copy(instance_, seen.data(), destination.device(), seen.size(), nullptr, why()));
   const std::vector<uint8_t> expected = pattern(40 * 60, 1);
   for (uint64_t row = 0; row < 40; ++row)
     ASSERT_EQ(std::memcmp(&seen[row * 50], &expected[row * 60], 50), 0) << row;
@@ -1150,7 +1464,7 @@ TEST_F(Conformance, str_21_during_call_of_a_held_stream) {
   const Memory source = alloc_pinned(device_, kSize);
   fill_pattern(source.host(), kSize, 1);
   GatedStream held(device_);
-  EXPECT_OK(gpumem_copy(instance_, held, destination.device(), source.host(), kSize, &options, why()));
+  EXPECT_OK(gpumem_copy_async(held, destination.device(), source.host(), kSize, &options, why()));
   fill_pattern(source.host(), kSize, 2);
   held.finish();
   EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 1));
@@ -1163,10 +1477,10 @@ TEST_F(Conformance, str_21_unknown_order) {
   for (const gpumem_source_order order : {-1, 3, INT32_MAX}) {
     const gpumem_copy_options options = ordered(order);
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy(instance_, stream, memory.host(), memory.host() + 50, 50, &options, why()));
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy_2d(instance_, nullptr, memory.host(), 10, memory.host() + 50, 10, 10, 5,
-                                 &options, why()));
+                  gpumem_copy_async(stream, memory.host(), memory.host() + 50, 50, &options, why()));
+    EXPECT_STATUS(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        gpumem_copy_2d(instance_, memory.host(), 10, memory.host() + 50, 10, 10, 5, &options, why()));
   }
   EXPECT_OK(gpumem_stream_query(stream, why()));
   EXPECT_TRUE(has_pattern(memory.host(), 100, 1));

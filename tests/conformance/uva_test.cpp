@@ -174,8 +174,14 @@ void expect_table_row(const Instance& instance, const Memory& memory, const Expe
       EXPECT_EQ(info.size, object.size);
       EXPECT_EQ(info.buffer_id, object.buffer_id);
       EXPECT_EQ(info.granted_flags, object.granted_flags);
-      EXPECT_EQ(info.access, expected.access);
-      EXPECT_EQ(info.access_devices, expected.access_devices);
+      for (uint32_t ordinal = 0; ordinal < instance.device_count(); ++ordinal) {
+        const bool has = (expected.access_devices >> ordinal & 1) != 0;
+        EXPECT_EQ(device_access(instance, base + offset, ordinal),
+                  has ? expected.access : GPUMEM_ACCESS_NONE);
+      }
+      if (host != nullptr) {
+        EXPECT_EQ(cpu_access(instance, base + offset), GPUMEM_ACCESS_READWRITE);
+      }
       EXPECT_EQ(info.memory, memory.get());
     }
   }
@@ -195,9 +201,62 @@ TEST_F(Conformance, uva_5_pageable) {
   EXPECT_EQ(info.size, 0u);
   EXPECT_EQ(info.buffer_id, 0u);
   EXPECT_EQ(info.granted_flags, 0u);
-  EXPECT_EQ(info.access, GPUMEM_ACCESS_NONE);
-  EXPECT_EQ(info.access_devices, 0u);
   EXPECT_EQ(info.memory, nullptr);
+  EXPECT_EQ(device_access(instance_, heap.data() + 7, 0),
+            reached ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE);
+  EXPECT_EQ(cpu_access(instance_, heap.data() + 7), GPUMEM_ACCESS_READWRITE);
+  const Pages read_only(page_size(), PROT_READ);
+  EXPECT_EQ(cpu_access(instance_, read_only.get()), GPUMEM_ACCESS_READ);
+  EXPECT_EQ(device_access(instance_, read_only.get(), 0), reached ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_NONE);
+}
+
+TEST_F(Conformance, uva_5_pageable_memory_that_devices_access) {
+  if (!on_host()) SKIP_RULE("whether devices access pageable memory can be chosen on host only");
+  const Instance instance = open_instance(
+      [](gpumem_instance_desc&, gpumem_host_options& host) { host.pageable = GPUMEM_TOGGLE_ON; });
+  const std::vector<uint8_t> heap(100);
+  const Pages read_only(page_size(), PROT_READ);
+  EXPECT_EQ(device_access(instance, heap.data(), 1), GPUMEM_ACCESS_READWRITE);
+  EXPECT_EQ(device_access(instance, read_only.get(), 1), GPUMEM_ACCESS_READ);
+}
+
+// DEV-2: who may touch device memory by the CPU is told so, and nobody else.
+TEST_F(Conformance, uva_5_device_memory_and_the_cpu) {
+  const Memory memory = alloc_device(device_, 100);
+  const bool may = capability(device_, GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS).value != GPUMEM_ANSWER_NO;
+  EXPECT_EQ(cpu_access(instance_, memory.device()), may ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE);
+  EXPECT_EQ(read_faults(memory.device()), !may);
+  if (!on_host()) return;
+  const Instance lenient = open_instance(
+      [](gpumem_instance_desc&, gpumem_host_options& host) { host.strict = GPUMEM_TOGGLE_OFF; });
+  const Memory touchable = alloc_device(lenient.device(), 100);
+  EXPECT_EQ(cpu_access(lenient, touchable.device()), GPUMEM_ACCESS_READWRITE);
+}
+
+TEST_F(Conformance, uva_5_access_of_no_processor) {
+  const Memory memory = alloc_pinned(device_, 100);
+  gpumem_access access = 77;
+  const auto count = static_cast<int32_t>(instance_.device_count());
+  const std::pair<gpumem_location, int32_t> wrong[] = {{GPUMEM_LOCATION_DEVICE, -1},
+                                                       {GPUMEM_LOCATION_DEVICE, count},
+                                                       {GPUMEM_LOCATION_DEVICE, INT32_MAX},
+                                                       {GPUMEM_LOCATION_DEVICE, INT32_MIN},
+                                                       {GPUMEM_LOCATION_HOST, 1},
+                                                       {GPUMEM_LOCATION_HOST, -2},
+                                                       {GPUMEM_LOCATION_HOST_NUMA, 0},
+                                                       {GPUMEM_LOCATION_NONE, -1},
+                                                       {4, 0},
+                                                       {-1, 0}};
+  for (const auto& [location, id] : wrong) {
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_pointer_get_access(instance_, memory.host(), location, id, &access, why()))
+        << location << ' ' << id;
+  }
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pointer_get_access(instance_, nullptr, GPUMEM_LOCATION_HOST, 0, &access, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_pointer_get_access(instance_, memory.host(), GPUMEM_LOCATION_HOST, 0, nullptr, why()));
+  EXPECT_EQ(access, 77);
 }
 
 TEST_F(Conformance, uva_5_unknown) {
@@ -213,9 +272,9 @@ TEST_F(Conformance, uva_5_unknown) {
   EXPECT_EQ(info.size, 0u);
   EXPECT_EQ(info.buffer_id, 0u);
   EXPECT_EQ(info.granted_flags, 0u);
-  EXPECT_EQ(info.access, GPUMEM_ACCESS_NONE);
-  EXPECT_EQ(info.access_devices, 0u);
   EXPECT_EQ(info.memory, nullptr);
+  EXPECT_EQ(device_access(instance_, pages.get(), 0), GPUMEM_ACCESS_NONE);
+  EXPECT_EQ(cpu_access(instance_, pages.get()), GPUMEM_ACCESS_NONE);
 }
 
 TEST_F(Conformance, uva_5_pinned) {
@@ -261,9 +320,10 @@ TEST_F(Conformance, uva_5_registered) {
       EXPECT_NE(info.device_pointer, nullptr);
       EXPECT_EQ(info.device_pointer == info.host_pointer, same);
     }
+    uint64_t devices = (flags & GPUMEM_MEMORY_PORTABLE) != 0 ? all_devices(instance_) : one_device;
+    if ((flags & GPUMEM_MEMORY_MAPPED) == 0) devices = 0;  // no device has an address for it
     expect_table_row(instance_, memory,
-                     {GPUMEM_LOCATION_HOST, -1,
-                      (flags & GPUMEM_MEMORY_PORTABLE) != 0 ? all_devices(instance_) : one_device,
+                     {GPUMEM_LOCATION_HOST, -1, devices,
                       (flags & GPUMEM_MEMORY_READ_ONLY) != 0 ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_READWRITE});
   }
 }
@@ -309,7 +369,8 @@ TEST_F(Conformance, uva_5_foreign) {
       EXPECT_EQ(info.base, memory.get());
       EXPECT_EQ(info.size, kSize);
       EXPECT_NE(info.buffer_id, 0u);
-      EXPECT_EQ(info.access, GPUMEM_ACCESS_UNKNOWN);
+      EXPECT_EQ(device_access(instance_, memory.get() + 5, ordinal), GPUMEM_ACCESS_UNKNOWN);
+      EXPECT_EQ(cpu_access(instance_, memory.get() + 5), GPUMEM_ACCESS_UNKNOWN);
       EXPECT_EQ(info.memory, nullptr);
     }
   }
@@ -327,6 +388,8 @@ TEST_F(Conformance, uva_6_without_the_driver) {
     SCOPED_TRACE(operand.name);
     const gpumem_pointer_info info = pointer_info(instance_, operand.address + 9);
     EXPECT_EQ(info.kind, operand.kind);
+    EXPECT_NE(device_access(instance_, operand.address + 9, 0), GPUMEM_ACCESS_UNKNOWN);
+    EXPECT_NE(cpu_access(instance_, operand.address + 9), GPUMEM_ACCESS_UNKNOWN);
     EXPECT_EQ(info.base, operand.address);
   }
 }
@@ -450,11 +513,11 @@ class CopyMatrix {
     prepare(instance_, source, source_bytes, 1);
     prepare(instance_, destination, destination_bytes, 2);
     if (to.height == 1) {
-      EXPECT_OK(gpumem_copy(instance_, stream, destination.address + to.offset, source.address + from.offset,
-                            to.width, chosen, why()));
+      EXPECT_OK(copy_on(instance_, stream, destination.address + to.offset, source.address + from.offset,
+                        to.width, chosen, why()));
     } else {
-      EXPECT_OK(gpumem_copy_2d(instance_, stream, destination.address + to.offset, to.pitch,
-                               source.address + from.offset, from.pitch, to.width, to.height, chosen, why()));
+      EXPECT_OK(copy_2d_on(instance_, stream, destination.address + to.offset, to.pitch,
+                           source.address + from.offset, from.pitch, to.width, to.height, chosen, why()));
     }
     if (stream != nullptr) {
       EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
@@ -505,12 +568,12 @@ TEST_F(Conformance, uva_7_contradiction) {
             GPUMEM_DIRECTION_DEVICE_TO_DEVICE}) {
         if (stated == direction_of(destination, source)) continue;
         const gpumem_copy_options chosen = options(stated);
-        EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy(instance_, nullptr, destination.address,
-                                                                 source.address, kSize, &chosen, why()))
-            << "direction " << stated;
         EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      gpumem_copy_2d(instance_, nullptr, destination.address, 100, source.address, 100, 50, 3,
-                                     &chosen, why()))
+                      gpumem_copy(instance_, destination.address, source.address, kSize, &chosen, why()))
+            << "direction " << stated;
+        EXPECT_STATUS(
+            GPUMEM_ERROR_INVALID_ARGUMENT,
+            gpumem_copy_2d(instance_, destination.address, 100, source.address, 100, 50, 3, &chosen, why()))
             << "direction " << stated;
       }
       EXPECT_TRUE(same_bytes(pattern(kSize, 2), bytes_of(instance_, destination, kSize)));
@@ -523,7 +586,7 @@ TEST_F(Conformance, uva_7_unknown_direction) {
   for (const gpumem_direction direction : {-1, 5, INT32_MAX}) {
     const gpumem_copy_options chosen = options(direction);
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy(instance_, nullptr, &bytes[0], &bytes[1], 1, &chosen, why()));
+                  gpumem_copy(instance_, &bytes[0], &bytes[1], 1, &chosen, why()));
   }
   EXPECT_EQ(bytes[0], 1);
 }
@@ -545,36 +608,33 @@ TEST_F(Conformance, uva_8_leaves_the_object) {
     };
     for (const Range& range : {Range{0, kSize + 1}, Range{kSize - 3, 4}, Range{40'000, 20'063}}) {
       SCOPED_TRACE(testing::Message() << range.size << " bytes at " << range.offset);
-      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_copy(instance_, nullptr, other.data(), operand.address + range.offset, range.size,
-                                nullptr, why()));
+      EXPECT_STATUS(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          gpumem_copy(instance_, other.data(), operand.address + range.offset, range.size, nullptr, why()));
+      EXPECT_TRUE(mentions(last_error(), range.size) && mentions(last_error(), kSize))
+          << last_error().message;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy(instance_, operand.address + range.offset,
+                                                               other.data(), range.size, nullptr, why()));
       EXPECT_TRUE(mentions(last_error(), range.size) && mentions(last_error(), kSize))
           << last_error().message;
       EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_copy(instance_, nullptr, operand.address + range.offset, other.data(), range.size,
-                                nullptr, why()));
-      EXPECT_TRUE(mentions(last_error(), range.size) && mentions(last_error(), kSize))
-          << last_error().message;
-      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_fill(instance_, nullptr, operand.address + range.offset, range.size, 0, 1, why()));
+                    gpumem_fill(instance_, operand.address + range.offset, range.size, 0, 1, why()));
       EXPECT_TRUE(mentions(last_error(), range.size) && mentions(last_error(), kSize))
           << last_error().message;
     }
     // 45 rows of 1100 bytes and 900 more.
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy_2d(instance_, nullptr, operand.address, 1100,
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy_2d(instance_, operand.address, 1100,
                                                                 other.data(), 900, 900, 46, nullptr, why()));
     EXPECT_TRUE(mentions(last_error(), kSize)) << last_error().message;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy_2d(instance_, other.data(), 900, operand.address,
+                                                                1100, 900, 46, nullptr, why()));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy_2d(instance_, nullptr, other.data(), 900, operand.address, 1100, 900, 46,
-                                 nullptr, why()));
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_fill_2d(instance_, nullptr, operand.address, 1100, 900, 46, 0, 1, why()));
+                  gpumem_fill_2d(instance_, operand.address, 1100, 900, 46, 0, 1, why()));
     EXPECT_TRUE(same_bytes(pattern(kSize, 1), bytes_of(instance_, operand, kSize)));
     EXPECT_EQ(std::count(other.begin(), other.end(), 7), static_cast<std::ptrdiff_t>(other.size()));
 
     // What ends with the object is inside it: 45 rows of 1100 bytes and 521 more.
-    EXPECT_OK(gpumem_copy_2d(instance_, nullptr, other.data(), 521, operand.address, 1100, 521, 46, nullptr,
-                             why()));
+    EXPECT_OK(gpumem_copy_2d(instance_, other.data(), 521, operand.address, 1100, 521, 46, nullptr, why()));
   }
 }
 
@@ -584,9 +644,9 @@ TEST_F(Conformance, uva_8_two_neighbours) {
   const Memory first = register_memory(device_, pages.get(), page_size());
   const Memory second = register_memory(device_, pages.get() + page_size(), page_size());
   std::vector<uint8_t> bytes(page_size());
-  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                gpumem_copy(instance_, nullptr, bytes.data(), pages.get() + page_size() / 2, page_size(),
-                            nullptr, why()));
+  EXPECT_STATUS(
+      GPUMEM_ERROR_INVALID_ARGUMENT,
+      gpumem_copy(instance_, bytes.data(), pages.get() + page_size() / 2, page_size(), nullptr, why()));
 }
 
 TEST_F(Conformance, uva_8_unreadable_stranger) {
@@ -598,12 +658,12 @@ TEST_F(Conformance, uva_8_unreadable_stranger) {
   const Stream stream = create_stream(device_);
   for (uint8_t* const stranger : {no_access.get(), half.get(), reinterpret_cast<uint8_t*>(uintptr_t{16})}) {
     for (const gpumem_stream order : {gpumem_stream{nullptr}, stream.get()}) {
-      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_copy(instance_, order, memory.device(), stranger,
-                                                        2 * page_size(), nullptr, why()));
-      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_copy(instance_, order, stranger, memory.device(),
-                                                        2 * page_size(), nullptr, why()));
       EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
-                    gpumem_fill(instance_, order, stranger, 2 * page_size(), 0, 1, why()));
+                    copy_on(instance_, order, memory.device(), stranger, 2 * page_size(), nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
+                    copy_on(instance_, order, stranger, memory.device(), 2 * page_size(), nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND,
+                    fill_on(instance_, order, stranger, 2 * page_size(), 0, 1, why()));
     }
   }
   EXPECT_OK(gpumem_stream_query(stream, why()));
@@ -613,9 +673,8 @@ TEST_F(Conformance, uva_8_unreadable_stranger) {
 TEST_F(Conformance, uva_8_destination_that_the_cpu_may_only_read) {
   Pages read_only(page_size(), PROT_READ);
   const Memory memory = alloc_device(device_, page_size());
-  EXPECT_STATUS_IN(
-      gpumem_copy(instance_, nullptr, read_only.get(), memory.device(), page_size(), nullptr, why()),
-      GPUMEM_ERROR_NO_ACCESS, GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_STATUS_IN(gpumem_copy(instance_, read_only.get(), memory.device(), page_size(), nullptr, why()),
+                   GPUMEM_ERROR_NO_ACCESS, GPUMEM_ERROR_NOT_FOUND);
   EXPECT_EQ(read_only.get()[0], 0);
 }
 
@@ -632,14 +691,14 @@ TEST_F(Conformance, uva_9_addresses) {
     uint8_t* const base = operand.address;
     for (const gpumem_stream order : {gpumem_stream{nullptr}, stream.get()}) {
       EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_copy(instance_, order, base, base, kSize, nullptr, why()));
+                    copy_on(instance_, order, base, base, kSize, nullptr, why()));
       EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_copy(instance_, order, base + 99, base, 100, nullptr, why()));
+                    copy_on(instance_, order, base + 99, base, 100, nullptr, why()));
       EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    gpumem_copy(instance_, order, base, base + 99, 100, nullptr, why()));
+                    copy_on(instance_, order, base, base + 99, 100, nullptr, why()));
     }
     EXPECT_TRUE(same_bytes(pattern(kSize, 1), bytes_of(instance_, operand, kSize)));
-    EXPECT_OK(gpumem_copy(instance_, nullptr, base + 100, base, 100, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, base + 100, base, 100, nullptr, why()));
     std::vector<uint8_t> expected = pattern(kSize, 1);
     std::memcpy(&expected[100], &expected[0], 100);
     EXPECT_TRUE(same_bytes(expected, bytes_of(instance_, operand, kSize)));
@@ -658,14 +717,13 @@ TEST_F(Conformance, uva_9_two_addresses_of_one_memory) {
     fill_pattern(memory.host(), kSize, 1);
     uint8_t* const host = memory.host();
     uint8_t* const device = memory.device();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy(instance_, device, host, kSize, nullptr, why()));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy(instance_, nullptr, device, host, kSize, nullptr, why()));
+                  gpumem_copy(instance_, host, device + 50, 51, nullptr, why()));
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy(instance_, nullptr, host, device + 50, 51, nullptr, why()));
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_copy_2d(instance_, nullptr, device + 31, 64, host, 64, 32, 10, nullptr, why()));
+                  gpumem_copy_2d(instance_, device + 31, 64, host, 64, 32, 10, nullptr, why()));
     EXPECT_TRUE(has_pattern(host, kSize, 1));
-    EXPECT_OK(gpumem_copy(instance_, nullptr, device + 50, host, 50, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, device + 50, host, 50, nullptr, why()));
     EXPECT_EQ(std::memcmp(host + 50, host, 50), 0);
   }
 }
@@ -681,8 +739,8 @@ TEST_F(Conformance, uva_9_rectangles) {
     prepare(instance_, operand, kSize, 1);
     uint8_t* const base = operand.address;
     const auto copy = [&](uint8_t* destination, uint64_t destination_pitch, uint64_t width) {
-      return gpumem_copy_2d(instance_, nullptr, destination, destination_pitch, base, kPitch, width, kHeight,
-                            nullptr, why());
+      return gpumem_copy_2d(instance_, destination, destination_pitch, base, kPitch, width, kHeight, nullptr,
+                            why());
     };
     // Columns that touch in one byte, at the left, and at the right through the next row; the last row.
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, copy(base, kPitch, 32));
@@ -716,13 +774,13 @@ TEST_F(Conformance, uva_10) {
     put_pattern(instance_, memory.get(), kSize, 1);
     const Memory own = alloc_device(device_, kSize);
     const Stream stream = create_stream(device_);
-    EXPECT_OK(gpumem_copy(instance_, stream, own.device(), memory.get(), kSize, nullptr, why()));
-    EXPECT_OK(gpumem_fill(instance_, stream, memory.get(), kSize, 0x77, 1, why()));
-    EXPECT_OK(gpumem_copy_2d(instance_, stream, memory.get(), 100, own.device(), 100, 50, 3, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, own.device(), memory.get(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_fill_async(stream, memory.get(), kSize, 0x77, 1, why()));
+    EXPECT_OK(gpumem_copy_2d_async(stream, memory.get(), 100, own.device(), 100, 50, 3, nullptr, why()));
     stream.synchronize();
     EXPECT_TRUE(holds_pattern(instance_, own.device(), kSize, 1));
     std::vector<uint8_t> bytes(250);
-    EXPECT_OK(gpumem_copy(instance_, nullptr, bytes.data(), memory.get(), 250, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, bytes.data(), memory.get(), 250, nullptr, why()));
     const std::vector<uint8_t> source = pattern(250, 1);
     for (size_t i = 0; i < bytes.size(); ++i)
       ASSERT_EQ(bytes[i], i % 100 < 50 ? source[i] : 0x77) << i;
@@ -731,7 +789,7 @@ TEST_F(Conformance, uva_10) {
     EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_unregister(instance_, memory.get(), why()));
     EXPECT_EQ(pointer_info(instance_, memory.get()).buffer_id, info.buffer_id);
   }
-  EXPECT_EQ(stats(instance_).device.live_count, 0u);
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_DEVICE).live_count, 0u);
 }
 
 TEST_F(Conformance, uva_10_answers_are_rechecked) {
@@ -796,12 +854,11 @@ TEST_F(Conformance, uva_11_no_access) {
   for (uint8_t* const address : {memory.host(), memory.device()}) {
     for (const gpumem_stream order : {gpumem_stream{nullptr}, stream.get()}) {
       EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
-                    gpumem_copy(instance_, order, address, source.device(), kSize, nullptr, why()));
-      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_copy_2d(instance_, order, address, 100, source.device(),
-                                                           100, 50, 10, nullptr, why()));
-      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_fill(instance_, order, address, kSize, 0, 1, why()));
+                    copy_on(instance_, order, address, source.device(), kSize, nullptr, why()));
       EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
-                    gpumem_fill_2d(instance_, order, address, 100, 50, 10, 0, 1, why()));
+                    copy_2d_on(instance_, order, address, 100, source.device(), 100, 50, 10, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, fill_on(instance_, order, address, kSize, 0, 1, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, fill_2d_on(instance_, order, address, 100, 50, 10, 0, 1, why()));
     }
   }
   EXPECT_OK(gpumem_stream_query(stream, why()));
@@ -817,10 +874,10 @@ TEST_F(Conformance, uva_11_memory_of_another_device) {
   const Memory host = alloc_pinned(device_, kSize);
   for (const gpumem_device device : {device_, second}) {
     const Stream stream = create_stream(device);
-    EXPECT_OK(gpumem_fill(instance_, stream, first.device(), kSize, 0x21, 1, why()));
-    EXPECT_OK(gpumem_copy(instance_, stream, other.device(), first.device(), kSize, nullptr, why()));
-    EXPECT_OK(gpumem_fill(instance_, stream, other.device(), 1, 0x22, 1, why()));
-    EXPECT_OK(gpumem_copy(instance_, stream, host.host(), other.device(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_fill_async(stream, first.device(), kSize, 0x21, 1, why()));
+    EXPECT_OK(gpumem_copy_async(stream, other.device(), first.device(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_fill_async(stream, other.device(), 1, 0x22, 1, why()));
+    EXPECT_OK(gpumem_copy_async(stream, host.host(), other.device(), kSize, nullptr, why()));
     stream.synchronize();
     EXPECT_EQ(host.host()[0], 0x22);
     EXPECT_EQ(std::count(host.host() + 1, host.host() + kSize, 0x21), static_cast<std::ptrdiff_t>(kSize - 1));

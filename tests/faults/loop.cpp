@@ -168,6 +168,7 @@ struct Snapshot {
   uint64_t driver = 0;
   // Of the instance, if there is one:
   gpumem_stats stats = GPUMEM_STATS_INIT;
+  std::array<gpumem_kind_stats, 3> kinds{};
   uint64_t free[2] = {};
 };
 
@@ -181,6 +182,12 @@ Snapshot take(const World& world) {
   now.driver = driver_objects();
   if (!is_set(world.out.instance)) return now;
   EXPECT_EQ(gpumem_stats_get(world.out.instance, &now.stats, nullptr), GPUMEM_SUCCESS);
+  size_t place = 0;
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED}) {
+    gpumem_kind_stats& counts = now.kinds.at(place++);
+    counts.struct_size = sizeof counts;
+    EXPECT_EQ(gpumem_stats_get_kind(world.out.instance, kind, &counts, nullptr), GPUMEM_SUCCESS);
+  }
   for (size_t i = 0; i < 2; ++i) {
     const gpumem_device device = world.out.device[i];
     if (!is_set(device)) continue;
@@ -223,6 +230,7 @@ void expect_no_more_than(const Snapshot& wanted, const World& world, size_t extr
   EXPECT_LE(now.locked, wanted.locked) << "locked kilobytes";
   EXPECT_LE(now.driver, wanted.driver + extra) << "objects of the driver";
   EXPECT_EQ(std::memcmp(&now.stats, &wanted.stats, sizeof now.stats), 0) << "counts of the instance";
+  EXPECT_EQ(std::memcmp(&now.kinds, &wanted.kinds, sizeof now.kinds), 0) << "counts of a kind";
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_GE(now.free[i], is_lost(world, i) ? 0 : wanted.free[i]) << "free bytes of device " << i;
   }
@@ -242,6 +250,7 @@ void prepare_outputs(Out& out) {
   out.event_info.struct_size = sizeof out.event_info;
   out.status_info.struct_size = sizeof out.status_info;
   out.stats.struct_size = sizeof out.stats;
+  out.kind_stats.struct_size = sizeof out.kind_stats;
   out.table.struct_size = sizeof out.table;
 }
 
@@ -458,7 +467,7 @@ std::unique_ptr<World> make_world(gpumem_backend backend) {
   world->backend = backend;
   world->mapped_before = mapped_bytes();
   prepare_outputs(world->out);
-  gpumem_error_init(&world->error);
+  world->error = GPUMEM_ERROR_INIT;
   for (size_t i = 0; i < 2; ++i) {
     world->host[i] = bytes[i];
     for (size_t at = 0; at < kHostBytes; ++at)

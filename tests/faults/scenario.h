@@ -28,7 +28,8 @@ struct Out {
   uint64_t number[2];
   uint32_t word;
   int32_t ordinal;
-  float milliseconds;
+  int64_t nanoseconds;
+  gpumem_access access;
   gpumem_status status;
   gpumem_capability capability;
   gpumem_probe_info probe;
@@ -41,6 +42,7 @@ struct Out {
   gpumem_event_info event_info;
   gpumem_status_info status_info;
   gpumem_stats stats;
+  gpumem_kind_stats kind_stats;
   gpumem_table table;
   char text[1024];
 };
@@ -126,7 +128,8 @@ struct Scenario {
 
 // ---- steps that many scenarios have ----
 
-// Creates memory in a slot of Out::memory. Registered memory is the first host buffer from byte 100 on.
+// Creates or registers memory in a slot of Out::memory. Registered memory is the first host buffer from byte
+// 100 on.
 Step create(size_t slot, gpumem_kind kind, uint64_t size, gpumem_memory_flags require = 0,
             gpumem_memory_flags prefer = 0, uint64_t alignment = 0, uint32_t device = 0);
 Step create_stream(size_t slot, uint32_t device = 0);

@@ -16,8 +16,7 @@ namespace {
 
 // Opens into `out` with many options set.
 gpumem_status open(World& w, gpumem_backend backend, gpumem_instance* out) {
-  gpumem_host_options host;
-  gpumem_host_options_init(&host);
+  gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
   host.device_count = 2;
   host.quarantine = 1;
   host.strict = GPUMEM_TOGGLE_ON;
@@ -25,10 +24,11 @@ gpumem_status open(World& w, gpumem_backend backend, gpumem_instance* out) {
   host.numa_nodes = 3;
   host.peers = "0>1,1>0";
   host.masked = "write_value,wait_value,copy_2d,fill_2d";
-  gpumem_instance_desc desc;
-  gpumem_instance_desc_init(&desc);
+  const gpumem_cuda_options cuda = GPUMEM_CUDA_OPTIONS_INIT;
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
   desc.backend = backend;
   desc.host = &host;
+  desc.cuda = &cuda;
   desc.name = "a name that is longer than a short string";
   return gpumem_instance_open(&desc, out, &w.error);
 }
@@ -68,8 +68,7 @@ void expect_usable(World& w) {
   void* pointer = nullptr;
   ASSERT_EQ(gpumem_malloc(device, GPUMEM_KIND_DEVICE, 1000, &pointer, &w.error), GPUMEM_SUCCESS)
       << w.error.message;
-  EXPECT_EQ(gpumem_fill(w.out.instance, nullptr, pointer, 1000, 1, 1, &w.error), GPUMEM_SUCCESS)
-      << w.error.message;
+  EXPECT_EQ(gpumem_fill(w.out.instance, pointer, 1000, 1, 1, &w.error), GPUMEM_SUCCESS) << w.error.message;
   EXPECT_EQ(gpumem_free(w.out.instance, pointer, &w.error), GPUMEM_SUCCESS) << w.error.message;
 }
 
@@ -111,9 +110,6 @@ Step not_there() {
   step.expected = GPUMEM_ERROR_NOT_FOUND;
   return step;
 }
-
-#define INIT_CALL(function, place) \
-  PLAIN_CALL(function, (function(&(place)), (place).struct_size == sizeof(place)))
 
 // ---- what only the host backend has ----
 
@@ -164,29 +160,13 @@ std::vector<Scenario> instance_scenarios() {
     scenario.opens = true;
     all.push_back(scenario);
   };
-  opening(
-      "open and close", kBoth,
-      {PLAIN_CALL(gpumem_instance_desc_init,
-                  [] {
-                    gpumem_instance_desc desc;
-                    gpumem_instance_desc_init(&desc);
-                    return desc.struct_size == sizeof desc;
-                  }()),
-       PLAIN_CALL(gpumem_host_options_init,
-                  [] {
-                    gpumem_host_options host;
-                    gpumem_host_options_init(&host);
-                    return host.struct_size == sizeof host;
-                  }()),
-       open_step(), INIT_CALL(gpumem_instance_info_init, w.out.instance_info),
-       CALL(gpumem_instance_get_info, w.out.instance, &w.out.instance_info), close_step(GPUMEM_CLOSE_CHECK)},
-      nullptr);
+  opening("open and close", kBoth,
+          {open_step(), CALL(gpumem_instance_get_info, w.out.instance, &w.out.instance_info),
+           close_step(GPUMEM_CLOSE_CHECK)},
+          nullptr);
   opening("open", kBoth, {open_step(), get_device(0), get_device(1)}, expect_usable);
   opening("open any backend", kCuda, {open_step(true)}, expect_usable);
-  opening(
-      "probe", kBoth,
-      {INIT_CALL(gpumem_probe_info_init, w.out.probe), CALL(gpumem_instance_probe, w.backend, &w.out.probe)},
-      nullptr);
+  opening("probe", kBoth, {CALL(gpumem_instance_probe, w.backend, &w.out.probe)}, nullptr);
   all.push_back({"a second instance",
                  kBoth,
                  {},
@@ -197,8 +177,7 @@ std::vector<Scenario> instance_scenarios() {
   all.push_back({"devices",
                  kBoth,
                  {},
-                 {get_device(1), INIT_CALL(gpumem_device_info_init, w.out.device_info),
-                  CALL(gpumem_device_get_info, w.out.device[0], &w.out.device_info),
+                 {get_device(1), CALL(gpumem_device_get_info, w.out.device[0], &w.out.device_info),
                   DEVICE_CALL(gpumem_device_get_memory, w.out.device[1], &w.out.number[0], &w.out.number[1]),
                   DEVICE_CALL(gpumem_device_can_access_peer, w.out.device[0], w.out.device[1], &w.out.word)},
                  [](World& w) { EXPECT_EQ(w.out.word, 1u); }});
@@ -210,8 +189,7 @@ std::vector<Scenario> instance_scenarios() {
        kBoth,
        {create(0, GPUMEM_KIND_DEVICE, 1000), create(1, GPUMEM_KIND_DEVICE, 1000, 0, 0, 0, 1)},
        {enable, CALL(gpumem_memory_get_info, w.out.memory[1], &w.out.memory_info),
-        DEVICE_CALL(gpumem_fill, w.out.instance, nullptr, w.out.memory_info.device_pointer, 1000, 1, 1),
-        disable}});
+        DEVICE_CALL(gpumem_fill, w.out.instance, w.out.memory_info.device_pointer, 1000, 1, 1), disable}});
   all.back().idle_streams = 2;
 
   for (const bool of_pair : {false, true}) {
@@ -221,11 +199,8 @@ std::vector<Scenario> instance_scenarios() {
       all.push_back(scenario);
     }
   }
-  all.push_back({"the list of capabilities",
-                 kBoth,
-                 {},
-                 {INIT_CALL(gpumem_capability_info_init, w.out.capability_info),
-                  CALL(gpumem_capability_enumerate, 0, &w.out.capability)}});
+  all.push_back(
+      {"the list of capabilities", kBoth, {}, {CALL(gpumem_capability_enumerate, 0, &w.out.capability)}});
 
   const std::vector<Step> objects = {create(0, GPUMEM_KIND_DEVICE, 1000),
                                      create(1, GPUMEM_KIND_PINNED, 1000),
@@ -237,7 +212,8 @@ std::vector<Scenario> instance_scenarios() {
       {"statistics",
        kBoth,
        objects,
-       {INIT_CALL(gpumem_stats_init, w.out.stats), CALL(gpumem_stats_get, w.out.instance, &w.out.stats),
+       {CALL(gpumem_stats_get, w.out.instance, &w.out.stats),
+        CALL(gpumem_stats_get_kind, w.out.instance, GPUMEM_KIND_PINNED, &w.out.kind_stats),
         CALL(gpumem_stats_report, w.out.instance, w.out.text, sizeof w.out.text, &w.out.number[0])},
        [](World& w) { EXPECT_NE(std::strstr(w.out.text, "pinned memory a name that is longer"), nullptr); }});
   all.push_back({"peaks", kBoth, {}, {CALL(gpumem_stats_reset_peaks, w.out.instance)}});
@@ -266,7 +242,6 @@ std::vector<Scenario> instance_scenarios() {
       {PLAIN_CALL(gpumem_version, gpumem_version() == GPUMEM_VERSION),
        PLAIN_CALL(gpumem_version_text, gpumem_version_text() != nullptr),
        PLAIN_CALL(gpumem_feature_supported, gpumem_feature_supported(GPUMEM_FEATURE_BACKEND_HOST) == 1),
-       INIT_CALL(gpumem_error_init, w.error), INIT_CALL(gpumem_status_info_init, w.out.status_info),
        PLAIN_CALL(gpumem_status_name, std::strcmp(gpumem_status_name(0), "GPUMEM_SUCCESS") == 0),
        CALL(gpumem_status_get_info, GPUMEM_ERROR_BUSY, &w.out.status_info),
        CALL(gpumem_status_enumerate, 0, &w.out.status), CALL(gpumem_table_get, GPUMEM_VERSION, &w.out.table)},
@@ -284,9 +259,8 @@ std::vector<Scenario> host_scenarios() {
                    {launch, Step{"gpumem_host_kernel_view", ask_kernel}, synchronize(0)}};
   running.verify = [](World& w) {
     char byte = 0;
-    EXPECT_EQ(
-        gpumem_copy(w.out.instance, nullptr, &byte, w.out.memory_info.device_pointer, 1, nullptr, nullptr),
-        GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_copy(w.out.instance, &byte, w.out.memory_info.device_pointer, 1, nullptr, nullptr),
+              GPUMEM_SUCCESS);
     EXPECT_EQ(byte, 77);
   };
   running.after = {set_quit(true)};
@@ -317,6 +291,8 @@ std::vector<Scenario> host_scenarios() {
        {},
        {DEVICE_CALL(gpumem_host_foreign_alloc, w.out.device[0], GPUMEM_KIND_DEVICE, 1000, &w.out.foreign[0]),
         CALL(gpumem_pointer_get_info, w.out.instance, w.out.foreign[0], &w.out.pointer_info),
+        CALL(gpumem_pointer_get_access, w.out.instance, w.out.foreign[0], GPUMEM_LOCATION_HOST, 0,
+             &w.out.access),
         CALL(gpumem_pointer_get_device_pointer, w.out.device[0], w.out.foreign[0], &w.out.address[0]),
         Step{"gpumem_host_foreign_free", end_foreign}}});
   all.push_back(
@@ -324,7 +300,7 @@ std::vector<Scenario> host_scenarios() {
        kHost,
        {},
        {CALL(gpumem_host_foreign_alloc, w.out.device[0], GPUMEM_KIND_PINNED, 1000, &w.out.foreign[0]),
-        DEVICE_CALL(gpumem_fill, w.out.instance, nullptr, w.out.foreign[0], 1000, 1, 1),
+        DEVICE_CALL(gpumem_fill, w.out.instance, w.out.foreign[0], 1000, 1, 1),
         Step{"gpumem_host_foreign_free", end_foreign}}});
   all.back().idle_streams = 1;
   all.push_back({"switches",

@@ -33,11 +33,11 @@ auto usable(uint64_t size, gpumem_memory_flags required) {
     void* const address = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
     const uint64_t piece = std::min<uint64_t>(size, kPage);
     if ((required & GPUMEM_MEMORY_READ_ONLY) == 0) {
-      ASSERT_EQ(gpumem_fill(w.out.instance, nullptr, address, piece, 0x5C, 1, &w.error), GPUMEM_SUCCESS)
+      ASSERT_EQ(gpumem_fill(w.out.instance, address, piece, 0x5C, 1, &w.error), GPUMEM_SUCCESS)
           << w.error.message;
     }
     unsigned char bytes[kPage] = {};
-    ASSERT_EQ(gpumem_copy(w.out.instance, nullptr, bytes, address, piece, nullptr, &w.error), GPUMEM_SUCCESS)
+    ASSERT_EQ(gpumem_copy(w.out.instance, bytes, address, piece, nullptr, &w.error), GPUMEM_SUCCESS)
         << w.error.message;
     if ((required & GPUMEM_MEMORY_READ_ONLY) == 0) {
       EXPECT_EQ(bytes[0], 0x5C);
@@ -98,10 +98,19 @@ Step create(size_t slot, gpumem_kind kind, uint64_t size, gpumem_memory_flags re
   desc.prefer = prefer;
   desc.alignment = alignment;
   desc.name = "a name that is longer than a short string";
+  if (kind == GPUMEM_KIND_REGISTERED) {
+    return {"gpumem_memory_register", [=](World& w) {
+              gpumem_register_desc given = GPUMEM_REGISTER_DESC_INIT;
+              given.pointer = w.host[0] + 100;
+              given.size = desc.size;
+              given.require = desc.require;
+              given.prefer = desc.prefer;
+              given.name = desc.name;
+              return gpumem_memory_register(w.out.device[device], &given, &w.out.memory[slot], &w.error);
+            }};
+  }
   Step step{"gpumem_memory_create", [=](World& w) {
-              gpumem_memory_desc given = desc;
-              if (kind == GPUMEM_KIND_REGISTERED) given.host_pointer = w.host[0] + 100;
-              return gpumem_memory_create(w.out.device[device], &given, &w.out.memory[slot], &w.error);
+              return gpumem_memory_create(w.out.device[device], &desc, &w.out.memory[slot], &w.error);
             }};
   if (kind == GPUMEM_KIND_DEVICE) step.exhausted = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
   return step;
@@ -188,20 +197,11 @@ std::vector<Scenario> memory_scenarios() {
                  {},
                  {DEVICE_CALL(gpumem_malloc, w.out.device[1], GPUMEM_KIND_DEVICE, 1000, &w.out.pointer[0]),
                   Step{"gpumem_free", release}}});
-  all.push_back(
-      {"malloc and free of pinned memory",
-       kBoth,
-       {},
-       {CALL(gpumem_malloc, w.out.device[1], GPUMEM_KIND_PINNED, 1000, &w.out.pointer[0]),
-        Step{"gpumem_free", release},
-        PLAIN_CALL(gpumem_memory_desc_init,
-                   [] {
-                     gpumem_memory_desc desc;
-                     gpumem_memory_desc_init(&desc);
-                     return desc.struct_size == sizeof desc;
-                   }()),
-        PLAIN_CALL(gpumem_memory_info_init, (gpumem_memory_info_init(&w.out.memory_info),
-                                             w.out.memory_info.struct_size == sizeof w.out.memory_info))}});
+  all.push_back({"malloc and free of pinned memory",
+                 kBoth,
+                 {},
+                 {CALL(gpumem_malloc, w.out.device[1], GPUMEM_KIND_PINNED, 1000, &w.out.pointer[0]),
+                  Step{"gpumem_free", release}}});
 
   all.push_back(
       {"questions about pointers",
@@ -215,12 +215,15 @@ std::vector<Scenario> memory_scenarios() {
                w.out.address[1] = w.out.memory_info.device_pointer;
                return status;
              }}},
-       {PLAIN_CALL(gpumem_pointer_info_init, (gpumem_pointer_info_init(&w.out.pointer_info),
-                                              w.out.pointer_info.struct_size == sizeof w.out.pointer_info)),
-        CALL(gpumem_pointer_get_info, w.out.instance, w.out.address[0], &w.out.pointer_info),
+       {CALL(gpumem_pointer_get_info, w.out.instance, w.out.address[0], &w.out.pointer_info),
         CALL(gpumem_pointer_get_info, w.out.instance, w.out.address[1], &w.out.pointer_info),
         CALL(gpumem_pointer_get_device_pointer, w.out.device[1], w.out.address[0], &w.out.address[0]),
         CALL(gpumem_pointer_get_device_pointer, w.out.device[0], w.out.address[1], &w.out.address[1]),
+        CALL(gpumem_pointer_get_access, w.out.instance, w.out.address[0], GPUMEM_LOCATION_DEVICE, 1,
+             &w.out.access),
+        CALL(gpumem_pointer_get_access, w.out.instance, w.out.address[1], GPUMEM_LOCATION_HOST, 0,
+             &w.out.access),
+        CALL(gpumem_pointer_get_access, w.out.instance, w.host[1], GPUMEM_LOCATION_DEVICE, 0, &w.out.access),
         CALL(gpumem_pointer_get_info, w.out.instance, w.host[1], &w.out.pointer_info)},
        [](World& w) { EXPECT_EQ(w.out.pointer_info.kind, GPUMEM_KIND_PAGEABLE); }});
   return all;

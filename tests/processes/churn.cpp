@@ -111,7 +111,7 @@ class Churn {
   void fill(gpumem_stream stream) {
     if (blocks_.empty()) return;
     if (stream == nullptr) synchronize();  // a fill beside the stream's work on the same bytes is a race
-    done(api.gpumem_fill(instance_, stream, blocks_[below(blocks_.size())].address, kSize, 7, 1, nullptr),
+    done(api.gpumem_fill_async(stream, blocks_[below(blocks_.size())].address, kSize, 7, 1, nullptr),
          "fill");
   }
 
@@ -119,7 +119,7 @@ class Churn {
     if (blocks_.size() < 2) return;
     const uint32_t from = below(blocks_.size());
     const uint32_t to = (from + 1) % static_cast<uint32_t>(blocks_.size());
-    done(api.gpumem_copy(instance_, stream_, blocks_[to].address, blocks_[from].address, kSize, nullptr,
+    done(api.gpumem_copy_async(stream_, blocks_[to].address, blocks_[from].address, kSize, nullptr,
                          nullptr),
          "copy");
   }

@@ -41,10 +41,10 @@ void try_instance(const Refused& refused, gpumem_instance instance, void* addres
   refused("free", api.gpumem_free(instance, address, nullptr));
   refused("unregister", api.gpumem_unregister(instance, address, nullptr));
   refused("pointer_get_info", api.gpumem_pointer_get_info(instance, address, &of_pointer, nullptr));
-  refused("copy", api.gpumem_copy(instance, nullptr, address, address, 8, nullptr, nullptr));
-  refused("copy_2d", api.gpumem_copy_2d(instance, nullptr, address, 8, address, 8, 8, 2, nullptr, nullptr));
-  refused("fill", api.gpumem_fill(instance, nullptr, address, 8, 0, 1, nullptr));
-  refused("fill_2d", api.gpumem_fill_2d(instance, nullptr, address, 8, 8, 2, 0, 1, nullptr));
+  refused("copy", api.gpumem_copy(instance, address, address, 8, nullptr, nullptr));
+  refused("copy_2d", api.gpumem_copy_2d(instance, address, 8, address, 8, 8, 2, nullptr, nullptr));
+  refused("fill", api.gpumem_fill(instance, address, 8, 0, 1, nullptr));
+  refused("fill_2d", api.gpumem_fill_2d(instance, address, 8, 8, 2, 0, 1, nullptr));
   refused("stats_get", api.gpumem_stats_get(instance, &stats, nullptr));
   refused("stats_reset_peaks", api.gpumem_stats_reset_peaks(instance, nullptr));
   refused("stats_report", api.gpumem_stats_report(instance, nullptr, 0, &required, nullptr));
@@ -111,7 +111,7 @@ void try_objects(const Refused& refused, const Scene& parents) {
   refused("stream_write_value", api.gpumem_stream_write_value(stream, address, 1, 4, nullptr));
   refused("stream_wait_value", api.gpumem_stream_wait_value(stream, address, 1, 4, GPUMEM_WAIT_EQ, nullptr));
   refused("copy in a stream",
-          api.gpumem_copy(parents.instance, stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
+          api.gpumem_copy_async(stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
   refused("host_launch", api.gpumem_host_launch(stream, no_kernel, nullptr, nullptr));
   refused("host_stream_set_capturing", api.gpumem_host_stream_set_capturing(stream, 1, nullptr));
   refused("event_get_info", api.gpumem_event_get_info(event, &event_info, nullptr));
@@ -170,8 +170,8 @@ void use_own_instance() {
   ok(api.gpumem_event_create(device, nullptr, &event, nullptr), "event_create");
   static bool ran = false;
   const auto run = [](void*) { ran = true; };
-  ok(api.gpumem_fill(instance, stream, on_device, kSize, 0x3c, 1, nullptr), "fill");
-  ok(api.gpumem_copy(instance, stream, pinned, on_device, kSize, nullptr, nullptr), "copy");
+  ok(api.gpumem_fill_async(stream, on_device, kSize, 0x3c, 1, nullptr), "fill");
+  ok(api.gpumem_copy_async(stream, pinned, on_device, kSize, nullptr, nullptr), "copy");
   ok(api.gpumem_stream_launch_host_function(stream, run, nullptr, nullptr), "launch_host_function");
   ok(api.gpumem_event_record(event, stream, nullptr), "event_record");
   ok(api.gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, nullptr), "event_synchronize");

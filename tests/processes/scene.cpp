@@ -98,7 +98,7 @@ void hold(gpumem_stream stream, Gate& gate) {
 // Work that changes nothing that close_scene checks.
 void enqueue_copies(const Scene& scene) {
   for (int i = 0; i < 3; ++i) {
-    ok(api.gpumem_copy(scene.instance, scene.stream, scene.device_bytes, scene.pinned_bytes, kSize, nullptr,
+    ok(api.gpumem_copy_async(scene.stream, scene.device_bytes, scene.pinned_bytes, kSize, nullptr,
                        nullptr),
        "copy in a stream");
   }
@@ -163,7 +163,7 @@ void queued(Scene& scene, const Act& act) {
   open_scene(scene);
   gpumem_memory word = make(scene.device, GPUMEM_KIND_PINNED);
   void* const address = info_of(word).device_pointer;
-  ok(api.gpumem_fill(scene.instance, nullptr, address, kSize, 0, 1, nullptr), "fill");
+  ok(api.gpumem_fill(scene.instance, address, kSize, 0, 1, nullptr), "fill");
   ok(api.gpumem_stream_wait_value(scene.stream, address, 1, 4, GPUMEM_WAIT_EQ, nullptr), "wait_value");
   enqueue_copies(scene);
   expect_status(GPUMEM_NOT_READY, api.gpumem_stream_query(scene.stream, nullptr), "the stream is held");
@@ -385,13 +385,13 @@ struct Busy {
       gpumem_stream stream = nullptr;
       ok(api.gpumem_stream_create(scene.device, nullptr, &stream, nullptr), "stream_create");
       void* const there = info_of(on_device).device_pointer;
-      ok(api.gpumem_copy(scene.instance, nullptr, there, bytes.data(), kSize, nullptr, nullptr), "copy");
+      ok(api.gpumem_copy(scene.instance, there, bytes.data(), kSize, nullptr, nullptr), "copy");
       const auto nothing = [](void*) {};
       for (int i = 0; i < 10; ++i) {
         ok(api.gpumem_stream_launch_host_function(stream, nothing, nullptr, nullptr), "launch_host_function");
       }
       ok(api.gpumem_stream_synchronize(stream, kForever, nullptr), "stream_synchronize");
-      ok(api.gpumem_copy(scene.instance, nullptr, back.data(), there, kSize, nullptr, nullptr), "copy back");
+      ok(api.gpumem_copy(scene.instance, back.data(), there, kSize, nullptr, nullptr), "copy back");
       expect(back == bytes, "a busy thread reads what it wrote");
       ok(api.gpumem_stream_destroy(stream, nullptr), "stream_destroy");
       for (const gpumem_memory memory : {on_device, pinned, registered})
@@ -496,13 +496,13 @@ void open_scene(Scene& scene) {
   const std::vector<unsigned char> bytes = pattern(1);
   std::memcpy(scene.pinned_bytes, bytes.data(), kSize);
   std::memcpy(scene.registered_bytes, pattern(2).data(), kSize);
-  ok(api.gpumem_copy(scene.instance, nullptr, scene.device_bytes, bytes.data(), kSize, nullptr, nullptr),
+  ok(api.gpumem_copy(scene.instance, scene.device_bytes, bytes.data(), kSize, nullptr, nullptr),
      "copy of the pattern");
 }
 
 void close_scene(Scene& scene) {
   std::vector<unsigned char> back(kSize);
-  ok(api.gpumem_copy(scene.instance, nullptr, back.data(), scene.device_bytes, kSize, nullptr, nullptr),
+  ok(api.gpumem_copy(scene.instance, back.data(), scene.device_bytes, kSize, nullptr, nullptr),
      "copy of the pattern back");
   expect(back == pattern(1), "device memory has its content");
   expect(std::memcmp(scene.pinned_bytes, pattern(1).data(), kSize) == 0, "pinned memory has its content");

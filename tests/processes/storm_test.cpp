@@ -45,8 +45,8 @@ class Thread {
     const Stream stream = create_stream(device);
     const Event event = create_event(device);
     put_pattern(instance, memory.device(), kSize, seed);
-    EXPECT_OK(gpumem_copy(instance, stream, pinned.host(), memory.device(), kSize, nullptr, why()));
-    EXPECT_OK(gpumem_copy(instance, stream, lent_.data(), pinned.host(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, pinned.host(), memory.device(), kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy_async(stream, lent_.data(), pinned.host(), kSize, nullptr, why()));
     EXPECT_OK(gpumem_stream_launch_host_function(
         stream, [](void* count) { ++*static_cast<std::atomic<int>*>(count); }, &functions_, why()));
     EXPECT_OK(gpumem_event_record(event, stream, why()));
@@ -70,7 +70,7 @@ class Thread {
   static void use_plain_pointer(const Instance& instance, gpumem_device device) {
     void* pointer = nullptr;
     EXPECT_OK(gpumem_malloc(device, GPUMEM_KIND_DEVICE, kSize, &pointer, why()));
-    EXPECT_OK(gpumem_fill(instance, nullptr, pointer, kSize, 1, 4, why()));
+    EXPECT_OK(gpumem_fill(instance, pointer, kSize, 1, 4, why()));
     EXPECT_OK(gpumem_free(instance, pointer, why()));
   }
 

@@ -186,7 +186,7 @@ void Crew::data(Choice& choice, bool copies) {
   if (!copies) {
     const uint8_t value = choice.byte();
     check("gpumem_fill", text("memory", *to) + ", " + std::to_string(size), {GPUMEM_SUCCESS},
-          gpumem_fill(stage_.instance, stream, target.address, size, value, 1, nullptr));
+          gpumem_fill_async(stream, target.address, size, value, 1, nullptr));
     for (uint64_t i = 0; i < size; ++i) {
       written.bytes[i] = value;
       written.known[i] = true;
@@ -196,7 +196,7 @@ void Crew::data(Choice& choice, bool copies) {
   order(from->index, stream);
   check("gpumem_copy", text("memory", *to) + ", " + text("memory", *from) + ", " + std::to_string(size),
         {GPUMEM_SUCCESS},
-        gpumem_copy(stage_.instance, stream, target.address, source.address, size, nullptr, nullptr));
+        gpumem_copy_async(stream, target.address, source.address, size, nullptr, nullptr));
   const Region& read = player_.region(source.region);
   for (uint64_t i = 0; i < size; ++i) {
     written.bytes[i] = read.bytes[i];
@@ -211,7 +211,7 @@ void Crew::check_data(Choice& choice) {
   order(chosen->index, nullptr);
   std::vector<uint8_t> bytes(memory.size);
   check("gpumem_copy", "to look at " + text("memory", *chosen), {GPUMEM_SUCCESS},
-        gpumem_copy(stage_.instance, nullptr, bytes.data(), memory.address, memory.size, nullptr, nullptr));
+        gpumem_copy(stage_.instance, bytes.data(), memory.address, memory.size, nullptr, nullptr));
   const Region& expected = player_.region(memory.region);
   for (uint64_t i = 0; i < bytes.size(); ++i) {
     if (expected.known[i] && bytes[i] != expected.bytes[i]) {

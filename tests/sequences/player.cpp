@@ -435,7 +435,7 @@ void Player::check_region(int index, uint64_t begin, uint64_t end) {
 }
 
 void Player::read_back(const Memory& memory, std::vector<uint8_t>& bytes) {
-  const gpumem_status status = gpumem_copy(as<gpumem_instance>(instance(memory.instance).handle), nullptr,
+  const gpumem_status status = gpumem_copy(as<gpumem_instance>(instance(memory.instance).handle),
                                            bytes.data(), memory.address, bytes.size(), nullptr, nullptr);
   require(status == GPUMEM_SUCCESS,
           std::string("device memory cannot be read back: ") + gpumem_status_name(status));
