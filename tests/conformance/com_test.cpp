@@ -1787,5 +1787,48 @@ TEST_F(Com, com_27_host_functions_call_no_device) {
   unchanged.check();
 }
 
+// ---- COM-28: captures of other code ----
+
+TEST_F(Com, com_28_a_capture_elsewhere_stays_whole) {
+  REQUIRE_FOREIGN();
+  NativeStream native(device_);
+  gpumem_stream handle = nullptr;
+  ASSERT_OK(gpumem_stream_wrap(device_, native.get(), &handle, why()));
+  const Stream captured(handle);
+  if (on_host()) {
+    native.begin_capture(captured);
+    call_a_bit_of_everything(instance_, device_);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(captured, why()));
+    native.end_capture(captured);
+    EXPECT_OK(gpumem_stream_query(captured, why()));
+    return;
+  }
+#ifdef HAVE_CUDA_HEADERS
+  for (const CUstreamCaptureMode mode :
+       {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED}) {
+    for (const bool from_another_thread : {false, true}) {
+      const PrimaryContext context(ordinal_of(device_));
+      const auto stream = static_cast<CUstream>(native.get());
+      ASSERT_EQ(raw().cuStreamBeginCapture(stream, mode), CUDA_SUCCESS);
+      const auto call = [&] {
+        call_a_bit_of_everything(instance_, device_);
+        // A refused operation on the captured stream itself does no harm either.
+        EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(captured, why()));
+      };
+      if (from_another_thread) {
+        std::thread(call).join();
+      } else {
+        call();
+      }
+      CUgraph graph = nullptr;
+      EXPECT_EQ(raw().cuStreamEndCapture(stream, &graph), CUDA_SUCCESS) << mode << from_another_thread;
+      if (graph) {
+        EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+      }
+    }
+  }
+#endif
+}
+
 }  // namespace
 }  // namespace conformance
