@@ -57,7 +57,6 @@ func TestStorm(t *testing.T) {
 // storm is one round: content to the device and back on a stream, with a function and an event behind it, each step on
 // whatever thread it happens.
 func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
-	i := d.Instance()
 	var objects []interface{ Close() error }
 	defer func() {
 		// Closed by another goroutine, in the order of creation backwards.
@@ -98,9 +97,9 @@ func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
 	content := append([]byte(nil), from.Slice()...)
 	runtime.Gosched()
 	for _, step := range []func() error{
-		func() error { return i.Fill(s, to.At(0), 10000, uint32(^seed), 1) },
-		func() error { return i.Copy(s, to.At(0), from.At(0), 5000) },
-		func() error { return CopyFromSlice(i, s, to.At(5000), content[5000:]) },
+		func() error { return s.Fill(to.At(0), 10000, uint32(^seed), 1) },
+		func() error { return s.Copy(to.At(0), from.At(0), 5000) },
+		func() error { return CopyFromSliceAsync(s, to.At(5000), content[5000:]) },
 		func() error { return s.Launch(func() { launched.Add(1) }) },
 		func() error { return e.Record(s) },
 		func() error {
@@ -144,7 +143,7 @@ func TestCloseUnderUse(t *testing.T) {
 					var err error
 					switch n % 4 {
 					case 0:
-						err = i.Fill(nil, m.At(0), 4096, 1, 1)
+						err = i.Fill(m.At(0), 4096, 1, 1)
 					case 1:
 						if views++; views > 1000 {
 							return // Views may keep Close out for as long as they like.
