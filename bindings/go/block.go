@@ -94,7 +94,7 @@ func (a Address) enter(function string, bytes uint64) error {
 		return nil
 	}
 	if offset := a.value - a.owner.address; offset > a.owner.size || offset == a.owner.size && bytes > 0 {
-		return refusal(ErrInvalidArgument, function, "the address lies %d bytes after the start of memory that has %d bytes",
+		return refusal(ErrInvalidArgument, function, "the address is %d bytes from the start of the memory, which has %d bytes",
 			offset, a.owner.size)
 	}
 	return a.owner.enter(function)

@@ -108,7 +108,7 @@ func TestCloseWithinAndWithoutAHostFunction(t *testing.T) {
 	started, within := make(chan bool), make(chan error, 1)
 	must(t, s.Launch(func() {
 		close(started)
-		// Until the other goroutine is inside Close, this is refused by the library, and then by this package.
+		// The library refuses this until the other goroutine is inside Close, and then this package does.
 		for n := 0; n < 1000; n++ {
 			err := i.Close()
 			if !errors.Is(err, ErrInvalidState) {
@@ -120,7 +120,7 @@ func TestCloseWithinAndWithoutAHostFunction(t *testing.T) {
 		within <- nil
 	}))
 	<-started
-	// The host function may be holding the door when this comes; then it is busy.
+	// Close is busy while the host function is inside its own Close.
 	for {
 		if _, err = i.CloseForce(); !errors.Is(err, ErrBusy) {
 			break
@@ -270,7 +270,7 @@ func TestHostKernel(t *testing.T) {
 	if err := s.Synchronize(); !errors.Is(err, ErrInvalidArgument) {
 		t.Errorf("the kernel's error became %v", err)
 	}
-	// A kernel that reaches outside loses the device.
+	// A kernel that accesses other memory loses the device.
 	must(t, s.HostLaunch(func(kernel *HostKernel) {
 		_, err := kernel.View(RawAddress(4096), 4, AccessRead)
 		if !errors.Is(err, ErrDeviceLost) {
@@ -350,7 +350,7 @@ func TestHostSimulationNeedsTheHostBackend(t *testing.T) {
 	}
 }
 
-// What happens in a child made by fork, of which Go has no notion: the test makes one by hand.
+// Go has no fork, so the test makes the child by a system call.
 func TestFork(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector does not survive fork")

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What was counted since the last question.
+// collectedSince is a count to compare with later ones.
 type collectedSince struct{ CollectedObjects }
 
 func (since *collectedSince) is(freed, kept uint64) func() bool {
@@ -17,7 +17,7 @@ func (since *collectedSince) is(freed, kept uint64) func() bool {
 	}
 }
 
-// settle waits until what earlier tests dropped is gone.
+// settle waits until the objects that earlier tests dropped are collected.
 func settle(t *testing.T) collectedSince {
 	t.Helper()
 	for last := Collected(); ; {
@@ -90,7 +90,7 @@ func TestClosedObjectsAreNotCounted(t *testing.T) {
 	}
 }
 
-// Only a slice is left, which does not keep the memory alive for the collector; so the net does.
+// Only a slice is left, which does not keep the Memory from being collected, so closing it would pull the bytes away.
 func TestMemoryWhoseSliceIsInUseIsKept(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -127,7 +127,7 @@ func TestMemoryWhoseSliceIsInUseIsKept(t *testing.T) {
 	}
 }
 
-// Memory is dropped while a stream works on it, with the stream or without: nothing is freed before the work is done.
+// Memory is dropped while a stream works on it, with or without the stream: nothing is freed before the work is complete.
 func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 	for _, name := range []string{"the stream is kept", "the stream is dropped too"} {
 		t.Run(name, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 	}
 }
 
-// Nobody can see any more whether the work is complete, so the memory stays.
+// The work cannot be observed complete any more, so the memory stays.
 func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
 	d := device(t)
 	i := d.Instance()

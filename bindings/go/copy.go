@@ -149,8 +149,13 @@ func (s *Stream) CopyRegions(regions []Region) error {
 func copyRegions(stream *Stream, function string, regions []Region,
 	call func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result) error {
 	native := make([]nativeCopyRegion, len(regions))
-	for index := range regions {
-		region := &regions[index]
+	entered := make([]Address, 0, 2*len(regions))
+	defer func() {
+		for _, address := range entered {
+			address.leave()
+		}
+	}()
+	for index, region := range regions {
 		native[index].structSize = unsafe.Sizeof(native[index])
 		native[index].direction = int32(region.Direction)
 		native[index].sourceOrder = int32(region.SourceOrder)
@@ -160,7 +165,7 @@ func copyRegions(stream *Stream, function string, regions []Region,
 		if err := enterBoth(stream, function, region.Destination.Address, region.Source.Address, region.Width); err != nil {
 			return &RegionError{index, err}
 		}
-		defer leaveBoth(region.Destination.Address, region.Source.Address)
+		entered = append(entered, region.Destination.Address, region.Source.Address)
 		native[index].destination = region.Destination.native()
 		native[index].source = region.Source.native()
 		native[index].width = region.Width

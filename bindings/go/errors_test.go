@@ -76,7 +76,7 @@ func TestEveryStatusHasItsTexts(t *testing.T) {
 	expect(t, err, ErrNotFound)
 }
 
-// A failing step at every place of a call leaves nothing behind.
+// A call leaves nothing behind, whichever of its steps fails.
 func TestEachStepThatFails(t *testing.T) {
 	onHost(t)
 	d := device(t)

@@ -31,9 +31,9 @@ func (g *gate) enter(function string) error {
 	}
 	g.leave()
 	if g.gone.Load() {
-		return refusal(ErrStaleHandle, function, "it is closed")
+		return refusal(ErrStaleHandle, function, "the object is closed")
 	}
-	return refusal(ErrBusy, function, "it is being closed by another goroutine")
+	return refusal(ErrBusy, function, "another goroutine is closing the object")
 }
 
 func (g *gate) leave() {
@@ -100,7 +100,7 @@ func (g *gate) shut(function string) error {
 	}
 	if g.holders.Load() > 0 {
 		g.inside.Add(-gateClosed)
-		return refusal(ErrBusy, function, "a view or a registration uses it; end that, then call Close again")
+		return refusal(ErrBusy, function, "a view or a registration uses the object; end it, then call Close again")
 	}
 	return nil
 }
@@ -109,5 +109,5 @@ func (g *gate) shut(function string) error {
 func calledByLibrary() bool { return C.gpumem_go_is_inside() != 0 }
 
 func waitsForItself(function string) error {
-	return refusal(ErrInvalidState, function, "another goroutine uses it, and may be waiting for this function to return")
+	return refusal(ErrInvalidState, function, "another goroutine uses the object, and may be waiting for this function to return")
 }

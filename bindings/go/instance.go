@@ -168,7 +168,7 @@ func optionalText(text string) *C.char {
 func checkTexts(function string, texts ...string) error {
 	for _, text := range texts {
 		if strings.IndexByte(text, 0) >= 0 {
-			return refusal(ErrInvalidArgument, function, "the text %q has a 0 byte", text)
+			return refusal(ErrInvalidArgument, function, "the text %q contains a 0 byte", text)
 		}
 	}
 	return nil

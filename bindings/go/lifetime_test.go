@@ -200,7 +200,7 @@ func TestAViewThatPanicsEnds(t *testing.T) {
 	must(t, p.Close())
 }
 
-// On the host backend a slice that is used too late is a fault at the right place, and no access to other memory.
+// On the host backend, using a slice after Close faults at once and does not reach other memory.
 func TestASliceEndsWithClose(t *testing.T) {
 	onHost(t)
 	p, err := NewPinned[int32](device(t), 1024, MemoryOptions{})

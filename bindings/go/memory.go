@@ -72,7 +72,7 @@ func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOp
 	if below != nil {
 		// The memory behind a buffer may belong to anybody, even to Go.
 		if offset := address.value - below.address; offset > below.size || size > below.size-offset {
-			return nil, refusal(ErrInvalidArgument, name, "%d bytes from offset %d leave memory that has %d bytes", size,
+			return nil, refusal(ErrInvalidArgument, name, "%d bytes at offset %d exceed the memory, which has %d bytes", size,
 				offset, below.size)
 		}
 		if err := below.hold(name); err != nil {
@@ -209,7 +209,7 @@ func (m *Memory) View(use func(bytes []byte) error) error {
 
 func view(m *Memory, name string, use func() error) error {
 	if m == nil || m.handle == 0 {
-		return refusal(ErrInvalidArgument, name, "there is no memory")
+		return refusal(ErrInvalidArgument, name, "the memory is nil")
 	}
 	instance := m.device.instance
 	if instance.closed() {
@@ -224,7 +224,7 @@ func view(m *Memory, name string, use func() error) error {
 	}
 	defer m.release()
 	if m.host == 0 {
-		return refusal(ErrWrongKind, name, "the CPU must not touch device memory; copy it")
+		return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
 	}
 	return use()
 }
@@ -285,7 +285,7 @@ func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
 // Free frees an allocation of Malloc. The address of a Memory is refused: close the Memory.
 func (i *Instance) Free(address Address) error {
 	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Free", "the address belongs to an object; close that")
+		return refusal(ErrInvalidArgument, "Instance.Free", "the address belongs to an object; close the object")
 	}
 	err := failure(C.gpumem_go_free(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)
@@ -307,7 +307,7 @@ func (d *Device) Register(address Address, size uint64, require MemoryFlags) err
 // Unregister makes memory of Register pageable again, by the same address.
 func (i *Instance) Unregister(address Address) error {
 	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Unregister", "the address belongs to an object; close that")
+		return refusal(ErrInvalidArgument, "Instance.Unregister", "the address belongs to an object; close the object")
 	}
 	err := failure(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)

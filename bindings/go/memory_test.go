@@ -55,7 +55,7 @@ func TestProbeAndOpen(t *testing.T) {
 	expect(t, err, ErrInvalidArgument)
 }
 
-// BackendAny falls back to the host backend where cuda cannot be opened, and says why.
+// BackendAny falls back to the host backend if cuda cannot be opened, and reports why.
 func TestFallback(t *testing.T) {
 	var warnings atomic.Int64
 	must(t, SetLogFunction(LogWarning, func(LogLevel, string) { warnings.Add(1) }))
@@ -306,7 +306,7 @@ func TestCopiesOfGoMemory(t *testing.T) {
 	expect(t, CopyToSlice(i, make([]byte, 4097), m.At(0)), ErrInvalidArgument)
 }
 
-// What lies behind an object may be another one, so an address there is refused before the library looks.
+// Another object may lie behind an object, so an address there is refused before the library looks it up.
 func TestAddressesStayInTheirObject(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -425,7 +425,7 @@ func TestAddressesByNumber(t *testing.T) {
 	expect(t, err, ErrInvalidArgument)
 	_, err = d.NewMemory(MemoryOptions{Kind: KindRegistered, Size: 100})
 	expect(t, err, ErrInvalidArgument)
-	// Objects are closed as objects.
+	// Objects are not freed by their addresses.
 	m := newMemory(t, d, KindDevice, 4096)
 	expect(t, i.Free(m.At(0)), ErrInvalidArgument)
 	expect(t, d.Register(b.At(0), 4096, 0), ErrInvalidArgument)

@@ -62,7 +62,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 func (i *Instance) PointerAccess(address Address, location Location, locationID int) (Access, error) {
 	const name = "Instance.PointerAccess"
 	if locationID < math.MinInt32 || locationID > math.MaxInt32 {
-		return AccessNone, refusal(ErrInvalidArgument, name, "no processor has the number %d", locationID)
+		return AccessNone, refusal(ErrInvalidArgument, name, "no processor has the id %d", locationID)
 	}
 	if err := address.enter(name, 1); err != nil {
 		return AccessNone, err

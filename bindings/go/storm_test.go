@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Goroutines that move between threads all the time make, use, share and close objects. Nobody locks a thread.
+// Goroutines that move between threads make, use, share and close objects. None locks a thread.
 func TestStorm(t *testing.T) {
 	i := open(t, Options{})
 	devices, err := i.Devices()
@@ -54,12 +54,12 @@ func TestStorm(t *testing.T) {
 	since.exactly(t, 0, 0)
 }
 
-// storm is one round: content to the device and back on a stream, with a function and an event behind it, each step on
-// whatever thread it happens.
+// storm is one round: content to the device and back on a stream, with a function and an event behind it. Each step runs
+// on any thread.
 func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
 	var objects []interface{ Close() error }
 	defer func() {
-		// Closed by another goroutine, in the order of creation backwards.
+		// Another goroutine closes them, in reverse order of creation.
 		closed := make(chan error)
 		go func() {
 			var first error
@@ -125,8 +125,7 @@ func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
 	return nil
 }
 
-// One memory, and goroutines that use and close it at the same time: every call either works or says that it is closed
-// or busy.
+// Goroutines use and close one memory at the same time: every call succeeds, or reports that it is closed or busy.
 func TestCloseUnderUse(t *testing.T) {
 	d := device(t)
 	i := d.Instance()

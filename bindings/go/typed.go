@@ -51,7 +51,7 @@ func sizeOf[T any](function string, length int) (uint64, error) {
 	var value T
 	size := uint64(unsafe.Sizeof(value))
 	if length < 0 || uint64(length) > math.MaxInt64/size {
-		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each are not 0 to 2^63-1 bytes", length, size)
+		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each: the size must be 0 to 2^63-1 bytes", length, size)
 	}
 	return uint64(length) * size, nil
 }
@@ -72,7 +72,7 @@ func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinne
 	}
 	var value T
 	if align := uint64(unsafe.Alignof(value)); options.Alignment != 0 && options.Alignment < align {
-		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of %d", align)
+		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of at least %d", align)
 	}
 	options.Kind, options.Size = KindPinned, size
 	memory, err := device.NewMemory(options)
@@ -154,7 +154,7 @@ func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 	size := uint64(state.Size())
 	var value T
 	if size%uint64(unsafe.Sizeof(value)) != 0 {
-		return nil, refusal(ErrInvalidArgument, name, "the file has %d bytes, no multiple of %d", size, unsafe.Sizeof(value))
+		return nil, refusal(ErrInvalidArgument, name, "the size of the file is %d bytes, not a multiple of %d", size, unsafe.Sizeof(value))
 	}
 	protection := syscall.PROT_READ
 	if writable {
@@ -178,7 +178,7 @@ func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 
 func newBuffer[T any](name string, size uint64, file, protection, flags int) (*Buffer[T], error) {
 	if size == 0 {
-		return nil, refusal(ErrInvalidArgument, name, "the size is 0; ask for at least one byte")
+		return nil, refusal(ErrInvalidArgument, name, "the size is 0; it must be at least one byte")
 	}
 	bytes, err := syscall.Mmap(file, 0, int(size), protection, flags)
 	if err != nil {
@@ -266,7 +266,7 @@ func (b *Buffer[T]) Slice() []T {
 // cannot be closed: Close fails with ErrBusy.
 func (b *Buffer[T]) View(use func(values []T) error) error {
 	if b == nil || b.mapping == nil {
-		return refusal(ErrInvalidArgument, "Buffer.View", "there is no buffer")
+		return refusal(ErrInvalidArgument, "Buffer.View", "the buffer is nil")
 	}
 	if err := b.mapping.hold("Buffer.View"); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (b *Buffer[T]) View(use func(values []T) error) error {
 // cannot be closed meanwhile. [Device.RegisterMemory] registers a part.
 func (b *Buffer[T]) Register(device *Device, options RegisterOptions) (*Memory, error) {
 	if b == nil || b.mapping == nil {
-		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "there is no buffer")
+		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "the buffer is nil")
 	}
 	return device.RegisterMemory(b.At(0), b.mapping.size, options)
 }

@@ -105,7 +105,7 @@ func object[T any](c *vectorCase, name string) T {
 
 func at[T any](c *vectorCase, index int) T { return object[T](c, c.argument(index)) }
 
-// address is the place that an argument means.
+// address is the address that an argument names.
 func (c *vectorCase) address(index int) Address {
 	text := c.argument(index)
 	if text == "null" {
@@ -340,7 +340,7 @@ func (c *vectorCase) check(line string) {
 	}
 }
 
-// end closes what is still open.
+// end closes everything that is still open.
 func (c *vectorCase) end() {
 	for _, instance := range c.opened {
 		if _, err := instance.CloseForce(); err != nil {
