@@ -122,7 +122,7 @@ VALUES = {
 }
 # Words that are not written with one capital letter.
 WORDS = {
-    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND")}
+    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR")}
           | {"IOMEMORY": "IOMemory", "READWRITE": "ReadWrite", "2D": "2D"},
     "C#": {"IOMEMORY": "IoMemory", "READWRITE": "ReadWrite", "GEQ": "GreaterOrEqual", "EQ": "Equal"},
 }
@@ -563,7 +563,7 @@ def go_structs(interface):
 
 
 def go_codes(interface):
-    names = {constant.name: go_constant(interface, constant) for constant in interface.constants}
+    names = {constant.name: go_constant(interface, constant) for constant in interface.constants} | {"GPUMEM_FAILED": "Status.Failed"}
 
     def words(text):
         return translate(text, lambda name: names.get(name, name), "{}()", "{}").strip()

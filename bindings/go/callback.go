@@ -12,23 +12,23 @@ import (
 	"sync/atomic"
 )
 
-// PanicError is the panic of a function that the library called.
+// PanicError reports a panic in a function that the library called.
 type PanicError struct {
-	Value any    // What it panicked with.
-	Stack []byte // Where.
+	Value any    // Value of the panic.
+	Stack []byte // Stack at the panic.
 }
 
 func (e *PanicError) Error() string {
 	return fmt.Sprintf("gpumem: a function called by the library panicked: %v", e.Value)
 }
 
-// Unwrap gives the value of the panic if it is an error.
+// Unwrap returns the value of the panic if it is an error.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err
 }
 
-// panicBox keeps the first panic until somebody asks.
+// panicBox keeps the first panic until it is taken.
 type panicBox struct{ first atomic.Pointer[PanicError] }
 
 // guard runs a function and keeps its panic.
@@ -51,7 +51,7 @@ func (b *panicBox) take() error {
 	return nil
 }
 
-// hostCall is a function that waits in a stream.
+// hostCall is a function that is pending in a stream.
 type hostCall struct {
 	run      func()
 	kernel   func(*HostKernel)
@@ -59,8 +59,8 @@ type hostCall struct {
 	panics   *panicBox
 }
 
-// calls holds what waits in streams. The library knows only the number, never a pointer of Go. It is not cgo.Handle,
-// because what a lost device never runs must be found when its instance is closed.
+// calls has the functions that are pending in streams. The library knows only their numbers, never a pointer of Go. It
+// is not a cgo.Handle, because functions that a lost device never runs must be dropped when the instance is closed.
 var calls = struct {
 	mutex   sync.Mutex
 	last    uintptr
@@ -83,7 +83,7 @@ func takeCall(number uintptr) *hostCall {
 	return call
 }
 
-// dropCalls forgets what a closed instance never ran.
+// dropCalls drops the functions that a closed instance never ran.
 func dropCalls(instance uintptr) {
 	calls.mutex.Lock()
 	defer calls.mutex.Unlock()

@@ -83,7 +83,7 @@ func TestCallsFromAHostFunctionAreRefused(t *testing.T) {
 	must(t, s.Launch(func() {
 		_, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 64})
 		_, forceErr := i.CloseForce()
-		results = []error{err, other.Synchronize(), i.Fill(nil, m.At(0), 64, 0, 1), other.Launch(func() {}), i.Close(),
+		results = []error{err, other.Synchronize(), i.Fill(m.At(0), 64, 0, 1), other.Launch(func() {}), i.Close(),
 			m.Close(), forceErr}
 		info, _ := d.Info()
 		name = info.Name + ErrBusy.Name()
@@ -108,7 +108,7 @@ func TestCloseWithinAndWithoutAHostFunction(t *testing.T) {
 	started, within := make(chan bool), make(chan error, 1)
 	must(t, s.Launch(func() {
 		close(started)
-		// Until the other goroutine is inside Close, this is refused by the library, and then by this package.
+		// The library refuses this until the other goroutine is inside Close, and then this package does.
 		for n := 0; n < 1000; n++ {
 			err := i.Close()
 			if !errors.Is(err, ErrInvalidState) {
@@ -120,7 +120,7 @@ func TestCloseWithinAndWithoutAHostFunction(t *testing.T) {
 		within <- nil
 	}))
 	<-started
-	// The host function may be holding the door when this comes; then it is busy.
+	// Close is busy while the host function is inside its own Close.
 	for {
 		if _, err = i.CloseForce(); !errors.Is(err, ErrBusy) {
 			break
@@ -144,7 +144,7 @@ func TestWhatALostDeviceNeverRunsIsForgotten(t *testing.T) {
 		return len(calls.waiting)
 	}
 	before := waiting()
-	must(t, s.WaitValue(word.At(0), 1, 4, WaitValueEQ))
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
 	must(t, s.Launch(func() { t.Error("a lost device ran a function") }))
 	if waiting() != before+1 {
 		t.Fatal("the function is not remembered")
@@ -242,7 +242,7 @@ func TestHostKernel(t *testing.T) {
 	i := d.Instance()
 	s := newStream(t, d)
 	m := newMemory(t, d, KindDevice, 16)
-	must(t, CopyFromSlice(i, s, m.At(0), []byte{1, 2, 3, 4}))
+	must(t, CopyFromSliceAsync(s, m.At(0), []byte{1, 2, 3, 4}))
 	var escaped *HostKernel
 	must(t, s.HostLaunch(func(kernel *HostKernel) {
 		escaped = kernel
@@ -270,7 +270,7 @@ func TestHostKernel(t *testing.T) {
 	if err := s.Synchronize(); !errors.Is(err, ErrInvalidArgument) {
 		t.Errorf("the kernel's error became %v", err)
 	}
-	// A kernel that reaches outside loses the device.
+	// A kernel that accesses other memory loses the device.
 	must(t, s.HostLaunch(func(kernel *HostKernel) {
 		_, err := kernel.View(RawAddress(4096), 4, AccessRead)
 		if !errors.Is(err, ErrDeviceLost) {
@@ -296,7 +296,7 @@ func TestHostSimulation(t *testing.T) {
 	info, err := s.Info()
 	must(t, err)
 	if !info.Wrapped || info.NativeStream != native {
-		t.Errorf("the adopted stream is %+v", info)
+		t.Errorf("the wrapped stream is %+v", info)
 	}
 	expect(t, d.DestroyHostNativeStream(native), ErrBusy)
 	must(t, s.HostSetCapturing(true))
@@ -314,7 +314,7 @@ func TestHostSimulation(t *testing.T) {
 	if known.Kind != KindForeign || known.Owned {
 		t.Errorf("foreign memory is %+v", known)
 	}
-	must(t, i.Fill(nil, foreign, 4096, 1, 1))
+	must(t, i.Fill(foreign, 4096, 1, 1))
 	must(t, d.HostForeignFree(foreign))
 	must(t, d.HostForeignPeerAccess(devices[1], true))
 	must(t, d.HostForeignPeerAccess(devices[1], false))
@@ -324,7 +324,7 @@ func TestHostSimulation(t *testing.T) {
 	previous, err := HostSetCurrentDevice(1)
 	must(t, err)
 	m := newMemory(t, d, KindDevice, 64)
-	must(t, i.Fill(nil, m.At(0), 64, 1, 1))
+	must(t, i.Fill(m.At(0), 64, 1, 1))
 	now, err := HostSetCurrentDevice(previous)
 	must(t, err)
 	if previous != -1 || now != 1 {
@@ -350,7 +350,7 @@ func TestHostSimulationNeedsTheHostBackend(t *testing.T) {
 	}
 }
 
-// What happens in a child made by fork, of which Go has no notion: the test makes one by hand.
+// Go has no fork, so the test makes the child by a system call.
 func TestFork(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector does not survive fork")
@@ -378,7 +378,7 @@ func TestFork(t *testing.T) {
 	if answer != 1 {
 		t.Fatalf("the child answered %d", answer)
 	}
-	must(t, d.Instance().Fill(nil, m.At(0), 64, 1, 1))
+	must(t, d.Instance().Fill(m.At(0), 64, 1, 1))
 	must(t, s.Synchronize())
 	_, _ = os.Stdout.WriteString("FORKED in the child, good in the parent\n")
 }

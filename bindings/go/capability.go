@@ -10,26 +10,25 @@ import (
 	"unsafe"
 )
 
-// CapabilityInfo is the answer to a question about a capability.
+// CapabilityInfo is the answer to a capability query.
 type CapabilityInfo struct {
 	Capability   Capability
-	Type         CapabilityType   // What Value counts.
-	Value        uint64           // The answer.
-	Source       CapabilitySource // How it was found.
-	Status       Status           // What a call that needs it would return.
-	NativeDomain NativeDomain     // Whose number NativeCode is.
-	NativeCode   int32            // Code that the trial got; 0 if there was none.
-	Name         string           // Such as "pin.map_host".
-	Reason       string           // One line: how the answer was established, or why not.
+	Type         AnswerType   // Type of Value.
+	Value        uint64       // The answer: AnswerNo, AnswerYes or AnswerEmulated, or a number.
+	Source       AnswerSource // How the library found the answer.
+	Status       Status       // Status of a call that needs the capability: Success unless the answer is AnswerNo.
+	NativeDomain NativeDomain // Type of NativeCode.
+	NativeCode   int32        // Native code of a failed trial; 0 if there was none.
+	Name         string       // Such as "pin.map_host".
+	Reason       string       // One line: the basis of the answer, or why the device cannot do it.
 }
 
-// Capability asks what the device can do. The first question may try it, which takes a few milliseconds.
+// Capability queries a capability of the device. The first query may run a trial, which takes a few milliseconds.
 func (d *Device) Capability(capability Capability) (CapabilityInfo, error) {
 	return d.PeerCapability(capability, nil)
 }
 
-// PeerCapability asks what the device can do together with another one: CapabilityPeerAccess or
-// CapabilityPeerAtomics.
+// PeerCapability queries a capability of a pair of devices: CapabilityPeerAccess or CapabilityPeerAtomics.
 func (d *Device) PeerCapability(capability Capability, peer *Device) (CapabilityInfo, error) {
 	var info nativeCapabilityInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -42,9 +41,9 @@ func (d *Device) PeerCapability(capability Capability, peer *Device) (Capability
 	}
 	return CapabilityInfo{
 		Capability:   Capability(info.capability),
-		Type:         CapabilityType(info.type_),
+		Type:         AnswerType(info.type_),
 		Value:        info.value,
-		Source:       CapabilitySource(info.source),
+		Source:       AnswerSource(info.source),
 		Status:       Status(info.status),
 		NativeDomain: NativeDomain(info.nativeDomain),
 		NativeCode:   info.nativeCode,
@@ -53,7 +52,7 @@ func (d *Device) PeerCapability(capability Capability, peer *Device) (Capability
 	}, nil
 }
 
-// Capabilities are all capabilities that the library in use knows.
+// Capabilities lists the capabilities of the library in use.
 func Capabilities() (list []Capability, err error) {
 	if err := useLibrary(); err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ const (
 	FeatureHostSimulation   Feature = 30 // The functions of host.h.
 )
 
-// Status: result of a call: 0 is success, negative is a failure, positive is a note. Test it with GPUMEM_FAILED,
+// Status: result of a call: 0 is success, negative is a failure, positive is a note. Test it with Status.Failed,
 // because a note is not a failure. Numbers are never reused. Treat an unknown negative number as ErrInternal.
 type Status int32
 
@@ -96,7 +96,7 @@ const (
 	CapabilityPageableHostTables     Capability = 31 // man.pageable_host_tables: it does so through the host's page tables.
 	CapabilityStreamValue32          Capability = 40 // stream.value32: value writes and waits on 4 bytes.
 	CapabilityStreamValue64          Capability = 41 // stream.value64: value writes and waits on 8 bytes.
-	CapabilityStreamValueNor         Capability = 42 // stream.value_nor: value waits with WaitNor.
+	CapabilityStreamValueNOR         Capability = 42 // stream.value_nor: value waits with WaitNOR.
 	CapabilityCopyEngines            Capability = 50 // copy.engines: copies that can run at the same time.
 	CapabilityPeerAccess             Capability = 60 // peer.access: queried for a pair of devices.
 	CapabilityPeerAtomics            Capability = 61 // peer.atomics: queried for a pair of devices.
@@ -252,7 +252,7 @@ const (
 	WaitGEQ WaitCondition = 0 // (signed)(word - value) >= 0, so that counters may wrap around.
 	WaitEQ  WaitCondition = 1 // word == value
 	WaitAND WaitCondition = 2 // (word & value) != 0
-	WaitNor WaitCondition = 3 // ~(word | value) != 0
+	WaitNOR WaitCondition = 3 // ~(word | value) != 0
 )
 
 // Numbers that have no type of their own.

@@ -7,28 +7,28 @@ import (
 	"sync/atomic"
 )
 
-// CollectedObjects counts what the garbage collector found that was not closed.
+// CollectedObjects counts the objects that the garbage collector found unclosed.
 type CollectedObjects struct {
-	Freed uint64 // Given back.
-	// Kept as they are, because a slice or number of theirs may still be in use, or because work on them cannot be
-	// seen to be complete, or because closing failed. They live until their instance is closed by force.
+	Freed uint64 // Objects that were closed.
+	// Objects that stay, because a slice or number of theirs may still be in use, because work on them cannot be
+	// observed complete, or because closing failed. They live until their instance is closed by force.
 	Kept uint64
 }
 
 var collected struct{ freed, kept atomic.Uint64 }
 
-// Collected counts the objects that were dropped without Close, in the whole process.
+// Collected returns the number of objects that were dropped without Close, in the whole process.
 func Collected() CollectedObjects {
 	return CollectedObjects{collected.freed.Load(), collected.kept.Load()}
 }
 
-// outcome is what became of an object that was dropped.
+// outcome is the result for an object that was dropped.
 type outcome int
 
 const (
 	outcomeKept outcome = iota
 	outcomeFreed
-	outcomeGone // It ended with its instance, so nothing was forgotten.
+	outcomeGone // It was destroyed with its instance, so it is not counted.
 )
 
 func outcomeOf(err error) outcome {
@@ -38,12 +38,11 @@ func outcomeOf(err error) outcome {
 	return outcomeFreed
 }
 
-// closeWhenCollected is the net under objects that are dropped. It gives them back on a goroutine of its own, since
-// that may wait for the device.
-func closeWhenCollected[T any](object *T, give func(*T) outcome) {
+// closeWhenCollected closes an object that is dropped, on a goroutine of its own because that may wait for the device.
+func closeWhenCollected[T any](object *T, closeDropped func(*T) outcome) {
 	runtime.SetFinalizer(object, func(object *T) {
 		go func() {
-			switch give(object) {
+			switch closeDropped(object) {
 			case outcomeFreed:
 				collected.freed.Add(1)
 			case outcomeKept:
@@ -53,5 +52,5 @@ func closeWhenCollected[T any](object *T, give func(*T) outcome) {
 	})
 }
 
-// closedByHand takes the net away.
+// closedByHand undoes closeWhenCollected.
 func closedByHand[T any](object *T) { runtime.SetFinalizer(object, nil) }

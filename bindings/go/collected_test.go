@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// What was counted since the last question.
+// collectedSince is a count to compare with later ones.
 type collectedSince struct{ CollectedObjects }
 
 func (since *collectedSince) is(freed, kept uint64) func() bool {
@@ -17,7 +17,7 @@ func (since *collectedSince) is(freed, kept uint64) func() bool {
 	}
 }
 
-// settle waits until what earlier tests dropped is gone.
+// settle waits until the objects that earlier tests dropped are collected.
 func settle(t *testing.T) collectedSince {
 	t.Helper()
 	for last := Collected(); ; {
@@ -59,10 +59,10 @@ func TestWhatIsDroppedIsFreedAndCounted(t *testing.T) {
 		must(t, err)
 		b, err := NewBuffer[byte](4096)
 		must(t, err)
-		_, err = b.Register(d, MemoryOptions{})
+		_, err = b.Register(d, RegisterOptions{})
 		must(t, err)
 		must(t, s.Launch(func() { panic("nobody asks") }))
-		must(t, d.Instance().Fill(s, p.At(0), 64, 1, 1))
+		must(t, s.Fill(p.At(0), 64, 1, 1))
 	}()
 	collectUntil(t, "freed", since.is(6, 0))
 	since.exactly(t, 6, 0)
@@ -90,7 +90,7 @@ func TestClosedObjectsAreNotCounted(t *testing.T) {
 	}
 }
 
-// Only a slice is left, which does not keep the memory alive for the collector; so the net does.
+// Only a slice is left, which does not keep the Memory from being collected, so closing it would pull the bytes away.
 func TestMemoryWhoseSliceIsInUseIsKept(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -127,7 +127,7 @@ func TestMemoryWhoseSliceIsInUseIsKept(t *testing.T) {
 	}
 }
 
-// Memory is dropped while a stream works on it, with the stream or without: nothing is freed before the work is done.
+// Memory is dropped while a stream works on it, with or without the stream: nothing is freed before the work is complete.
 func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 	for _, name := range []string{"the stream is kept", "the stream is dropped too"} {
 		t.Run(name, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 				must(t, err)
 				to, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
 				must(t, err)
-				must(t, s.WaitValue(word.At(0), 1, 4, WaitValueEQ))
-				must(t, i.Copy(s, to.At(0), from.At(0), 4096))
+				must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+				must(t, s.Copy(to.At(0), from.At(0), 4096))
 				if name == "the stream is kept" {
 					kept = s
 				}
@@ -157,7 +157,7 @@ func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 			since.exactly(t, 0, 0)
 			stats, err := i.Stats()
 			must(t, err)
-			if stats.Device.LiveCount != 1 || stats.Pinned.LiveCount != 2 || stats.Streams != 1 {
+			if stats.LiveCount != 3 || stats.Streams != 1 {
 				t.Errorf("while the stream works there live %+v", stats)
 			}
 			word.Slice()[0] = 1
@@ -170,7 +170,7 @@ func TestMemoryUnderWorkIsFreedAfterTheWork(t *testing.T) {
 	}
 }
 
-// Nobody can see any more whether the work is complete, so the memory stays.
+// The work cannot be observed complete any more, so the memory stays.
 func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -181,7 +181,7 @@ func TestMemoryOfAStreamThatWasClosedIsKept(t *testing.T) {
 		must(t, err)
 		m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 4096})
 		must(t, err)
-		must(t, i.Fill(s, m.At(0), 4096, 1, 1))
+		must(t, s.Fill(m.At(0), 4096, 1, 1))
 		must(t, e.Record(s))
 		must(t, s.Close())
 	}()
@@ -231,12 +231,11 @@ func TestWhatEndedWithItsInstanceIsNotCounted(t *testing.T) {
 
 func TestAStreamSetForgetsWhatIsComplete(t *testing.T) {
 	d := device(t)
-	i := d.Instance()
 	m := newMemory(t, d, KindDevice, 64)
 	for n := 0; n < 50; n++ {
 		s, err := d.NewStream(StreamOptions{})
 		must(t, err)
-		must(t, i.Fill(s, m.At(0), 64, 1, 1))
+		must(t, s.Fill(m.At(0), 64, 1, 1))
 		must(t, s.Synchronize())
 		must(t, s.Close())
 	}

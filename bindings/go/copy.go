@@ -6,118 +6,291 @@ package gpumem
 import "C"
 
 import (
+	"fmt"
 	"runtime"
 	"unsafe"
 )
 
-// CopyOptions is what else a copy can be told.
+// The methods of Instance return when the work is done. They are not ordered against any stream: work that they
+// depend on must have been observed complete. The methods of Stream enqueue the work and return. Both operands must
+// then stay open, and the source unmodified, until the work has been observed complete.
+
+// CopyOptions are options for a copy.
 type CopyOptions struct {
-	Direction   Direction
-	SourceOrder SourceOrder
+	Direction   Direction   // Inferred from the operands by default.
+	SourceOrder SourceOrder // When a Stream may read the source; in stream order by default.
 }
 
-// Copy copies bytes between any two kinds of memory. With a stream it enqueues the work and returns, and both
-// operands must stay open, and the source as it is, until the work has been observed complete. With nil it returns
-// when the copy is done. The ranges must not overlap.
-func (i *Instance) Copy(stream *Stream, destination, source Address, size uint64) error {
-	return i.CopyWith(stream, destination, source, size, CopyOptions{})
+// Copy copies bytes between any two kinds of memory, and returns when they are copied. The two ranges must not
+// overlap.
+func (i *Instance) Copy(destination, source Address, size uint64) error {
+	return i.CopyWith(destination, source, size, CopyOptions{})
 }
 
 // CopyWith is Copy with options.
-func (i *Instance) CopyWith(stream *Stream, destination, source Address, size uint64, options CopyOptions) error {
-	if err := stream.enter("Instance.Copy", destination, size); err != nil {
+func (i *Instance) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
+	if err := enterBoth(nil, "Instance.Copy", destination, source, size); err != nil {
 		return err
 	}
-	defer destination.leave()
-	if err := stream.enter("Instance.Copy", source, size); err != nil {
-		return err
-	}
-	defer source.leave()
-	err := failure(C.gpumem_go_copy(i.id(), stream.id(), C.uint64_t(destination.value), C.uint64_t(source.value),
-		C.uint64_t(size), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
+	defer leaveBoth(destination, source)
+	err := failure(C.gpumem_go_copy(i.id(), C.uint64_t(destination.value), C.uint64_t(source.value), C.uint64_t(size),
+		C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
 	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
 	return err
 }
 
-// Rectangle is what Copy2D copies: Height rows of Width bytes.
-type Rectangle struct {
-	Width            uint64 // Bytes of a row.
-	Height           uint64 // Rows.
-	DestinationPitch uint64 // Bytes from one row of the destination to the next, at least Width.
-	SourcePitch      uint64 // Bytes from one row of the source to the next, at least Width.
+// Copy enqueues a copy of bytes between any two kinds of memory, and returns. The two ranges must not overlap. Both
+// operands must stay open, and the source unmodified, until the copy has been observed complete.
+func (s *Stream) Copy(destination, source Address, size uint64) error {
+	return s.CopyWith(destination, source, size, CopyOptions{})
 }
 
-// Copy2D copies a rectangle of bytes, with the rules of Copy.
-func (i *Instance) Copy2D(stream *Stream, destination, source Address, rectangle Rectangle, options CopyOptions) error {
-	if err := stream.enter("Instance.Copy2D", destination, rectangle.Width); err != nil {
+// CopyWith is Copy with options.
+func (s *Stream) CopyWith(destination, source Address, size uint64, options CopyOptions) error {
+	if err := enterBoth(s, "Stream.Copy", destination, source, size); err != nil {
 		return err
 	}
-	defer destination.leave()
-	if err := stream.enter("Instance.Copy2D", source, rectangle.Width); err != nil {
+	defer leaveBoth(destination, source)
+	err := failure(C.gpumem_go_copy_async(s.id(), C.uint64_t(destination.value), C.uint64_t(source.value),
+		C.uint64_t(size), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// Rectangle describes Height rows of Width bytes.
+type Rectangle struct {
+	Width            uint64 // Bytes of a row.
+	Height           uint64 // Number of rows.
+	DestinationPitch uint64 // Bytes from one row of the destination to the next, at least Width.
+	SourcePitch      uint64 // Bytes from one row of the source to the next, at least Width. Fills ignore it.
+}
+
+// Copy2D copies a rectangle of bytes, and returns when it is copied. The two rectangles must share no byte.
+func (i *Instance) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
+	if err := enterBoth(nil, "Instance.Copy2D", destination, source, rectangle.Width); err != nil {
 		return err
 	}
-	defer source.leave()
-	err := failure(C.gpumem_go_copy_2d(i.id(), stream.id(), C.uint64_t(destination.value),
+	defer leaveBoth(destination, source)
+	err := failure(C.gpumem_go_copy_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
+		C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch), C.uint64_t(rectangle.Width),
+		C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction), C.gpumem_source_order(options.SourceOrder)))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// Copy2D enqueues a copy of a rectangle of bytes, with the rules of [Stream.Copy]. The two rectangles must share no
+// byte.
+func (s *Stream) Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error {
+	if err := enterBoth(s, "Stream.Copy2D", destination, source, rectangle.Width); err != nil {
+		return err
+	}
+	defer leaveBoth(destination, source)
+	err := failure(C.gpumem_go_copy_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(source.value), C.uint64_t(rectangle.SourcePitch),
 		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.gpumem_direction(options.Direction),
 		C.gpumem_source_order(options.SourceOrder)))
-	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
+	runtime.KeepAlive(s)
 	return err
 }
 
-// Fill fills memory with a repeated number of 1, 2 or 4 bytes, with the rules of Copy.
-func (i *Instance) Fill(stream *Stream, destination Address, size uint64, value uint32, valueSize uint32) error {
-	if err := stream.enter("Instance.Fill", destination, size); err != nil {
-		return err
-	}
-	defer destination.leave()
-	err := failure(C.gpumem_go_fill(i.id(), stream.id(), C.uint64_t(destination.value), C.uint64_t(size),
-		C.uint32_t(value), C.uint32_t(valueSize)))
+// Operand is one side of a Region.
+type Operand struct {
+	Address    Address // First byte.
+	RowPitch   uint64  // Bytes from one row to the next, at least Width; 0 means Width.
+	SlicePitch uint64  // Bytes from one slice to the next; 0 means Height times the row pitch.
+}
+
+// Region describes a box of bytes to copy: Depth slices of Height rows of Width bytes.
+type Region struct {
+	Destination Operand // Where to write.
+	Source      Operand // Where to read; it must share no byte with the destination.
+	Width       uint64  // Bytes of a row; 0 makes the region a no-op whose operands are ignored.
+	Height      uint64  // Rows of a slice; 0 means 1.
+	Depth       uint64  // Slices; 0 means 1.
+	CopyOptions
+}
+
+// RegionError reports which region of a batch failed.
+type RegionError struct {
+	Index int   // Index of the region in the slice.
+	Err   error // The failure, an *Error.
+}
+
+func (e *RegionError) Error() string { return fmt.Sprintf("region %d: %v", e.Index, e.Err) }
+
+// Unwrap returns the failure, for errors.Is and errors.As.
+func (e *RegionError) Unwrap() error { return e.Err }
+
+// CopyRegions copies a batch of regions, and returns when they are copied. They are copied in any order, also at the
+// same time: no region may write bytes that another one reads or writes.
+//
+// Every region is checked before any is copied. The error is a [*RegionError] if the failure belongs to one region. If
+// a region fails its check, nothing is copied. If the backend fails midway, the regions before the failed one are
+// copied, the failed one may be copied in part, and later ones are not.
+func (i *Instance) CopyRegions(regions []Region) error {
+	err := copyRegions(nil, "Instance.CopyRegions", regions, func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_copy_regions(i.id(), first, count)
+	})
 	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
 	return err
 }
 
-// Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated number of 1, 2 or 4 bytes.
-func (i *Instance) Fill2D(stream *Stream, destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
-	if err := stream.enter("Instance.Fill2D", destination, rectangle.Width); err != nil {
+// CopyRegions enqueues the copies of a batch of regions, with the rules of [Stream.Copy]. The batch is ordered against
+// other work of the stream; its regions are not ordered among themselves. Errors are as those of
+// [Instance.CopyRegions], with "enqueued" in place of "copied".
+func (s *Stream) CopyRegions(regions []Region) error {
+	err := copyRegions(s, "Stream.CopyRegions", regions, func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_copy_regions_async(s.id(), first, count)
+	})
+	runtime.KeepAlive(s)
+	return err
+}
+
+func copyRegions(stream *Stream, function string, regions []Region,
+	call func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result) error {
+	native := make([]nativeCopyRegion, len(regions))
+	entered := make([]Address, 0, 2*len(regions))
+	defer func() {
+		for _, address := range entered {
+			address.leave()
+		}
+	}()
+	for index, region := range regions {
+		native[index].structSize = unsafe.Sizeof(native[index])
+		native[index].direction = int32(region.Direction)
+		native[index].sourceOrder = int32(region.SourceOrder)
+		if region.Width == 0 {
+			continue
+		}
+		if err := enterBoth(stream, function, region.Destination.Address, region.Source.Address, region.Width); err != nil {
+			return &RegionError{index, err}
+		}
+		entered = append(entered, region.Destination.Address, region.Source.Address)
+		native[index].destination = region.Destination.native()
+		native[index].source = region.Source.native()
+		native[index].width = region.Width
+		native[index].height = region.Height
+		native[index].depth = region.Depth
+	}
+	var first *C.uint8_t
+	if len(native) > 0 {
+		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
+	}
+	result := call(first, C.uint64_t(len(native)))
+	err := failure(result)
+	if err != nil && uint64(result.value) < uint64(len(regions)) {
+		return &RegionError{int(result.value), err}
+	}
+	return err
+}
+
+// native describes the operand by handle and offset if its memory has a handle, so that the library need not look the
+// address up.
+func (o *Operand) native() nativeCopyOperand {
+	operand := nativeCopyOperand{rowPitch: o.RowPitch, slicePitch: o.SlicePitch}
+	if owner := o.Address.owner; owner != nil && owner.handle != 0 {
+		operand.memory, operand.offset = owner.handle, o.Address.value-owner.address
+	} else {
+		operand.pointer = o.Address.value
+	}
+	return operand
+}
+
+// Fill fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled. Size is in bytes.
+func (i *Instance) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
+	if err := destination.enter("Instance.Fill", size); err != nil {
 		return err
 	}
 	defer destination.leave()
-	err := failure(C.gpumem_go_fill_2d(i.id(), stream.id(), C.uint64_t(destination.value),
+	err := failure(C.gpumem_go_fill(i.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
+		C.uint32_t(valueSize)))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// Fill enqueues a fill of memory with a repeated value of 1, 2 or 4 bytes. Size is in bytes. The memory must stay open
+// until the fill has been observed complete.
+func (s *Stream) Fill(destination Address, size uint64, value uint32, valueSize uint32) error {
+	if err := s.enter("Stream.Fill", destination, size); err != nil {
+		return err
+	}
+	defer destination.leave()
+	err := failure(C.gpumem_go_fill_async(s.id(), C.uint64_t(destination.value), C.uint64_t(size), C.uint32_t(value),
+		C.uint32_t(valueSize)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// Fill2D fills Height rows of Width bytes, DestinationPitch bytes apart, with a repeated value of 1, 2 or 4 bytes, and
+// returns when they are filled.
+func (i *Instance) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
+	if err := destination.enter("Instance.Fill2D", rectangle.Width); err != nil {
+		return err
+	}
+	defer destination.leave()
+	err := failure(C.gpumem_go_fill_2d(i.id(), C.uint64_t(destination.value), C.uint64_t(rectangle.DestinationPitch),
+		C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height), C.uint32_t(value), C.uint32_t(valueSize)))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// Fill2D enqueues a fill of Height rows of Width bytes, DestinationPitch bytes apart, with the rules of [Stream.Fill].
+func (s *Stream) Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error {
+	if err := s.enter("Stream.Fill2D", destination, rectangle.Width); err != nil {
+		return err
+	}
+	defer destination.leave()
+	err := failure(C.gpumem_go_fill_2d_async(s.id(), C.uint64_t(destination.value),
 		C.uint64_t(rectangle.DestinationPitch), C.uint64_t(rectangle.Width), C.uint64_t(rectangle.Height),
 		C.uint32_t(value), C.uint32_t(valueSize)))
-	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
+	runtime.KeepAlive(s)
 	return err
 }
 
-// CopyFromSlice copies values of Go to any memory. The slice has been read when the call returns, also with a stream;
-// no earlier work of the stream may write it.
-func CopyFromSlice[T any](instance *Instance, stream *Stream, destination Address, source []T) error {
+// CopyFromSlice copies a slice of Go to any memory, and returns when it is copied.
+func CopyFromSlice[T any](instance *Instance, destination Address, source []T) error {
 	size, err := sizeOf[T]("gpumem.CopyFromSlice", len(source))
 	if err != nil || size == 0 {
 		return err
 	}
-	if err := stream.enter("gpumem.CopyFromSlice", destination, size); err != nil {
+	if err := destination.enter("gpumem.CopyFromSlice", size); err != nil {
 		return err
 	}
 	defer destination.leave()
-	return copyFromGo(instance, stream, destination, unsafe.Pointer(&source[0]), size)
+	return instance.copyFromGo(destination, unsafe.Pointer(&source[0]), size)
 }
 
-func copyFromGo(i *Instance, stream *Stream, destination Address, source unsafe.Pointer, size uint64) error {
-	err := failure(C.gpumem_go_copy_from_slice(i.id(), stream.id(), C.uint64_t(destination.value),
-		(*C.uint8_t)(source), C.uint64_t(size)))
+func (i *Instance) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
+	err := failure(C.gpumem_go_copy_from_slice(i.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
+		C.uint64_t(size)))
 	runtime.KeepAlive(i)
-	runtime.KeepAlive(stream)
 	return err
 }
 
-// CopyToSlice fills a slice of Go from any memory, and returns when that is done. Work that writes the source must
-// have been observed complete.
+// CopyFromSliceAsync enqueues a copy of a slice of Go to any memory. The slice is read before the call returns, so it
+// may change afterwards; no earlier work of the stream may write it. The destination must stay open until the copy has
+// been observed complete.
+func CopyFromSliceAsync[T any](stream *Stream, destination Address, source []T) error {
+	size, err := sizeOf[T]("gpumem.CopyFromSliceAsync", len(source))
+	if err != nil || size == 0 {
+		return err
+	}
+	if err := stream.enter("gpumem.CopyFromSliceAsync", destination, size); err != nil {
+		return err
+	}
+	defer destination.leave()
+	return stream.copyFromGo(destination, unsafe.Pointer(&source[0]), size)
+}
+
+func (s *Stream) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
+	err := failure(C.gpumem_go_copy_from_slice_async(s.id(), C.uint64_t(destination.value), (*C.uint8_t)(source),
+		C.uint64_t(size)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// CopyToSlice copies any memory to a slice of Go, and returns when it is copied. Work that writes the source must have
+// been observed complete.
 func CopyToSlice[T any](instance *Instance, destination []T, source Address) error {
 	size, err := sizeOf[T]("gpumem.CopyToSlice", len(destination))
 	if err != nil || size == 0 {
@@ -127,12 +300,29 @@ func CopyToSlice[T any](instance *Instance, destination []T, source Address) err
 		return err
 	}
 	defer source.leave()
-	return copyToGo(instance, unsafe.Pointer(&destination[0]), source, size)
+	return instance.copyToGo(unsafe.Pointer(&destination[0]), source, size)
 }
 
-func copyToGo(i *Instance, destination unsafe.Pointer, source Address, size uint64) error {
+func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uint64) error {
 	err := failure(C.gpumem_go_copy_to_slice(i.id(), (*C.uint8_t)(destination), C.uint64_t(source.value),
 		C.uint64_t(size)))
 	runtime.KeepAlive(i)
 	return err
+}
+
+// enterBoth keeps both sides of a copy open during a call. Without a stream, the call itself does the work.
+func enterBoth(stream *Stream, function string, destination, source Address, bytes uint64) error {
+	if err := stream.enter(function, destination, bytes); err != nil {
+		return err
+	}
+	if err := stream.enter(function, source, bytes); err != nil {
+		destination.leave()
+		return err
+	}
+	return nil
+}
+
+func leaveBoth(destination, source Address) {
+	source.leave()
+	destination.leave()
 }

@@ -96,7 +96,7 @@ var layoutConstants = map[string]any{
 	"GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES":      int32(CapabilityPageableHostTables),
 	"GPUMEM_CAPABILITY_STREAM_VALUE32":            int32(CapabilityStreamValue32),
 	"GPUMEM_CAPABILITY_STREAM_VALUE64":            int32(CapabilityStreamValue64),
-	"GPUMEM_CAPABILITY_STREAM_VALUE_NOR":          int32(CapabilityStreamValueNor),
+	"GPUMEM_CAPABILITY_STREAM_VALUE_NOR":          int32(CapabilityStreamValueNOR),
 	"GPUMEM_CAPABILITY_COPY_ENGINES":              int32(CapabilityCopyEngines),
 	"GPUMEM_CAPABILITY_PEER_ACCESS":               int32(CapabilityPeerAccess),
 	"GPUMEM_CAPABILITY_PEER_ATOMICS":              int32(CapabilityPeerAtomics),
@@ -157,5 +157,5 @@ var layoutConstants = map[string]any{
 	"GPUMEM_WAIT_GEQ":                             int32(WaitGEQ),
 	"GPUMEM_WAIT_EQ":                              int32(WaitEQ),
 	"GPUMEM_WAIT_AND":                             int32(WaitAND),
-	"GPUMEM_WAIT_NOR":                             int32(WaitNor),
+	"GPUMEM_WAIT_NOR":                             int32(WaitNOR),
 }

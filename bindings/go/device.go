@@ -24,10 +24,10 @@ func (d *Device) id() C.uintptr_t {
 	return C.uintptr_t(d.handle)
 }
 
-// Device finds a device by its number, from 0.
+// Device gets a device by its ordinal, from 0.
 func (i *Instance) Device(ordinal int) (*Device, error) {
 	if ordinal < 0 || uint64(ordinal) > 1<<32-1 {
-		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the number %d", ordinal)
+		return nil, refusal(ErrInvalidArgument, "Instance.Device", "no device has the ordinal %d", ordinal)
 	}
 	result := C.gpumem_go_device_get(i.id(), C.uint32_t(ordinal))
 	runtime.KeepAlive(i)
@@ -37,7 +37,7 @@ func (i *Instance) Device(ordinal int) (*Device, error) {
 	return &Device{instance: i, handle: uintptr(result.value), ordinal: ordinal}, nil
 }
 
-// Devices are all devices of the instance.
+// Devices returns all devices of the instance.
 func (i *Instance) Devices() ([]*Device, error) {
 	info, err := i.Info()
 	if err != nil {
@@ -52,7 +52,7 @@ func (i *Instance) Devices() ([]*Device, error) {
 	return devices, nil
 }
 
-// Instance is the instance of the device.
+// Instance returns the instance of the device.
 func (d *Device) Instance() *Instance {
 	if d == nil {
 		return nil
@@ -60,7 +60,7 @@ func (d *Device) Instance() *Instance {
 	return d.instance
 }
 
-// Ordinal is the number of the device in its instance.
+// Ordinal returns the number of the device in its instance.
 func (d *Device) Ordinal() int {
 	if d == nil {
 		return 0
@@ -68,7 +68,7 @@ func (d *Device) Ordinal() int {
 	return d.ordinal
 }
 
-// DeviceInfo is what is known about a device.
+// DeviceInfo is information about a device.
 type DeviceInfo struct {
 	Ordinal      int      // Its number in the instance.
 	NUMANode     int      // Nearest NUMA node of the host; -1 if unknown.
@@ -84,7 +84,7 @@ type DeviceInfo struct {
 	Name         string // Such as "NVIDIA H200".
 }
 
-// Info tells what is known about the device; also after it is lost.
+// Info gets information about the device. It works after the device was lost.
 func (d *Device) Info() (DeviceInfo, error) {
 	var info nativeDeviceInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -109,7 +109,7 @@ func (d *Device) Info() (DeviceInfo, error) {
 	}, nil
 }
 
-// Memory tells the free and total bytes of the device. Other processes change them at any time.
+// Memory gets the free and total bytes of the device. Both are estimates: other processes change them at any time.
 func (d *Device) Memory() (free, total uint64, err error) {
 	var freeBytes, totalBytes C.uint64_t
 	err = failure(C.gpumem_go_device_get_memory(d.id(), &freeBytes, &totalBytes))
@@ -117,7 +117,7 @@ func (d *Device) Memory() (free, total uint64, err error) {
 	return uint64(freeBytes), uint64(totalBytes), err
 }
 
-// CanAccessPeer tells whether work of this device can be given direct access to the memory of the peer.
+// CanAccessPeer reports whether this device could access the memory of a peer directly.
 func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
 	result := C.gpumem_go_device_can_access_peer(d.id(), peer.id())
 	runtime.KeepAlive(d)
@@ -125,8 +125,8 @@ func (d *Device) CanAccessPeer(peer *Device) (bool, error) {
 	return result.value != 0, failure(result)
 }
 
-// EnablePeerAccess lets work of this device use all device memory of the peer, at the same addresses. It is one-way
-// and counted. Copies between devices need none of it.
+// EnablePeerAccess lets this device access all device memory of a peer, present and future, at the same addresses. The
+// access is one-way and counted. Copies between devices do not need it.
 func (d *Device) EnablePeerAccess(peer *Device) error {
 	err := failure(C.gpumem_go_device_enable_peer_access(d.id(), peer.id()))
 	runtime.KeepAlive(d)

@@ -4,5 +4,5 @@
 
 package gpumem
 
-// loadsLibrary tells that the library is loaded at run time.
+// loadsLibrary is true: the library is loaded at run time.
 const loadsLibrary = true

@@ -32,6 +32,32 @@ func TestErrorsCarryTheDetail(t *testing.T) {
 	}
 }
 
+func TestNotesAreNotFailures(t *testing.T) {
+	for status, failed := range map[Status]bool{Success: false, NotReady: false, NoEffect: false, ErrBusy: true, -12345: true} {
+		if status.Failed() != failed {
+			t.Errorf("%v: failed is %v", status, status.Failed())
+		}
+	}
+	d := device(t)
+	s, word, start, end := newStream(t, d), newPinned[uint32](t, d, 1), newEvent(t, d), newEvent(t, d)
+	word.Slice()[0] = 0
+	must(t, start.Record(s))
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	must(t, end.Record(s))
+	streamDone, streamErr := s.Query()
+	eventDone, eventErr := end.Query()
+	limited, limitedErr := end.SynchronizeFor(0)
+	if streamDone || eventDone || limited || streamErr != nil || eventErr != nil || limitedErr != nil {
+		t.Errorf("while the stream waits: %v %v, %v %v, %v %v", streamDone, streamErr, eventDone, eventErr, limited, limitedErr)
+	}
+	_, err := Elapsed(start, end)
+	expect(t, err, NotReady)
+	word.Slice()[0] = 1
+	must(t, s.Synchronize())
+	_, err = Elapsed(start, end)
+	must(t, err)
+}
+
 func TestEveryStatusHasItsTexts(t *testing.T) {
 	list, err := Statuses()
 	must(t, err)
@@ -50,7 +76,7 @@ func TestEveryStatusHasItsTexts(t *testing.T) {
 	expect(t, err, ErrNotFound)
 }
 
-// A failing step at every place of a call leaves nothing behind.
+// A call leaves nothing behind, whichever of its steps fails.
 func TestEachStepThatFails(t *testing.T) {
 	onHost(t)
 	d := device(t)
@@ -61,7 +87,7 @@ func TestEachStepThatFails(t *testing.T) {
 			return d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1})
 		},
 		"pinned":     func() (interface{ Close() error }, error) { return NewPinned[int64](d, 8, MemoryOptions{}) },
-		"registered": func() (interface{ Close() error }, error) { return b.Register(d, MemoryOptions{}) },
+		"registered": func() (interface{ Close() error }, error) { return b.Register(d, RegisterOptions{}) },
 		"stream":     func() (interface{ Close() error }, error) { return d.NewStream(StreamOptions{}) },
 		"event":      func() (interface{ Close() error }, error) { return d.NewEvent(EventOptions{}) },
 	} {

@@ -12,13 +12,13 @@ import (
 	"unsafe"
 )
 
-// EventOptions is how an event shall be.
+// EventOptions are options for creating an event.
 type EventOptions struct {
 	Flags EventFlags
 	Name  string // For messages and reports, up to 63 bytes.
 }
 
-// Event is a point in a stream that others can wait for.
+// Event is a point in a stream that can be waited for.
 type Event struct {
 	device *Device
 	handle uintptr
@@ -32,18 +32,18 @@ func (e *Event) id() C.uintptr_t {
 	return C.uintptr_t(e.handle)
 }
 
-// NewEvent creates an event. Until it is recorded it counts as complete.
+// NewEvent creates an event. It counts as complete until it is recorded.
 func (d *Device) NewEvent(options EventOptions) (*Event, error) {
 	if err := checkTexts("Device.NewEvent", options.Name); err != nil {
 		return nil, err
 	}
-	desc := nativeEventDesc{flags: uint32(options.Flags)}
+	desc := nativeEventDesc{flags: uint64(options.Flags)}
 	desc.structSize = unsafe.Sizeof(desc)
 	return d.event(C.gpumem_go_event_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name))
 }
 
-// WrapEvent adopts a CUevent that other code made with those flags. It stays its maker's, who must keep it until the
-// Event is closed.
+// WrapEvent wraps a CUevent that other code created with the given flags. The CUevent stays its creator's, and must live
+// until the Event is closed.
 func (d *Device) WrapEvent(native uintptr, flags EventFlags) (*Event, error) {
 	return d.event(C.gpumem_go_event_wrap(d.id(), C.uintptr_t(native), C.gpumem_event_flags(flags)))
 }
@@ -63,7 +63,7 @@ func (d *Device) event(result C.gpumem_go_result) (*Event, error) {
 	return event, nil
 }
 
-// Close destroys the event, or lets go of an adopted one. Work that waits for it goes on as it would have.
+// Close destroys the event, or releases a wrapped one. Work that waits for it is not affected.
 func (e *Event) Close() error {
 	if e == nil || e.done.Load() {
 		return nil
@@ -79,16 +79,16 @@ func (e *Event) Close() error {
 	return err
 }
 
-// EventInfo is what is known about an event.
+// EventInfo is information about an event.
 type EventInfo struct {
-	DeviceOrdinal int        // Number of its device.
-	Wrapped       bool       // It was adopted by WrapEvent.
-	Flags         EventFlags // Flags granted.
+	DeviceOrdinal int        // Ordinal of its device.
+	Wrapped       bool       // WrapEvent made it.
+	Flags         EventFlags // Its flags.
 	NativeEvent   uintptr    // The CUevent, for use by other code; 0 on host.
 	Name          string     // As given at creation.
 }
 
-// Info tells what is known about the event.
+// Info gets information about the event.
 func (e *Event) Info() (EventInfo, error) {
 	var info nativeEventInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -101,7 +101,7 @@ func (e *Event) Info() (EventInfo, error) {
 		text(info.name[:])}, nil
 }
 
-// Record captures the work that is in a stream now; a later record replaces the capture.
+// Record records the work that is in a stream now. A later record replaces it.
 func (e *Event) Record(stream *Stream) error {
 	err := failure(C.gpumem_go_event_record(e.id(), stream.id()))
 	runtime.KeepAlive(e)
@@ -109,7 +109,7 @@ func (e *Event) Record(stream *Stream) error {
 	return err
 }
 
-// Query tells whether the work of the latest record is complete.
+// Query reports whether the work of the latest record is complete.
 func (e *Event) Query() (complete bool, err error) {
 	result := C.gpumem_go_event_query(e.id())
 	runtime.KeepAlive(e)
@@ -123,25 +123,24 @@ func (e *Event) Synchronize() error {
 	return err
 }
 
-// SynchronizeFor is Synchronize with a time limit. It reports whether the work is complete.
+// SynchronizeFor is Synchronize with a timeout. It reports whether the work is complete.
 func (e *Event) SynchronizeFor(limit time.Duration) (complete bool, err error) {
 	result := C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit))
 	runtime.KeepAlive(e)
 	return Status(result.status) == Success, failure(result)
 }
 
-// Elapsed is the time between two recorded, complete events of one device that were made with timing. The error is
-// NotReady if one of them is not complete.
+// Elapsed returns the time between two complete records of one device; negative if end was recorded first. Both events
+// must have been created with timing. If one of the records is not complete, the error is NotReady.
 func Elapsed(start, end *Event) (time.Duration, error) {
-	var milliseconds C.float
-	result := C.gpumem_go_event_get_elapsed_time(start.id(), end.id(), &milliseconds)
+	result := C.gpumem_go_event_get_elapsed_time(start.id(), end.id())
 	runtime.KeepAlive(start)
 	runtime.KeepAlive(end)
 	if err := failure(result); err != nil {
 		return 0, err
 	}
 	if Status(result.status) == NotReady {
-		return 0, refusal(NotReady, "gpumem.Elapsed", "an event is not complete")
+		return 0, refusal(NotReady, "gpumem.Elapsed", "the work of an event is not complete")
 	}
-	return time.Duration(float64(milliseconds) * float64(time.Millisecond)), nil
+	return time.Duration(int64(result.value)), nil
 }

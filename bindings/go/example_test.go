@@ -28,7 +28,7 @@ func Example() {
 	defer memory.Close()
 
 	sent, received := []byte("to the device and back"), make([]byte, 22)
-	if err := gpumem.CopyFromSlice(instance, nil, memory.At(0), sent); err != nil {
+	if err := gpumem.CopyFromSlice(instance, memory.At(0), sent); err != nil {
 		fmt.Println(err)
 		return
 	}
@@ -98,16 +98,75 @@ func onStream() error {
 	}
 	defer here.Close()
 
-	if err := instance.Fill(stream, there.At(0), there.Size(), 7, 1); err != nil {
+	if err := stream.Fill(there.At(0), there.Size(), 7, 1); err != nil {
 		return err
 	}
-	if err := instance.Copy(stream, here.At(0), there.At(0), there.Size()); err != nil {
+	if err := stream.Copy(here.At(0), there.At(0), there.Size()); err != nil {
 		return err
 	}
 	if err := stream.Synchronize(); err != nil {
 		return err
 	}
 	fmt.Println("the last byte is", here.Slice()[here.Len()-1])
+	return nil
+}
+
+func ExampleInstance_CopyRegions() {
+	if err := regions(); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [0 1 2 8 9 10]
+	// true region 1
+}
+
+func regions() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	image, err := gpumem.NewBuffer[byte](64)
+	if err != nil {
+		return err
+	}
+	defer image.Close()
+	tile, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 6})
+	if err != nil {
+		return err
+	}
+	defer tile.Close()
+	for i := range image.Slice() {
+		image.Slice()[i] = byte(i)
+	}
+
+	// The first 3 bytes of 2 rows, which are 8 bytes apart in the image and dense in the tile.
+	corner := gpumem.Region{
+		Destination: gpumem.Operand{Address: tile.At(0)},
+		Source:      gpumem.Operand{Address: image.At(0), RowPitch: 8},
+		Width:       3,
+		Height:      2,
+	}
+	if err := instance.CopyRegions([]gpumem.Region{corner}); err != nil {
+		return err
+	}
+	result := make([]byte, 6)
+	if err := gpumem.CopyToSlice(instance, result, tile.At(0)); err != nil {
+		return err
+	}
+	fmt.Println(result)
+
+	tooHigh := corner
+	tooHigh.Height = 3
+	err = instance.CopyRegions([]gpumem.Region{corner, tooHigh})
+	var failed *gpumem.RegionError
+	if errors.As(err, &failed) {
+		fmt.Println(errors.Is(err, gpumem.ErrInvalidArgument), "region", failed.Index)
+	}
 	return nil
 }
 
@@ -138,7 +197,7 @@ func square() error {
 		return err
 	}
 	defer numbers.Close()
-	if err := gpumem.CopyFromSlice(instance, stream, numbers.At(0), []byte{1, 2, 3, 4}); err != nil {
+	if err := gpumem.CopyFromSliceAsync(stream, numbers.At(0), []byte{1, 2, 3, 4}); err != nil {
 		return err
 	}
 	err = stream.HostLaunch(func(kernel *gpumem.HostKernel) {

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// inForkedProcess runs a function in a child that has only this thread, and gives its answer, 1 to 100. The child is
-// ended by a signal if it hangs.
+// inForkedProcess runs a function in a child that has only this thread, and returns its result, 1 to 100. A signal ends
+// the child if it hangs.
 func inForkedProcess(t *testing.T, function func() int) int {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

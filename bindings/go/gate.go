@@ -11,9 +11,9 @@ import (
 	"sync/atomic"
 )
 
-// gate keeps Close and the users of an object apart. Close waits for calls that are inside, as the library does. It
-// refuses while somebody holds the object for longer: a view, or a registration. Nobody waits for Close, so that it
-// does not matter in which order a call enters several objects.
+// gate keeps Close apart from the users of an object. Close waits for calls that are inside, as the library does. It is
+// refused while a view or a registration holds the object. Nothing waits for Close, so a call may enter several objects
+// in any order.
 type gate struct {
 	closing sync.Mutex
 	inside  atomic.Int64 // Calls inside; far below 0 once closed, or while Close waits for them.
@@ -31,9 +31,9 @@ func (g *gate) enter(function string) error {
 	}
 	g.leave()
 	if g.gone.Load() {
-		return refusal(ErrStaleHandle, function, "it is closed")
+		return refusal(ErrStaleHandle, function, "the object is closed")
 	}
-	return refusal(ErrBusy, function, "it is being closed by another goroutine")
+	return refusal(ErrBusy, function, "another goroutine is closing the object")
 }
 
 func (g *gate) leave() {
@@ -48,7 +48,7 @@ func (g *gate) leave() {
 	}
 }
 
-// hold is enter for longer, until release.
+// hold is enter for longer than a call, until release.
 func (g *gate) hold(function string) error {
 	if err := g.enter(function); err != nil {
 		return err
@@ -62,7 +62,7 @@ func (g *gate) release() { g.holders.Add(-1) }
 
 func (g *gate) closed() bool { return g.gone.Load() }
 
-// close runs destroy once, and reports whether this call did it. If it is refused, everything is as before.
+// close runs destroy once, and reports whether this call did it. If it fails, nothing has changed.
 func (g *gate) close(function string, destroy func() error) (bool, error) {
 	if !g.closing.TryLock() {
 		if calledByLibrary() {
@@ -85,10 +85,10 @@ func (g *gate) close(function string, destroy func() error) (bool, error) {
 	return true, nil
 }
 
-// shut lets nobody in any more, and waits until nobody is inside.
+// shut refuses new calls, and waits until no call is inside.
 func (g *gate) shut(function string) error {
 	if g.inside.CompareAndSwap(0, gateClosed) {
-		// The usual case.
+		// The common case.
 	} else if calledByLibrary() {
 		return waitsForItself(function)
 	} else {
@@ -100,14 +100,14 @@ func (g *gate) shut(function string) error {
 	}
 	if g.holders.Load() > 0 {
 		g.inside.Add(-gateClosed)
-		return refusal(ErrBusy, function, "a view or a registration uses it; end that, then call Close again")
+		return refusal(ErrBusy, function, "a view or a registration uses the object; end it, then call Close again")
 	}
 	return nil
 }
 
-// calledByLibrary tells whether this goroutine runs a function for the library now. Somebody may be waiting for it.
+// calledByLibrary reports whether this goroutine runs a function for the library, which another one may be waiting for.
 func calledByLibrary() bool { return C.gpumem_go_is_inside() != 0 }
 
 func waitsForItself(function string) error {
-	return refusal(ErrInvalidState, function, "another goroutine uses it, and may be waiting for this function to return")
+	return refusal(ErrInvalidState, function, "another goroutine uses the object, and may be waiting for this function to return")
 }

@@ -32,7 +32,7 @@ func onHost(t testing.TB) {
 	}
 }
 
-// open opens an instance on the backend under test. At the end of the test nothing may live in it.
+// open opens an instance on the backend under test, and checks that nothing lives in it at the end of the test.
 func open(t testing.TB, options ...Options) *Instance {
 	t.Helper()
 	wanted := Options{}
@@ -48,7 +48,7 @@ func open(t testing.TB, options ...Options) *Instance {
 		}
 		if stats, err := instance.Stats(); err != nil || stats.Live() != 0 {
 			report, _ := instance.Report()
-			t.Errorf("at the end of the test there live %d objects (%v):\n%s", stats.Live(), err, report)
+			t.Errorf("%d objects live at the end of the test (%v):\n%s", stats.Live(), err, report)
 			_, _ = instance.CloseForce()
 		} else {
 			must(t, instance.Close())
@@ -71,7 +71,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// expect checks that an error has a status, and everything else that an error has.
+// expect checks the status of an error, and that its other fields are set.
 func expect(t testing.TB, err error, status Status) *Error {
 	t.Helper()
 	var detail *Error
@@ -124,18 +124,18 @@ func newEvent(t testing.TB, d *Device) *Event {
 	return e
 }
 
-// collectUntil runs the garbage collector until something is so.
+// collectUntil runs the garbage collector until a condition holds.
 func collectUntil(t testing.TB, what string, so func() bool) {
 	t.Helper()
 	for start := time.Now(); !so(); runtime.Gosched() {
 		runtime.GC()
 		if time.Since(start) > 120*time.Second {
-			t.Fatalf("after 120 seconds of collecting garbage: not yet %s", what)
+			t.Fatalf("not %s after 120 seconds of collecting garbage", what)
 		}
 	}
 }
 
-// child runs one test of this program in a process of its own, where inChild() is true. It gives the output.
+// child runs this test in a process of its own, where inChild() is true, and returns the output.
 func child(t *testing.T, variables ...string) (string, error) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")

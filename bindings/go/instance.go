@@ -11,15 +11,19 @@ import (
 	"unsafe"
 )
 
-// ProbeInfo is what a probe found out about a backend.
+// ProbeInfo is the result of a probe.
 type ProbeInfo struct {
 	Backend       Backend // The backend that an open would use.
-	DriverVersion int     // Version as the driver counts (13000 is 13.0); 0 for host.
-	DeviceCount   int     // Number of devices that an open would offer.
+	DriverVersion int     // Driver version in the driver's own counting (13000 is 13.0); 0 for host.
+	DeviceCount   int     // Number of devices that an open would find.
 	Name          string  // For people, such as "CUDA driver 13.0".
+	// Why BackendAny would use the host backend: the status of the cuda backend. Success if it would not fall back, or
+	// if a backend was named.
+	FallbackStatus Status
+	FallbackReason string // The same as one line of text; empty if there is no fallback.
 }
 
-// Probe finds out whether a backend can be opened here, without opening it. The error says why not.
+// Probe finds out whether a backend can be opened here, without opening it. The error says why it cannot.
 func Probe(backend Backend) (ProbeInfo, error) {
 	if err := useLibrary(); err != nil {
 		return ProbeInfo{}, err
@@ -30,39 +34,51 @@ func Probe(backend Backend) (ProbeInfo, error) {
 	if err := failure(result); err != nil {
 		return ProbeInfo{}, err
 	}
-	return ProbeInfo{Backend(info.backend), int(info.driverVersion), int(info.deviceCount), text(info.name[:])}, nil
+	return ProbeInfo{
+		Backend:        Backend(info.backend),
+		DriverVersion:  int(info.driverVersion),
+		DeviceCount:    int(info.deviceCount),
+		Name:           text(info.name[:]),
+		FallbackStatus: Status(info.fallbackStatus),
+		FallbackReason: text(info.fallbackReason[:]),
+	}, nil
 }
 
-// HostOptions is how an instance of the host backend behaves. The zero value is the default of every field.
+// HostOptions are options for an instance of the host backend. The zero value of every field is its default.
 type HostOptions struct {
 	DeviceCount      uint32   // Emulated devices, 1 to 64; 0 means 2.
 	Strict           Toggle   // Device memory faults when the CPU touches it, and unfinished work is tracked; default on.
-	DeviceBytes      uint64   // Memory of each device; 0 means 64 MiB.
+	DeviceBytes      uint64   // Memory of each device in bytes; 0 means 64 MiB.
 	Granularity      uint64   // Unit in which device memory is charged; 0 means 2 MiB.
-	Pageable         Toggle   // Devices reach ordinary memory; default off.
-	SamePointer      Toggle   // Registered memory has one address for CPU and devices; default off.
-	LockMode         LockMode // How far pinned memory is locked.
-	NUMANodes        uint32   // Pretend that this many NUMA nodes exist; 0 means those of the machine.
-	RegisterCountMax uint64   // Registrations that may live at once; 0 means 65500.
-	LockPiece        uint64   // Locking works in pieces of this many bytes; 0 means 256 MiB.
-	Quarantine       uint32   // Freed address ranges that stay inaccessible, 1 to 65536; 0 means 64.
+	Pageable         Toggle   // Devices access pageable memory; default off.
+	SamePointer      Toggle   // Registered memory has the same address for the CPU and for devices; default off.
+	LockMode         LockMode // When pages are locked.
+	NUMANodes        uint32   // Number of NUMA nodes to simulate, 1 to 64; 0 means those of the machine.
+	RegisterCountMax uint64   // Registrations (pieces) that may live at once; 0 means 65500.
+	LockPiece        uint64   // Size of the pieces in which memory is locked, in bytes; 0 means 256 MiB.
+	Quarantine       uint32   // Freed address ranges that stay inaccessible before they are reused, 1 to 65536; 0 means 64.
 	Fill             Toggle   // Fresh memory is filled with 0xA5; default as Strict.
 	Peers            string   // Links between devices: "all", "none" or a list such as "0>1,1>0"; "" means all.
 	Masked           string   // Entry points to treat as missing, such as "register,copy_2d".
 }
 
-// Options is what is to be opened. The zero value opens BackendAny with defaults.
+// CUDAOptions are options for an instance of the cuda backend.
+type CUDAOptions struct {
+	// CUcontext values to work in instead of the primary contexts of their devices, at most one for each device. They
+	// must outlive the instance.
+	Contexts []uintptr
+}
+
+// Options are options for opening an instance. The zero value opens BackendAny with defaults.
 type Options struct {
 	Backend   Backend
 	Name      string       // For messages and reports, up to 63 bytes.
-	PinBudget uint64       // Page-locked bytes that may live at once; 0 means no limit.
-	Host      *HostOptions // Used only if the host backend is opened; nil means defaults.
-	// CUcontext values to work in, instead of the primary contexts of their devices. They must outlive the
-	// instance. Used only if the cuda backend is opened.
-	CUDAContexts []uintptr
+	PinBudget uint64       // Limit on page-locked bytes that live at once; 0 means no limit.
+	Host      *HostOptions // Ignored with BackendCUDA; nil means defaults.
+	CUDA      *CUDAOptions // Ignored with BackendHost; nil means defaults.
 }
 
-// Instance is an opened backend with its devices and everything that was made through it.
+// Instance is an open backend with its devices and every object made through it.
 type Instance struct {
 	gate   // Views are inside.
 	handle uintptr
@@ -75,7 +91,10 @@ func (i *Instance) id() C.uintptr_t {
 	return C.uintptr_t(i.handle)
 }
 
-// Open opens a backend. Several instances may live side by side.
+// Open opens a backend. Several instances can be open at once.
+//
+// With BackendAny, a cuda backend that cannot be opened is not a failure: Open opens the host backend, a warning is
+// logged (see [SetLogFunction]), and [Instance.Info] reports why.
 func Open(options Options) (*Instance, error) {
 	if err := useLibrary(); err != nil {
 		return nil, err
@@ -98,12 +117,18 @@ func Open(options Options) (*Instance, error) {
 		defer C.free(unsafe.Pointer(peers))
 		defer C.free(unsafe.Pointer(masked))
 	}
-	var contexts *C.uint8_t
-	if len(options.CUDAContexts) > 0 {
-		contexts = (*C.uint8_t)(unsafe.Pointer(&options.CUDAContexts[0]))
+	var cuda nativeCUDAOptions
+	var cudaPointer, contexts *C.uint8_t
+	if given := options.CUDA; given != nil {
+		cuda.structSize = unsafe.Sizeof(cuda)
+		cuda.contextCount = uint64(len(given.Contexts))
+		cudaPointer = (*C.uint8_t)(unsafe.Pointer(&cuda))
+		if len(given.Contexts) > 0 {
+			contexts = (*C.uint8_t)(unsafe.Pointer(&given.Contexts[0]))
+		}
 	}
 	result := C.gpumem_go_instance_open((*C.uint8_t)(unsafe.Pointer(&desc)), options.Name, hostPointer, peers, masked,
-		contexts, C.uint64_t(len(options.CUDAContexts)))
+		cudaPointer, contexts)
 	if err := failure(result); err != nil {
 		return nil, err
 	}
@@ -131,7 +156,7 @@ func (o *HostOptions) native() nativeHostOptions {
 	return host
 }
 
-// optionalText is a text for C, or nil for the empty one; to be freed.
+// optionalText copies a text for C, which the caller frees; nil for the empty one.
 func optionalText(text string) *C.char {
 	if text == "" {
 		return nil
@@ -139,19 +164,19 @@ func optionalText(text string) *C.char {
 	return C.CString(text)
 }
 
-// checkTexts refuses a 0 byte, which C would take for the end.
+// checkTexts refuses texts with a 0 byte, which C would take for the end.
 func checkTexts(function string, texts ...string) error {
 	for _, text := range texts {
 		if strings.IndexByte(text, 0) >= 0 {
-			return refusal(ErrInvalidArgument, function, "the text %q has a 0 byte", text)
+			return refusal(ErrInvalidArgument, function, "the text %q contains a 0 byte", text)
 		}
 	}
 	return nil
 }
 
-// Default is the one instance of the process for programs that want one without asking. The first call opens it as
-// the environment says: GPUMEM_BACKEND (any, cuda, host), GPUMEM_PIN_BUDGET (bytes) and the GPUMEM_HOST_ variables.
-// It belongs to the process and cannot be closed.
+// Default returns the default instance of the process, for programs that do not open their own. The first call opens it
+// as the environment says: GPUMEM_BACKEND (any, cuda, host), GPUMEM_PIN_BUDGET (bytes) and the GPUMEM_HOST_ variables. It
+// belongs to the process and cannot be closed.
 func Default() (*Instance, error) {
 	if err := useLibrary(); err != nil {
 		return nil, err
@@ -163,15 +188,15 @@ func Default() (*Instance, error) {
 	return &Instance{handle: uintptr(result.value)}, nil
 }
 
-// Close closes the instance. It refuses with ErrBusy, and names the first of them, while memory, streams or events
-// live. On a closed instance it does nothing.
+// Close closes the instance. While memory, streams or events live, it fails with ErrBusy and a message that lists the
+// first of them. On a closed instance it does nothing.
 func (i *Instance) Close() error {
 	_, err := i.close(closeCheck)
 	return err
 }
 
-// CloseForce waits for the instance's streams, destroys everything that was made through the instance and closes it.
-// It tells how many objects it destroyed. Slices of their memory end with them.
+// CloseForce waits for the instance's streams, destroys everything that was made through the instance, and closes it. It
+// returns the number of objects that it destroyed. Slices of their memory become invalid.
 func (i *Instance) CloseForce() (destroyed uint64, err error) { return i.close(closeForce) }
 
 func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
@@ -191,17 +216,21 @@ func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
 	return destroyed, err
 }
 
-// InstanceInfo is what is known about an open instance.
+// InstanceInfo is information about an open instance.
 type InstanceInfo struct {
 	Backend       Backend // BackendCUDA or BackendHost.
-	DriverVersion int     // Version as the driver counts; 0 for host.
+	DriverVersion int     // Driver version in the driver's own counting; 0 for host.
 	DeviceCount   int     // Number of devices.
-	Strict        bool    // The host backend enforces its rules by faults and tracking.
+	Strict        bool    // The host backend enforces its rules with faults and tracking.
 	PinBudget     uint64  // As given at open.
 	Name          string  // As given at open.
+	// Why BackendAny opened the host backend: the status of the cuda backend. Success if it did not fall back, or if a
+	// backend was named.
+	FallbackStatus Status
+	FallbackReason string // The same as one line of text; empty if there was no fallback.
 }
 
-// Info tells what is known about the instance.
+// Info gets information about the instance.
 func (i *Instance) Info() (InstanceInfo, error) {
 	var info nativeInstanceInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -211,41 +240,29 @@ func (i *Instance) Info() (InstanceInfo, error) {
 		return InstanceInfo{}, err
 	}
 	return InstanceInfo{
-		Backend:       Backend(info.backend),
-		DriverVersion: int(info.driverVersion),
-		DeviceCount:   int(info.deviceCount),
-		Strict:        info.strict != 0,
-		PinBudget:     info.pinBudget,
-		Name:          text(info.name[:]),
+		Backend:        Backend(info.backend),
+		DriverVersion:  int(info.driverVersion),
+		DeviceCount:    int(info.deviceCount),
+		Strict:         info.strict != 0,
+		PinBudget:      info.pinBudget,
+		Name:           text(info.name[:]),
+		FallbackStatus: Status(info.fallbackStatus),
+		FallbackReason: text(info.fallbackReason[:]),
 	}, nil
 }
 
-// KindStats counts one kind of memory.
-type KindStats struct {
-	LiveCount  uint64 // Objects that live.
-	LiveBytes  uint64 // Their sizes, as asked for.
-	PeakCount  uint64 // Most objects that lived at once since open or the last reset.
-	PeakBytes  uint64 // Most bytes that lived at once.
-	TotalCount uint64 // Objects made since open.
-	TotalBytes uint64 // Bytes made since open.
-}
-
-// Stats counts what lives in an instance.
+// Stats has the counters of an instance.
 type Stats struct {
-	Device          KindStats // Device memory.
-	Pinned          KindStats // Pinned allocations.
-	Registered      KindStats // Registered memory.
-	Streams         uint64    // Streams that live, adopted ones included.
-	Events          uint64    // Events that live, adopted ones included.
-	FileDescriptors uint64    // File descriptors that the instance holds open.
+	LiveCount uint64 // Live memory objects of all kinds.
+	LiveBytes uint64 // Their sizes, as requested.
+	Streams   uint64 // Live streams, including wrapped ones.
+	Events    uint64 // Live events, including wrapped ones.
 }
 
-// Live is the number of all objects that live.
-func (s Stats) Live() uint64 {
-	return s.Device.LiveCount + s.Pinned.LiveCount + s.Registered.LiveCount + s.Streams + s.Events
-}
+// Live returns the number of all live objects: memory, streams and events.
+func (s Stats) Live() uint64 { return s.LiveCount + s.Streams + s.Events }
 
-// Stats reads the counts.
+// Stats reads the counters of the instance.
 func (i *Instance) Stats() (Stats, error) {
 	var stats nativeStats
 	stats.structSize = unsafe.Sizeof(stats)
@@ -254,24 +271,40 @@ func (i *Instance) Stats() (Stats, error) {
 	if err != nil {
 		return Stats{}, err
 	}
-	return Stats{
-		Device:          kindStats(stats.device),
-		Pinned:          kindStats(stats.pinned),
-		Registered:      kindStats(stats.registered),
-		Streams:         stats.streams,
-		Events:          stats.events,
-		FileDescriptors: stats.fileDescriptors,
-	}, nil
+	return Stats{stats.liveCount, stats.liveBytes, stats.streams, stats.events}, nil
 }
 
-// ResetPeaks sets the peaks to what lives now.
+// KindStats has the counters of one kind of memory.
+type KindStats struct {
+	LiveCount  uint64 // Live objects.
+	LiveBytes  uint64 // Their sizes, as requested.
+	PeakCount  uint64 // Largest LiveCount since the instance was opened or the peaks were reset.
+	PeakBytes  uint64 // Largest LiveBytes since then.
+	TotalCount uint64 // Objects created since the instance was opened.
+	TotalBytes uint64 // Their sizes.
+}
+
+// KindStats reads the counters of one kind of memory: KindDevice, KindPinned or KindRegistered.
+func (i *Instance) KindStats(kind Kind) (KindStats, error) {
+	var stats nativeKindStats
+	stats.structSize = unsafe.Sizeof(stats)
+	err := failure(C.gpumem_go_stats_get_kind(i.id(), C.gpumem_kind(kind), (*C.uint8_t)(unsafe.Pointer(&stats))))
+	runtime.KeepAlive(i)
+	if err != nil {
+		return KindStats{}, err
+	}
+	return KindStats{stats.liveCount, stats.liveBytes, stats.peakCount, stats.peakBytes, stats.totalCount,
+		stats.totalBytes}, nil
+}
+
+// ResetPeaks resets the peaks of every kind to what is live now.
 func (i *Instance) ResetPeaks() error {
 	err := failure(C.gpumem_go_stats_reset_peaks(i.id()))
 	runtime.KeepAlive(i)
 	return err
 }
 
-// Report lists all that lives, a line for each object, or "nothing lives".
+// Report returns a line for each live object with its kind, name, size and device, or "nothing lives".
 func (i *Instance) Report() (string, error) {
 	defer runtime.KeepAlive(i)
 	for capacity := uint64(1024); ; {
@@ -285,8 +318,4 @@ func (i *Instance) Report() (string, error) {
 		}
 		capacity = uint64(result.value)
 	}
-}
-
-func kindStats(kind nativeStatsKind) KindStats {
-	return KindStats{kind.liveCount, kind.liveBytes, kind.peakCount, kind.peakBytes, kind.totalCount, kind.totalBytes}
 }

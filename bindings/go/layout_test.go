@@ -24,7 +24,7 @@ func nameInC(name string) string {
 	return text.String()
 }
 
-// ownLayout is what this package takes the interface to be, in the words of the layout file.
+// ownLayout is the layout of the interface in this package, in the format of the layout file.
 func ownLayout() map[string]string {
 	lines := map[string]string{}
 	for name, value := range layoutStructs {
@@ -36,7 +36,7 @@ func ownLayout() map[string]string {
 			lines["field "+name+"."+inC] = fmt.Sprintf("offset %d size %d", field.Offset, field.Type.Size())
 		}
 	}
-	// The table is all functions in their order.
+	// The table has all functions in their order.
 	list := append(functions(), "gpumem_table_get")
 	lines["struct gpumem_table"] = fmt.Sprintf("size %d align 8", 8*len(list))
 	lines["field gpumem_table.struct_size"] = "offset 0 size 8"

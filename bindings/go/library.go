@@ -12,12 +12,12 @@ package gpumem
 
 __thread int gpumem_go_inside;
 
-// What the library in use is asked before anything else is called. Both forms of the package have it.
+// Loads and checks the library before anything else is called. Both forms of the package have this function.
 #ifdef GPUMEM_GO_DLOPEN
 
 gpumem_table gpumem_go_table;
 
-// Returns NULL, or what is wrong.
+// Returns NULL, or one line that says what is wrong.
 static const char *gpumem_go_load(const char *path, char *text, size_t size) {
   void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == NULL) {
@@ -76,7 +76,7 @@ import (
 // makeVersion is GPUMEM_MAKE_VERSION.
 func makeVersion(major, minor, patch uint32) uint32 { return major<<22 | minor<<12 | patch }
 
-// ErrLibrary says that libgpumem.so.0 is missing, too old, or made for another interface.
+// ErrLibrary reports that libgpumem.so.0 is missing, too old, or made for another interface.
 var ErrLibrary = errors.New("gpumem: the library cannot be used")
 
 const libraryName = "libgpumem.so.0"
@@ -86,7 +86,7 @@ var library struct {
 	mutex sync.Mutex
 }
 
-// useLibrary comes before each call that needs no object. A failure is not remembered: the next call looks again.
+// useLibrary precedes each call that needs no object. A failure is not remembered: the next call tries again.
 func useLibrary() error {
 	if library.ready.Load() {
 		return nil
@@ -114,8 +114,8 @@ func useLibrary() error {
 	return nil
 }
 
-// libraryPath is where a program with the tag gpumem_dlopen looks: $GPUMEM_LIBRARY, unless the process has raised
-// privileges, or else where the system finds libraries.
+// libraryPath returns the path that a program with the tag gpumem_dlopen loads: $GPUMEM_LIBRARY, unless the process has
+// raised privileges; otherwise the name, which the system looks up.
 func libraryPath() string {
 	path := os.Getenv("GPUMEM_LIBRARY")
 	if !loadsLibrary || path == "" || syscall.Getuid() != syscall.Geteuid() || syscall.Getgid() != syscall.Getegid() {
@@ -124,7 +124,7 @@ func libraryPath() string {
 	return path
 }
 
-// functions are the names of all functions of the library that this package uses.
+// functions returns the names of all functions of the library that this package uses.
 func functions() (names []string) {
 	for index := C.size_t(0); ; index++ {
 		name := C.gpumem_go_function(index)
@@ -135,7 +135,7 @@ func functions() (names []string) {
 	}
 }
 
-// Version is the version of the library in use, such as "0.1.0".
+// Version returns the version of the library in use, such as "0.1.0".
 func Version() (string, error) {
 	if err := useLibrary(); err != nil {
 		return "", err
@@ -143,8 +143,8 @@ func Version() (string, error) {
 	return C.GoString(C.gpumem_go_version_text()), nil
 }
 
-// VersionNumber is the version of the library in use as one number that grows with it: major<<22 | minor<<12 | patch.
-// It is 0 if the library cannot be used.
+// VersionNumber returns the version of the library in use as one number, major<<22 | minor<<12 | patch; newer versions
+// are larger. It is 0 if the library cannot be used.
 func VersionNumber() uint32 {
 	if useLibrary() != nil {
 		return 0
@@ -152,7 +152,8 @@ func VersionNumber() uint32 {
 	return uint32(C.gpumem_go_version())
 }
 
-// Supported tells whether the library in use contains the feature. It says nothing of drivers and devices.
+// Supported reports whether the library in use has the feature. It says nothing about drivers and devices: use [Probe]
+// and [Device.Capability] for those.
 func (f Feature) Supported() bool {
 	return useLibrary() == nil && C.gpumem_go_feature_supported(C.gpumem_feature(f)) != 0
 }

@@ -92,33 +92,42 @@ func TestUseAfterClose(t *testing.T) {
 	_, eventErr := e.Query()
 	_, elapsedErr := Elapsed(e, e)
 	_, pointerErr := i.Pointer(place)
+	_, accessErr := i.PointerAccess(place, LocationHost, 0)
+	region := Region{Destination: Operand{Address: other.At(0)}, Source: Operand{Address: place}, Width: 16}
 	for name, err := range map[string]error{
-		"info":          infoErr,
-		"copy to":       i.Copy(nil, place, other.At(0), 16),
-		"copy from":     i.Copy(nil, other.At(0), place, 16),
-		"copy 2d":       i.Copy2D(nil, place, other.At(0), Rectangle{1, 1, 1, 1}, CopyOptions{}),
-		"fill":          i.Fill(nil, place, 16, 0, 1),
-		"fill 2d":       i.Fill2D(nil, place, Rectangle{1, 1, 1, 1}, 0, 1),
-		"from a slice":  CopyFromSlice(i, nil, place, []byte{1}),
-		"to a slice":    CopyToSlice(i, []byte{1}, place),
-		"pointer":       pointerErr,
-		"view":          p.View(func([]int32) error { return nil }),
-		"buffer view":   b.View(func([]int32) error { return nil }),
-		"query":         queryErr,
-		"synchronize":   s.Synchronize(),
-		"wait":          s.WaitEvent(e),
-		"record":        e.Record(s),
-		"event query":   eventErr,
-		"elapsed":       elapsedErr,
-		"stream copy":   i.Copy(s, other.At(0), other.At(64), 16),
-		"launch":        s.Launch(func() { t.Error("this must not run") }),
-		"write a value": s.WriteValue(other.At(0), 1, 4),
+		"info":           infoErr,
+		"copy to":        i.Copy(place, other.At(0), 16),
+		"copy from":      i.Copy(other.At(0), place, 16),
+		"copy 2d":        i.Copy2D(place, other.At(0), Rectangle{1, 1, 1, 1}, CopyOptions{}),
+		"fill":           i.Fill(place, 16, 0, 1),
+		"fill 2d":        i.Fill2D(place, Rectangle{1, 1, 1, 1}, 0, 1),
+		"from a slice":   CopyFromSlice(i, place, []byte{1}),
+		"to a slice":     CopyToSlice(i, []byte{1}, place),
+		"pointer":        pointerErr,
+		"view":           p.View(func([]int32) error { return nil }),
+		"buffer view":    b.View(func([]int32) error { return nil }),
+		"query":          queryErr,
+		"synchronize":    s.Synchronize(),
+		"wait":           s.WaitEvent(e),
+		"record":         e.Record(s),
+		"event query":    eventErr,
+		"elapsed":        elapsedErr,
+		"access":         accessErr,
+		"regions":        i.CopyRegions([]Region{region}),
+		"stream copy":    s.Copy(other.At(0), other.At(64), 16),
+		"stream 2d":      s.Copy2D(other.At(0), other.At(64), Rectangle{1, 1, 1, 1}, CopyOptions{}),
+		"stream fill":    s.Fill(other.At(0), 16, 0, 1),
+		"stream 2d fill": s.Fill2D(other.At(0), Rectangle{1, 1, 1, 1}, 0, 1),
+		"stream slice":   CopyFromSliceAsync(s, other.At(0), []byte{1}),
+		"stream regions": s.CopyRegions(nil),
+		"launch":         s.Launch(func() { t.Error("this must not run") }),
+		"write a value":  s.WriteValue(other.At(0), 1, 4),
 	} {
 		if !errors.Is(err, ErrStaleHandle) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := b.Register(d, MemoryOptions{}); !errors.Is(err, ErrStaleHandle) {
+	if _, err := b.Register(d, RegisterOptions{}); !errors.Is(err, ErrStaleHandle) {
 		t.Errorf("register: %v", err)
 	}
 }
@@ -141,8 +150,10 @@ func TestUseAfterTheInstanceIsClosed(t *testing.T) {
 	}
 	_, deviceErr := i.Device(0)
 	_, statsErr := i.Stats()
+	_, kindErr := i.KindStats(KindDevice)
 	_, memoryErr := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1})
-	for name, err := range map[string]error{"device": deviceErr, "stats": statsErr, "memory": memoryErr,
+	for name, err := range map[string]error{"device": deviceErr, "stats": statsErr, "kind": kindErr,
+		"memory": memoryErr, "regions": i.CopyRegions(nil),
 		"synchronize": s.Synchronize(), "view": p.View(func([]int32) error { return nil })} {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("%s: %v", name, err)
@@ -189,7 +200,7 @@ func TestAViewThatPanicsEnds(t *testing.T) {
 	must(t, p.Close())
 }
 
-// On the host backend a slice that is used too late is a fault at the right place, and no access to other memory.
+// On the host backend, using a slice after Close faults at once and does not reach other memory.
 func TestASliceEndsWithClose(t *testing.T) {
 	onHost(t)
 	p, err := NewPinned[int32](device(t), 1024, MemoryOptions{})
@@ -213,8 +224,8 @@ func TestCloseWhileACopyLives(t *testing.T) {
 	from, to := newPinned[byte](t, d, 4096), newMemory(t, d, KindDevice, 4096)
 	word := newPinned[uint32](t, d, 1)
 	word.Slice()[0] = 0
-	must(t, s.WaitValue(word.At(0), 1, 4, WaitValueEQ))
-	must(t, i.Copy(s, to.At(0), from.At(0), 4096))
+	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
+	must(t, s.Copy(to.At(0), from.At(0), 4096))
 	expect(t, from.Close(), ErrBusy)
 	expect(t, to.Close(), ErrBusy)
 	expect(t, i.Close(), ErrBusy)
@@ -233,16 +244,16 @@ func TestCloseWhileACopyLives(t *testing.T) {
 func TestABufferCannotBeClosedWhileRegistered(t *testing.T) {
 	d := device(t)
 	b := newBufferOf[int64](t, 512)
-	whole, err := b.Register(d, MemoryOptions{Require: MemoryMapped})
+	whole, err := b.Register(d, RegisterOptions{Require: MemoryMapped})
 	must(t, err)
 	expect(t, b.Close(), ErrBusy)
-	_, err = b.Register(d, MemoryOptions{})
+	_, err = b.Register(d, RegisterOptions{})
 	expect(t, err, ErrAlreadyExists)
 	if whole.DevicePtr() == 0 || len(whole.Bytes()) != 4096 {
 		t.Error("registered memory lacks its addresses")
 	}
 	must(t, whole.Close())
-	part, err := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(100), Size: 1000})
+	part, err := d.RegisterMemory(b.At(100), 1000, RegisterOptions{})
 	must(t, err)
 	expect(t, b.Close(), ErrBusy)
 	must(t, part.Close())
@@ -261,17 +272,17 @@ func TestReadOnlyFile(t *testing.T) {
 
 	b, err := MapFile[byte](file, false)
 	must(t, err)
-	_, err = b.Register(d, MemoryOptions{})
+	_, err = b.Register(d, RegisterOptions{})
 	expect(t, err, ErrPermissionDenied)
 	m := newMemory(t, d, KindDevice, uint64(len(content)))
 	answer, err := d.Capability(CapabilityPinRegisterReadOnly)
 	must(t, err)
-	if answer.Value != CapabilityNo {
-		registered, err := b.Register(d, MemoryOptions{Require: MemoryReadOnly})
+	if answer.Value != AnswerNo {
+		registered, err := b.Register(d, RegisterOptions{Require: MemoryReadOnly})
 		must(t, err)
 		defer func() { must(t, registered.Close()) }()
 	}
-	must(t, d.Instance().Copy(nil, m.At(0), b.At(0), uint64(len(content))))
+	must(t, d.Instance().Copy(m.At(0), b.At(0), uint64(len(content))))
 	back := make([]byte, len(content))
 	must(t, CopyToSlice(d.Instance(), back, m.At(0)))
 	if !bytes.Equal(back, content) {
@@ -324,10 +335,13 @@ func TestNothingAtAll(t *testing.T) {
 	_, devicesErr := i.Devices()
 	_, minusErr := i.Device(-1)
 	_, statsErr := i.Stats()
+	_, kindErr := i.KindStats(KindDevice)
 	_, reportErr := i.Report()
 	_, memoryErr := d.NewMemory(MemoryOptions{})
 	_, pinnedErr := NewPinned[int32](d, 1, MemoryOptions{})
-	_, registerErr := b.Register(d, MemoryOptions{})
+	_, registerErr := b.Register(d, RegisterOptions{})
+	_, registerMemoryErr := d.RegisterMemory(none, 1, RegisterOptions{})
+	_, accessErr := i.PointerAccess(none, LocationHost, 0)
 	_, mallocErr := d.Malloc(KindDevice, 1)
 	_, streamErr := d.NewStream(StreamOptions{})
 	_, wrapErr := d.WrapStream(0)
@@ -346,10 +360,13 @@ func TestNothingAtAll(t *testing.T) {
 	_, foreignErr := d.HostForeignAlloc(KindDevice, 1)
 	for number, err := range []error{infoErr, deviceErr, devicesErr, minusErr, statsErr, reportErr, memoryErr, pinnedErr,
 		registerErr, mallocErr, streamErr, wrapErr, wrapEventErr, eventErr, queryErr, eventQueryErr, forErr, eventForErr,
-		elapsedErr, pointerErr, devicePointerErr, freeErr, nativeErr, foreignErr,
+		elapsedErr, pointerErr, devicePointerErr, freeErr, nativeErr, foreignErr, kindErr, registerMemoryErr, accessErr,
 		s.Synchronize(), e.Synchronize(), s.WaitEvent(e), e.Record(s), s.Launch(nil), s.Launch(func() {}),
 		s.HostLaunch(nil), s.HostLaunch(func(*HostKernel) {}), s.WriteValue(none, 0, 4), s.WaitValue(none, 0, 4, 0),
-		i.Copy(nil, none, none, 1), i.Fill(nil, none, 1, 0, 1), i.ResetPeaks(), i.Free(none), i.Unregister(none),
+		i.Copy(none, none, 1), i.Fill(none, 1, 0, 1), i.CopyRegions(nil), i.CopyRegions([]Region{{Width: 1}}),
+		s.Copy(none, none, 0), s.Copy2D(none, none, Rectangle{}, CopyOptions{}), s.Fill(none, 0, 0, 1),
+		s.Fill2D(none, Rectangle{}, 0, 1), s.CopyRegions(nil), CopyFromSlice(i, none, []byte{1}),
+		CopyFromSliceAsync(s, none, []byte{1}), CopyToSlice(i, []byte{1}, none), i.ResetPeaks(), i.Free(none), i.Unregister(none),
 		d.Register(none, 1, 0), d.EnablePeerAccess(d), d.DisablePeerAccess(d), s.HostSetCapturing(true), d.HostLose(),
 		i.HostFailStep(0, false), d.HostForeignPeerAccess(d, true), m.View(nil), p.View(nil), b.View(nil)} {
 		if !errors.Is(err, ErrInvalidArgument) {
@@ -378,7 +395,7 @@ func TestExitWithObjectsAlive(t *testing.T) {
 		must(t, err)
 		s, err := d.NewStream(StreamOptions{})
 		must(t, err)
-		must(t, i.Copy(s, m.At(0), p.At(0), 1<<20))
+		must(t, s.Copy(m.At(0), p.At(0), 1<<20))
 		fmt.Println("exit with work under way")
 		os.Exit(7)
 	}

@@ -4,5 +4,5 @@
 
 package gpumem
 
-// loadsLibrary tells that programs are linked with the library.
+// loadsLibrary is false: programs are linked with the library.
 const loadsLibrary = false

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// useEverythingFirst calls what needs no object, as the first thing in a process, and gives the errors.
+// useEverythingFirst calls each function that needs no object, and returns the errors.
 func useEverythingFirst() map[string]error {
 	_, open := Open(Options{})
 	_, byDefault := Default()
@@ -26,7 +26,7 @@ func useEverythingFirst() map[string]error {
 		"SetLogFunction": SetLogFunction(LogError, nil)}
 }
 
-// An error of every first call, which says where the library was looked for and what is wrong; nothing else happens.
+// expectNoLibrary checks that every first call fails, with an error that names the library and says what is wrong.
 func expectNoLibrary(t *testing.T, variable, mention string) {
 	if inChild() {
 		for name, err := range useEverythingFirst() {
@@ -73,8 +73,8 @@ func TestALibraryWithoutOurFunctions(t *testing.T) {
 	expectNoLibrary(t, "GPUMEM_LIBRARY=libm.so.6", "no function gpumem_table_get")
 }
 
-// GPUMEM_GO_OTHER_VERSION names a library of another version, which tests/bindings/go.py builds, and what is expected
-// to be said of it.
+// GPUMEM_GO_OTHER_VERSION has the path of a library of another version, which tests/bindings/go.py builds, and a part of
+// the expected error.
 func TestALibraryOfAnotherVersion(t *testing.T) {
 	words := strings.SplitN(os.Getenv("GPUMEM_GO_OTHER_VERSION"), "=", 2)
 	if len(words) < 2 {

@@ -19,14 +19,14 @@ var logging struct {
 }
 
 // SetLogFunction sets the function that receives the library's messages up to a level, for the whole process; nil for
-// none. It may be called from any goroutine and must not use this package. If it panics, the message is lost and the
-// next SetLogFunction returns a *PanicError. When SetLogFunction returns, the former function is not running and will
-// not be called again.
+// none. The library may call it on any thread, and it must not use this package. If it panics, the message is lost and
+// the next SetLogFunction returns a *PanicError. When SetLogFunction returns, the previous function is not running and
+// will not be called again.
 func SetLogFunction(level LogLevel, function func(level LogLevel, message string)) error {
 	if err := useLibrary(); err != nil {
 		return err
 	}
-	// Not Lock: a log function that comes here would wait for itself.
+	// Not Lock, because a log function that calls this would wait for itself.
 	if !logging.setting.TryLock() {
 		return refusal(ErrBusy, "gpumem.SetLogFunction", "another goroutine is setting the function")
 	}

@@ -10,25 +10,28 @@ import (
 	"unsafe"
 )
 
-// MemoryOptions is what is to be allocated or registered.
+// MemoryOptions are options for an allocation.
 type MemoryOptions struct {
-	Kind      Kind        // KindDevice, KindPinned or KindRegistered. Set by calls whose name says it.
-	Size      uint64      // Bytes. Set by calls that take a length.
-	Alignment uint64      // Power of two in bytes, met exactly or refused; 0 means at least 256. Not for registered memory.
-	Require   MemoryFlags // Properties without which the call shall fail.
-	Prefer    MemoryFlags // Properties that may be missing from what is granted.
+	Kind      Kind        // KindDevice or KindPinned. NewPinned sets it.
+	Size      uint64      // Bytes. NewPinned sets it.
+	Alignment uint64      // Power of two in bytes, met exactly or refused; 0 means at least 256.
+	Require   MemoryFlags // Properties that the memory must have; otherwise the call fails.
+	Prefer    MemoryFlags // Properties that the memory should have if possible.
 	NUMANode  int32       // Node for MemoryNUMANode; otherwise 0.
 	Name      string      // For messages and reports, up to 63 bytes.
-	// Host is the first byte of memory to register: of a Buffer, which cannot be closed as long as it is registered,
-	// or a raw address of memory that is not Go's and stays mapped.
-	Host Address
+}
+
+// RegisterOptions are options for registering existing memory.
+type RegisterOptions struct {
+	Require MemoryFlags // Properties that the memory must have; otherwise the call fails.
+	Prefer  MemoryFlags // Properties that the memory should have if possible.
+	Name    string      // For messages and reports, up to 63 bytes.
 }
 
 // Memory is one allocation or registration of any kind.
 type Memory struct {
 	block
 	device        *Device
-	handle        uintptr
 	devicePointer uint64
 	below         *block // The Buffer that this registration lies in.
 }
@@ -40,58 +43,79 @@ func (m *Memory) id() C.uintptr_t {
 	return C.uintptr_t(m.handle)
 }
 
-// NewMemory allocates memory, or page-locks memory that exists. Fresh memory has indeterminate contents.
+// NewMemory allocates memory. Its contents are indeterminate.
 func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 	if err := checkTexts("Device.NewMemory", options.Name); err != nil {
 		return nil, err
 	}
-	// A registration holds the memory that it lies in until it is closed.
-	below := options.Host.owner
+	desc := nativeMemoryDesc{
+		kind:      int32(options.Kind),
+		numaNode:  options.NUMANode,
+		size:      options.Size,
+		alignment: options.Alignment,
+		require:   uint64(options.Require),
+		prefer:    uint64(options.Prefer),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	return d.memory(C.gpumem_go_memory_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), options.Size)
+}
+
+// RegisterMemory page-locks existing memory, so that devices can use it where it lies, until the Memory is closed. The
+// address is that of a Buffer or a part of it, which cannot be closed meanwhile; or a raw address of memory that is not
+// Go's and stays mapped. [Buffer.Register] registers a whole buffer.
+func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOptions) (*Memory, error) {
+	const name = "Device.RegisterMemory"
+	if err := checkTexts(name, options.Name); err != nil {
+		return nil, err
+	}
+	below := address.owner
 	if below != nil {
-		// What lies behind a buffer may belong to anybody, even to Go.
-		if offset := options.Host.value - below.address; offset > below.size || options.Size > below.size-offset {
-			return nil, refusal(ErrInvalidArgument, "Device.NewMemory", "%d bytes from offset %d leave memory that has %d bytes",
-				options.Size, offset, below.size)
+		// The memory behind a buffer may belong to anybody, even to Go.
+		if offset := address.value - below.address; offset > below.size || size > below.size-offset {
+			return nil, refusal(ErrInvalidArgument, name, "%d bytes at offset %d exceed the memory, which has %d bytes", size,
+				offset, below.size)
 		}
-		if err := below.hold("Device.NewMemory"); err != nil {
+		if err := below.hold(name); err != nil {
 			return nil, err
 		}
 	}
-	desc := nativeMemoryDesc{
-		kind:        int32(options.Kind),
-		numaNode:    options.NUMANode,
-		size:        options.Size,
-		alignment:   options.Alignment,
-		require:     uint64(options.Require),
-		prefer:      uint64(options.Prefer),
-		hostPointer: options.Host.value,
+	desc := nativeRegisterDesc{
+		pointer: address.value,
+		size:    size,
+		require: uint64(options.Require),
+		prefer:  uint64(options.Prefer),
 	}
 	desc.structSize = unsafe.Sizeof(desc)
-	made := C.gpumem_go_memory_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
-	runtime.KeepAlive(d)
-	if err := failure(made.result); err != nil {
-		if below != nil {
-			below.release()
-		}
+	m, err := d.memory(C.gpumem_go_memory_register(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), size)
+	if below == nil {
+		return m, err
+	}
+	if err != nil {
+		below.release()
 		return nil, err
 	}
-	m := &Memory{
-		device:        d,
-		handle:        uintptr(made.result.value),
-		devicePointer: uint64(made.device_pointer),
-		below:         below,
+	m.below = below
+	return m, nil
+}
+
+func (d *Device) memory(made C.gpumem_go_memory, size uint64) (*Memory, error) {
+	runtime.KeepAlive(d)
+	if err := failure(made.result); err != nil {
+		return nil, err
 	}
+	m := &Memory{device: d, devicePointer: uint64(made.device_pointer)}
+	m.handle = uintptr(made.result.value)
 	m.host = uint64(made.host_pointer)
-	m.size = options.Size
+	m.size = size
 	m.address = m.host
 	if m.host == 0 {
 		m.address = m.devicePointer
 	}
-	closeWhenCollected(m, (*Memory).giveBack)
+	closeWhenCollected(m, (*Memory).closeDropped)
 	return m, nil
 }
 
-func (m *Memory) giveBack() outcome {
+func (m *Memory) closeDropped() outcome {
 	switch {
 	case m.device.instance.closed():
 		m.releaseBelow()
@@ -108,8 +132,8 @@ func (m *Memory) releaseBelow() {
 	}
 }
 
-// Close frees an allocation, or makes registered memory pageable again with its contents. All work of devices on it
-// must have been observed complete; where the backend can tell that it was not, Close refuses with ErrBusy.
+// Close frees an allocation, or makes registered memory pageable again and keeps its contents. All device work on the
+// memory must have been observed complete; if the backend knows that it was not, Close fails with ErrBusy.
 func (m *Memory) Close() error {
 	if m == nil || m.handle == 0 {
 		return nil
@@ -129,12 +153,12 @@ func (m *Memory) Close() error {
 	return err
 }
 
-// gone tells that the bytes must not be touched any more.
+// gone reports whether the bytes must not be touched any more.
 func (m *Memory) gone() bool {
 	return m == nil || m.handle == 0 || m.closed() || m.device.instance.closed()
 }
 
-// Device is the device that the memory was made for.
+// Device returns the device that the memory was made for.
 func (m *Memory) Device() *Device {
 	if m == nil {
 		return nil
@@ -142,7 +166,7 @@ func (m *Memory) Device() *Device {
 	return m.device
 }
 
-// Size is the number of bytes asked for.
+// Size returns the number of bytes requested.
 func (m *Memory) Size() uint64 {
 	if m == nil {
 		return 0
@@ -150,7 +174,7 @@ func (m *Memory) Size() uint64 {
 	return m.size
 }
 
-// At is the place that lies that many bytes after the start, for copies and fills.
+// At returns the address of the byte at an offset, for copies and fills.
 func (m *Memory) At(offset uint64) Address {
 	if m == nil {
 		return Address{}
@@ -158,8 +182,8 @@ func (m *Memory) At(offset uint64) Address {
 	return Address{&m.block, m.address + offset}
 }
 
-// DevicePtr is the address of the first byte for devices, for kernels and other code; 0 if there is none or the
-// memory is closed. It does not keep the memory alive.
+// DevicePtr returns the address of the first byte for devices, for use by kernels and other code; 0 if there is none or
+// the memory is closed. It does not keep the memory alive.
 func (m *Memory) DevicePtr() DevicePtr {
 	if m.gone() {
 		return 0
@@ -168,8 +192,8 @@ func (m *Memory) DevicePtr() DevicePtr {
 	return DevicePtr(m.devicePointer)
 }
 
-// Bytes is pinned or registered memory as a slice, which ends with Close. It is nil for device memory, and after
-// Close.
+// Bytes returns pinned or registered memory as a slice, which is valid until Close. It is nil for device memory, and
+// after Close.
 func (m *Memory) Bytes() []byte {
 	if m.gone() {
 		return nil
@@ -177,15 +201,15 @@ func (m *Memory) Bytes() []byte {
 	return sliceOf[byte](&m.block, m.size)
 }
 
-// View calls a function with the memory as a slice. Meanwhile the memory and its instance cannot be closed: Close
-// refuses with ErrBusy. The slice ends with the function.
+// View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory and
+// its instance cannot be closed: Close fails with ErrBusy.
 func (m *Memory) View(use func(bytes []byte) error) error {
 	return view(m, "Memory.View", func() error { return use(unsafe.Slice((*byte)(pointerTo(m.host)), int(m.size))) })
 }
 
 func view(m *Memory, name string, use func() error) error {
 	if m == nil || m.handle == 0 {
-		return refusal(ErrInvalidArgument, name, "there is no memory")
+		return refusal(ErrInvalidArgument, name, "the memory is nil")
 	}
 	instance := m.device.instance
 	if instance.closed() {
@@ -200,12 +224,12 @@ func view(m *Memory, name string, use func() error) error {
 	}
 	defer m.release()
 	if m.host == 0 {
-		return refusal(ErrWrongKind, name, "the CPU must not touch device memory; copy it")
+		return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
 	}
 	return use()
 }
 
-// sliceOf hands out the memory of a block, which is nil if the CPU must not touch it.
+// sliceOf returns the memory of a block; nil if the CPU must not touch it.
 func sliceOf[T any](b *block, count uint64) []T {
 	if b.host == 0 {
 		return nil
@@ -214,21 +238,21 @@ func sliceOf[T any](b *block, count uint64) []T {
 	return unsafe.Slice((*T)(pointerTo(b.host)), int(count))
 }
 
-// MemoryInfo is what is known about an allocation.
+// MemoryInfo is information about memory.
 type MemoryInfo struct {
 	Kind           Kind
-	NUMANode       int         // Node that the pages lie on, for MemoryNUMANode; otherwise -1.
-	DeviceOrdinal  int         // Number of the device given at creation.
-	Size           uint64      // Bytes asked for: the only ones that may be used.
+	NUMANode       int         // Node that the pages lie on, with MemoryNUMANode; otherwise -1.
+	DeviceOrdinal  int         // Ordinal of the device given at creation.
+	Size           uint64      // Bytes requested: the only ones that may be used.
 	GrantedSize    uint64      // Bytes charged.
-	Alignment      uint64      // Alignment asked for; 0 if none.
+	Alignment      uint64      // Alignment requested; 0 if none.
 	RequestedFlags MemoryFlags // Require and Prefer together.
-	GrantedFlags   MemoryFlags // What the memory really has; contains Require.
-	BufferID       uint64      // Number of this allocation; unique in the process and never used again.
+	GrantedFlags   MemoryFlags // Properties of the memory; contains Require.
+	BufferID       uint64      // Number of this allocation, unique in the process and never reused.
 	Name           string      // As given at creation.
 }
 
-// Info tells what is known about the memory; also after its device is lost.
+// Info gets information about the memory. It works after the device was lost.
 func (m *Memory) Info() (MemoryInfo, error) {
 	var info nativeMemoryInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -251,7 +275,7 @@ func (m *Memory) Info() (MemoryInfo, error) {
 	}, nil
 }
 
-// Malloc is the short way to an allocation that only needs an address, which Free takes back. Nothing else frees it.
+// Malloc allocates memory and returns only its address. Free it with [Instance.Free]; nothing else does.
 func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
 	result := C.gpumem_go_malloc(d.id(), C.gpumem_kind(kind), C.uint64_t(size))
 	runtime.KeepAlive(d)
@@ -261,18 +285,18 @@ func (d *Device) Malloc(kind Kind, size uint64) (Address, error) {
 // Free frees an allocation of Malloc. The address of a Memory is refused: close the Memory.
 func (i *Instance) Free(address Address) error {
 	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Free", "the address belongs to an object; close that")
+		return refusal(ErrInvalidArgument, "Instance.Free", "the address belongs to an object; close the object")
 	}
 	err := failure(C.gpumem_go_free(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)
 	return err
 }
 
-// Register is the short way to page-lock memory of other code, by a raw address. The memory must not be Go's and must
-// stay mapped until it is unregistered. Buffer.Register is the safe way.
+// Register page-locks memory of other code by a raw address. The memory must not be Go's and must stay mapped until it
+// is unregistered. [Buffer.Register] and [Device.RegisterMemory] return an object.
 func (d *Device) Register(address Address, size uint64, require MemoryFlags) error {
 	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Device.Register", "the address belongs to an object; use Buffer.Register")
+		return refusal(ErrInvalidArgument, "Device.Register", "the address belongs to an object; use Device.RegisterMemory")
 	}
 	err := failure(C.gpumem_go_register(d.id(), C.uint64_t(address.value), C.uint64_t(size),
 		C.gpumem_memory_flags(require)))
@@ -280,10 +304,10 @@ func (d *Device) Register(address Address, size uint64, require MemoryFlags) err
 	return err
 }
 
-// Unregister undoes Register, by the same address.
+// Unregister makes memory of Register pageable again, by the same address.
 func (i *Instance) Unregister(address Address) error {
 	if address.owner != nil {
-		return refusal(ErrInvalidArgument, "Instance.Unregister", "the address belongs to an object; close that")
+		return refusal(ErrInvalidArgument, "Instance.Unregister", "the address belongs to an object; close the object")
 	}
 	err := failure(C.gpumem_go_unregister(i.id(), C.uint64_t(address.value)))
 	runtime.KeepAlive(i)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -54,6 +55,56 @@ func TestProbeAndOpen(t *testing.T) {
 	expect(t, err, ErrInvalidArgument)
 }
 
+// BackendAny falls back to the host backend if cuda cannot be opened, and reports why.
+func TestFallback(t *testing.T) {
+	var warnings atomic.Int64
+	must(t, SetLogFunction(LogWarning, func(LogLevel, string) { warnings.Add(1) }))
+	t.Cleanup(func() { must(t, SetLogFunction(LogWarning, nil)) })
+	_, cudaErr := Probe(BackendCUDA)
+	want, backend := Success, BackendCUDA
+	if cudaErr != nil {
+		backend = BackendHost
+		errors.As(cudaErr, &want)
+	}
+	found, err := Probe(BackendAny)
+	must(t, err)
+	before := warnings.Load()
+	i, err := Open(Options{})
+	must(t, err)
+	defer func() { must(t, i.Close()) }()
+	info, err := i.Info()
+	must(t, err)
+	if found.Backend != backend || found.FallbackStatus != want || (found.FallbackReason == "") != (want == Success) {
+		t.Errorf("the probe found %+v", found)
+	}
+	if info.Backend != backend || info.FallbackStatus != want || (info.FallbackReason == "") != (want == Success) ||
+		(warnings.Load() == before) != (want == Success) {
+		t.Errorf("the instance is %+v; %d warnings", info, warnings.Load()-before)
+	}
+
+	named, err := Probe(testBackend(t))
+	must(t, err)
+	namedInfo, err := open(t).Info()
+	must(t, err)
+	if named.FallbackStatus != Success || named.FallbackReason != "" || namedInfo.FallbackStatus != Success ||
+		namedInfo.FallbackReason != "" {
+		t.Errorf("a backend that is named has a fallback: %+v, %+v", named, namedInfo)
+	}
+}
+
+func TestCUDAOptions(t *testing.T) {
+	must(t, open(t, Options{CUDA: &CUDAOptions{}}).Close())
+	for _, contexts := range [][]uintptr{{0}, make([]uintptr, 65)} {
+		i, err := Open(Options{Backend: testBackend(t), CUDA: &CUDAOptions{Contexts: contexts}})
+		if testBackend(t) == BackendCUDA {
+			expect(t, err, ErrInvalidArgument)
+			continue
+		}
+		must(t, err) // Ignored, because the host backend was named.
+		must(t, i.Close())
+	}
+}
+
 func TestHostOptions(t *testing.T) {
 	i, err := Open(Options{Backend: BackendHost, Host: &HostOptions{DeviceCount: 3, Strict: ToggleOff,
 		DeviceBytes: 8 << 20, Granularity: 1 << 20, Pageable: ToggleOn, SamePointer: ToggleOn, LockMode: HostLockOff,
@@ -77,14 +128,14 @@ func TestHostOptions(t *testing.T) {
 	}
 	answer, err := devices[0].PeerCapability(CapabilityPeerAccess, devices[1])
 	must(t, err)
-	if answer.Value != CapabilityYes || answer.Name != "peer.access" {
+	if answer.Value != AnswerYes || answer.Name != "peer.access" {
 		t.Errorf("the capability is %+v", answer)
 	}
 	p := newPinned[byte](t, devices[0], 4096)
 	if p.Slice()[4095] != 0xA5 {
 		t.Error("fresh memory is not filled")
 	}
-	expect(t, i.Copy2D(nil, p.At(0), p.At(2048), Rectangle{4, 2, 8, 8}, CopyOptions{}), ErrSymbolMissing)
+	expect(t, i.Copy2D(p.At(0), p.At(2048), Rectangle{4, 2, 8, 8}, CopyOptions{}), ErrSymbolMissing)
 	must(t, p.Close())
 	for _, options := range []HostOptions{{DeviceCount: 65}, {Strict: 9}, {LockMode: 9}, {Peers: "nonsense"}} {
 		options := options
@@ -106,7 +157,7 @@ func TestCapabilitiesAndFeatures(t *testing.T) {
 		answer, err := d.Capability(capability)
 		must(t, err)
 		if answer.Capability != capability || answer.Name == "" || answer.Reason == "" || answer.Source == 0 ||
-			answer.Type == CapabilityTypeTri && (answer.Value == CapabilityNo) != (answer.Status < 0) {
+			answer.Type == AnswerTypeTri && (answer.Value == AnswerNo) != (answer.Status < 0) {
 			t.Errorf("%d: %+v", capability, answer)
 		}
 	}
@@ -142,8 +193,8 @@ func TestTypedMemory(t *testing.T) {
 		p.Slice()[i] = particle{[3]float32{float32(i), 1, 2}, uint8(i), float64(i) / 2}
 		q.Slice()[i] = particle{}
 	}
-	must(t, d.Instance().Copy(nil, m.At(0), p.At(0), p.Size()))
-	must(t, d.Instance().Copy(nil, q.At(0), m.At(0), q.Size()))
+	must(t, d.Instance().Copy(m.At(0), p.At(0), p.Size()))
+	must(t, d.Instance().Copy(q.At(0), m.At(0), q.Size()))
 	for i, got := range q.Slice() {
 		if got != p.Slice()[i] {
 			t.Fatalf("value %d is %v", i, got)
@@ -187,7 +238,7 @@ func TestTypesAndLengthsThatAreRefused(t *testing.T) {
 	place := newMemory(t, d, KindDevice, 64).At(0)
 	for number, err := range []error{pointer, text, slice, nested, interfaceErr, function, channel, unsafePointer, nothing,
 		emptyArray, zero, zeroBuffer, negative, overflow, wraps, bufferOverflow, alignment, name, flag, mapped,
-		CopyFromSlice(d.Instance(), nil, place, []*int{nil}), CopyToSlice(d.Instance(), []string{""}, place)} {
+		CopyFromSlice(d.Instance(), place, []*int{nil}), CopyToSlice(d.Instance(), []string{""}, place)} {
 		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
 		}
@@ -233,7 +284,7 @@ func TestCopiesOfGoMemory(t *testing.T) {
 		holder.content[n] = uint32(n * n)
 	}
 	want := holder.content
-	must(t, CopyFromSlice(i, s, m.At(0), holder.content[:]))
+	must(t, CopyFromSliceAsync(s, m.At(0), holder.content[:]))
 	holder.content = [1024]uint32{} // It has been read already.
 	must(t, s.Synchronize())
 	got := struct {
@@ -244,18 +295,18 @@ func TestCopiesOfGoMemory(t *testing.T) {
 	if got.content != want {
 		t.Error("the content did not arrive")
 	}
-	must(t, CopyFromSlice(i, nil, m.At(4), []byte("text")))
+	must(t, CopyFromSlice(i, m.At(4), []byte("text")))
 	must(t, CopyToSlice(i, got.content[:2], m.At(0)))
 	if !bytes.Equal((*[4]byte)(unsafe.Pointer(&got.content[1]))[:], []byte("text")) {
 		t.Error("the offset was lost")
 	}
-	must(t, CopyFromSlice(i, nil, m.At(0), []byte{}))
+	must(t, CopyFromSlice(i, m.At(0), []byte{}))
 	must(t, CopyToSlice(i, []byte(nil), m.At(0)))
-	expect(t, CopyFromSlice(i, nil, m.At(4090), []uint64{1}), ErrInvalidArgument)
+	expect(t, CopyFromSlice(i, m.At(4090), []uint64{1}), ErrInvalidArgument)
 	expect(t, CopyToSlice(i, make([]byte, 4097), m.At(0)), ErrInvalidArgument)
 }
 
-// What lies behind an object may be another one, so an address there is refused before the library looks.
+// Another object may lie behind an object, so an address there is refused before the library looks it up.
 func TestAddressesStayInTheirObject(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -263,19 +314,70 @@ func TestAddressesStayInTheirObject(t *testing.T) {
 	b := newBufferOf[byte](t, 4096)
 	distance := other.address - m.address // May wrap around.
 	_, pointerErr := i.Pointer(m.At(distance))
-	_, behindErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(4096), Size: 1})
-	_, overErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(4000), Size: 97})
-	_, beforeErr := d.NewMemory(MemoryOptions{Kind: KindRegistered, Host: b.At(math.MaxUint64), Size: 1})
-	for number, err := range []error{pointerErr, behindErr, overErr, beforeErr,
-		i.Copy(nil, m.At(distance), b.At(0), 16), i.Copy(nil, m.At(0), b.At(4096), 16),
-		i.Fill(nil, m.At(distance), 16, 1, 1), i.Fill(nil, m.At(4097), 0, 1, 1), i.Fill(nil, m.At(4095), 2, 1, 1),
-		CopyFromSlice(i, nil, m.At(distance), []byte{1}), CopyToSlice(i, []byte{1}, m.At(4096))} {
+	_, accessErr := i.PointerAccess(m.At(distance), LocationDevice, 0)
+	_, behindErr := d.RegisterMemory(b.At(4096), 1, RegisterOptions{})
+	_, overErr := d.RegisterMemory(b.At(4000), 97, RegisterOptions{})
+	_, beforeErr := d.RegisterMemory(b.At(math.MaxUint64), 1, RegisterOptions{})
+	for number, err := range []error{pointerErr, accessErr, behindErr, overErr, beforeErr,
+		i.Copy(m.At(distance), b.At(0), 16), i.Copy(m.At(0), b.At(4096), 16),
+		i.Fill(m.At(distance), 16, 1, 1), i.Fill(m.At(4097), 0, 1, 1), i.Fill(m.At(4095), 2, 1, 1),
+		CopyFromSlice(i, m.At(distance), []byte{1}), CopyToSlice(i, []byte{1}, m.At(4096))} {
 		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
 		}
 	}
-	must(t, i.Fill(nil, m.At(4096), 0, 1, 1)) // No byte at the end is no byte outside.
-	must(t, i.Fill(nil, m.At(4095), 1, 1, 1))
+	must(t, i.Fill(m.At(4096), 0, 1, 1)) // No byte at the end is no byte outside.
+	must(t, i.Fill(m.At(4095), 1, 1, 1))
+}
+
+func TestPointerAccess(t *testing.T) {
+	i := open(t)
+	devices, err := i.Devices()
+	must(t, err)
+	m, p := newMemory(t, devices[0], KindDevice, 64), newPinned[byte](t, devices[0], 64)
+	access := func(address Address, location Location, id int) Access {
+		t.Helper()
+		found, err := i.PointerAccess(address, location, id)
+		must(t, err)
+		return found
+	}
+	for _, check := range []struct {
+		address  Address
+		location Location
+		id       int
+		want     Access
+	}{
+		{m.At(8), LocationDevice, 0, AccessReadWrite},
+		{m.At(8), LocationDevice, 1, AccessNone},
+		{m.At(8), LocationHost, -1, AccessNone},
+		{p.At(8), LocationDevice, 1, AccessReadWrite},
+		{p.At(8), LocationHost, 0, AccessReadWrite},
+	} {
+		if got := access(check.address, check.location, check.id); got != check.want {
+			t.Errorf("%d %d may do %d", check.location, check.id, got)
+		}
+	}
+	possible, err := devices[1].CanAccessPeer(devices[0])
+	must(t, err)
+	if possible {
+		must(t, devices[1].EnablePeerAccess(devices[0]))
+		if got := access(m.At(0), LocationDevice, 1); got != AccessReadWrite {
+			t.Errorf("a peer may do %d", got)
+		}
+		must(t, devices[1].DisablePeerAccess(devices[0]))
+	}
+	for _, processor := range []struct {
+		location Location
+		id       int
+	}{{LocationNone, 0}, {LocationHostNUMA, 0}, {77, 0}, {LocationDevice, 2}, {LocationDevice, -1}, {LocationHost, 5},
+		{LocationDevice, 1 << 32}, {LocationHost, math.MinInt}} {
+		_, err := i.PointerAccess(m.At(0), processor.location, processor.id)
+		expect(t, err, ErrInvalidArgument)
+	}
+	// It hands out no number, so the memory may still be collected.
+	if m.shown.Load() {
+		t.Error("a query of access counts as handing out the address")
+	}
 }
 
 func TestAddressesByNumber(t *testing.T) {
@@ -283,7 +385,7 @@ func TestAddressesByNumber(t *testing.T) {
 	i := d.Instance()
 	there, err := d.Malloc(KindDevice, 4096)
 	must(t, err)
-	must(t, i.Fill(nil, there.Add(16), 16, 0x01020304, 4))
+	must(t, i.Fill(there.Add(16), 16, 0x01020304, 4))
 	got := make([]uint32, 4)
 	must(t, CopyToSlice(i, got, DevicePtr(there.Number()).At(16)))
 	if got[3] != 0x01020304 {
@@ -292,8 +394,7 @@ func TestAddressesByNumber(t *testing.T) {
 	info, err := i.Pointer(there.Add(5))
 	must(t, err)
 	if info.Kind != KindDevice || info.Location != LocationDevice || info.Size != 4096 || info.Base != there.Number() ||
-		uint64(info.DevicePointer) != there.Number()+5 || !info.Owned || info.Access != AccessReadWrite ||
-		info.DeviceOrdinal != 0 || info.AccessDevices&1 == 0 || info.BufferID == 0 {
+		uint64(info.DevicePointer) != there.Number()+5 || !info.Owned || info.DeviceOrdinal != 0 || info.BufferID == 0 {
 		t.Errorf("the pointer is %+v", info)
 	}
 	address, err := d.DevicePointer(there.Add(5))
@@ -311,7 +412,20 @@ func TestAddressesByNumber(t *testing.T) {
 		t.Error(err)
 	}
 	must(t, i.Unregister(number))
-	// Objects are closed as objects.
+	registered, err := d.RegisterMemory(number, 100, RegisterOptions{Require: MemoryMapped, Name: "by number"})
+	must(t, err)
+	registeredInfo, err := registered.Info()
+	must(t, err)
+	if registeredInfo.Kind != KindRegistered || registeredInfo.Size != 100 || registeredInfo.Name != "by number" ||
+		registeredInfo.GrantedFlags&MemoryMapped == 0 {
+		t.Errorf("the registration is %+v", registeredInfo)
+	}
+	must(t, registered.Close())
+	_, err = d.RegisterMemory(number, 100, RegisterOptions{Name: "\x00"})
+	expect(t, err, ErrInvalidArgument)
+	_, err = d.NewMemory(MemoryOptions{Kind: KindRegistered, Size: 100})
+	expect(t, err, ErrInvalidArgument)
+	// Objects are not freed by their addresses.
 	m := newMemory(t, d, KindDevice, 4096)
 	expect(t, i.Free(m.At(0)), ErrInvalidArgument)
 	expect(t, d.Register(b.At(0), 4096, 0), ErrInvalidArgument)
@@ -327,9 +441,28 @@ func TestStatsAndReport(t *testing.T) {
 	}
 	stats, err := i.Stats()
 	must(t, err)
-	if stats.Pinned.LiveCount != 40 || stats.Pinned.LiveBytes != 640 || stats.Pinned.PeakCount != 40 || stats.Live() != 40 {
-		t.Errorf("the counts are %+v", stats)
+	if stats.LiveCount != 40 || stats.LiveBytes != 640 || stats.Live() != 40 {
+		t.Errorf("the counters are %+v", stats)
 	}
+	pinned, err := i.KindStats(KindPinned)
+	must(t, err)
+	if want := (KindStats{40, 640, 40, 640, 40, 640}); pinned != want {
+		t.Errorf("the counters of pinned memory are %+v", pinned)
+	}
+	devices, err := i.KindStats(KindDevice)
+	must(t, err)
+	if devices != (KindStats{}) {
+		t.Errorf("the counters of device memory are %+v", devices)
+	}
+	for _, kind := range []Kind{KindPageable, KindForeign, KindUnknown, 77} {
+		_, err := i.KindStats(kind)
+		expect(t, err, ErrInvalidArgument)
+	}
+	s := newStream(t, d)
+	if stats, err = i.Stats(); err != nil || stats.Streams != 1 || stats.Events != 0 || stats.Live() != 41 {
+		t.Errorf("with a stream the counters are %+v, %v", stats, err)
+	}
+	must(t, s.Close())
 	report, err := i.Report()
 	must(t, err)
 	if strings.Count(report, strings.Repeat("name", 12)) != 40 {
@@ -348,16 +481,15 @@ func TestPeaksAreReset(t *testing.T) {
 	m := newMemory(t, d, KindDevice, 16)
 	must(t, m.Close())
 	must(t, d.Instance().ResetPeaks())
-	stats, err := d.Instance().Stats()
+	stats, err := d.Instance().KindStats(KindDevice)
 	must(t, err)
-	if stats.Device.PeakCount != 0 || stats.Device.TotalCount != 1 {
-		t.Errorf("the counts are %+v", stats.Device)
+	if want := (KindStats{TotalCount: 1, TotalBytes: 16}); stats != want {
+		t.Errorf("the counters are %+v", stats)
 	}
 }
 
 func TestStreamsAndEvents(t *testing.T) {
 	d := device(t)
-	i := d.Instance()
 	s, err := d.NewStream(StreamOptions{Priority: -1, Name: "work"})
 	must(t, err)
 	defer func() { must(t, s.Close()) }()
@@ -367,8 +499,8 @@ func TestStreamsAndEvents(t *testing.T) {
 	defer func() { must(t, quick.Close()) }()
 	m := newMemory(t, d, KindDevice, 1<<20)
 	must(t, first.Record(s))
-	must(t, i.Fill2D(s, m.At(0), Rectangle{Width: 4, Height: 8, DestinationPitch: 16}, 7, 1))
-	must(t, i.CopyWith(s, m.At(4096), m.At(0), 128, CopyOptions{DirectionDeviceToDevice, SourceOrderStream}))
+	must(t, s.Fill2D(m.At(0), Rectangle{Width: 4, Height: 8, DestinationPitch: 16}, 7, 1))
+	must(t, s.CopyWith(m.At(4096), m.At(0), 128, CopyOptions{DirectionDeviceToDevice, SourceOrderStream}))
 	must(t, second.Record(s))
 	must(t, quick.Record(s))
 	complete, err := second.SynchronizeFor(time.Minute)
@@ -381,8 +513,10 @@ func TestStreamsAndEvents(t *testing.T) {
 	must(t, err)
 	elapsed, elapsedErr := Elapsed(first, second)
 	must(t, elapsedErr)
-	if !complete || elapsed < 0 {
-		t.Errorf("complete %v, %v elapsed", complete, elapsed)
+	backwards, err := Elapsed(second, first)
+	must(t, err)
+	if !complete || elapsed < 0 || backwards != -elapsed {
+		t.Errorf("complete %v, %v elapsed, %v backwards", complete, elapsed, backwards)
 	}
 	must(t, s.Synchronize())
 	streamInfo, err := s.Info()

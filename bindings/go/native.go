@@ -4,7 +4,7 @@ package gpumem
 
 import "unsafe"
 
-// text is a text of C in an array of fixed size.
+// text returns the text of C in an array of fixed size.
 func text(bytes []byte) string {
 	for i, b := range bytes {
 		if b == 0 {
@@ -14,9 +14,8 @@ func text(bytes []byte) string {
 	return string(bytes)
 }
 
-// pointerTo makes a pointer from an address of memory that is not Go's. Such an address is stored as a number and not
-// as a pointer: memory that was given back may later become Go's, and the garbage collector must not find an old
-// pointer to it.
+// pointerTo makes a pointer of an address of memory that is not Go's. Such an address is stored as a number, not as a
+// pointer: freed memory may later become Go's, and the garbage collector must not find an old pointer to it.
 func pointerTo(address uint64) unsafe.Pointer {
 	return *(*unsafe.Pointer)(unsafe.Pointer(&address))
 }

@@ -29,10 +29,10 @@ extern gpumem_table gpumem_go_table;
 #define GPUMEM_GO(function) function
 #endif
 
-/** What a call gives back to Go. */
+/** Result of a call. */
 typedef struct gpumem_go_result {
   gpumem_status status;
-  gpumem_error* detail; /**< NULL, or to be freed. */
+  gpumem_error* detail; /**< NULL on success; otherwise the caller frees it. */
   uint64_t value;       /**< A handle, address or number; 0 after a failure. */
 } gpumem_go_result;
 
@@ -43,16 +43,16 @@ static inline gpumem_error* gpumem_go_keep(const gpumem_error* error) {
 }
 
 /** Calls a function whose last parameter is the error. */
-#define GPUMEM_GO_CALL(result, function, ...)                              \
-  do {                                                                     \
-    gpumem_error error;                                                    \
-    error.struct_size = sizeof error;                                      \
-    (result).status = GPUMEM_GO(function)(__VA_ARGS__, &error);            \
-    (result).detail = (result).status < 0 ? gpumem_go_keep(&error) : NULL; \
-    (result).value = 0;                                                    \
+#define GPUMEM_GO_CALL(result, function, ...)                                         \
+  do {                                                                                \
+    gpumem_error error;                                                               \
+    error.struct_size = sizeof error;                                                 \
+    (result).status = GPUMEM_GO(function)(__VA_ARGS__, &error);                       \
+    (result).detail = GPUMEM_FAILED((result).status) ? gpumem_go_keep(&error) : NULL; \
+    (result).value = 0;                                                               \
   } while (0)
 
-/** The body of a function that has no output, or one that Go reads by itself. */
+/** Body of a function without an output, or whose output is in memory of Go. */
 #define GPUMEM_GO_RETURN(function, ...)            \
   do {                                             \
     gpumem_go_result result;                       \
@@ -60,21 +60,21 @@ static inline gpumem_error* gpumem_go_keep(const gpumem_error* error) {
     return result;                                 \
   } while (0)
 
-/** The body of a function whose one output is a pointer of the given type. */
-#define GPUMEM_GO_RETURN_POINTER(type, function, ...)         \
-  do {                                                        \
-    gpumem_go_result result;                                  \
-    type output = NULL;                                       \
-    GPUMEM_GO_CALL(result, function, __VA_ARGS__, &output);   \
-    if (result.status >= 0) result.value = (uintptr_t)output; \
-    return result;                                            \
+/** Body of a function whose one output is a pointer of the given type. */
+#define GPUMEM_GO_RETURN_POINTER(type, function, ...)                    \
+  do {                                                                   \
+    gpumem_go_result result;                                             \
+    type output = NULL;                                                  \
+    GPUMEM_GO_CALL(result, function, __VA_ARGS__, &output);              \
+    if (!GPUMEM_FAILED(result.status)) result.value = (uintptr_t)output; \
+    return result;                                                       \
   } while (0)
 
 /** Address as a pointer of C. */
 static inline void* gpumem_go_pointer(uint64_t address) { return (void*)(uintptr_t)address; }
 
-/** A text of Go with a 0 byte at its end, for the library to copy. Names may have 63 bytes, so a name that is
- * cut here is refused there. */
+/** A text of Go with a 0 byte at its end, for the library to copy. A name that is truncated here is still
+ * longer than the 63 bytes that the library accepts. */
 typedef struct gpumem_go_name {
   char bytes[80];
 } gpumem_go_name;
@@ -88,10 +88,12 @@ static inline const char* gpumem_go_text(gpumem_go_name* name, _GoString_ text) 
   return name->bytes;
 }
 
-/** Sets up a descriptor from Go's, which may be of an older version and lacks what points to something. */
+/** Sets up a descriptor from the one of Go, which has no pointers in it and may be shorter than that of the
+ * headers. */
 #define GPUMEM_GO_DESC(desc, given)             \
   do {                                          \
     size_t size;                                \
+    memset(&desc, 0, sizeof desc);              \
     memcpy(&size, given, sizeof size);          \
     if (size > sizeof desc) size = sizeof desc; \
     memcpy(&desc, given, size);                 \
@@ -132,23 +134,25 @@ static inline gpumem_go_result gpumem_go_instance_probe(gpumem_backend backend, 
 
 static inline gpumem_go_result gpumem_go_instance_open(const uint8_t* given, _GoString_ name,
                                                        const uint8_t* host_given, const char* peers,
-                                                       const char* masked, const uint8_t* contexts,
-                                                       uint64_t context_count) {
+                                                       const char* masked, const uint8_t* cuda_given,
+                                                       const uint8_t* contexts) {
   gpumem_instance_desc desc;
   gpumem_host_options host;
+  gpumem_cuda_options cuda;
   gpumem_go_name text;
-  GPUMEM_GO(gpumem_instance_desc_init)(&desc);
   GPUMEM_GO_DESC(desc, given);
   desc.name = gpumem_go_text(&text, name);
   if (host_given != NULL) {
-    GPUMEM_GO(gpumem_host_options_init)(&host);
     GPUMEM_GO_DESC(host, host_given);
     host.peers = peers;
     host.masked = masked;
     desc.host = &host;
   }
-  desc.cuda_contexts = (void* const*)(const void*)contexts;
-  desc.cuda_context_count = context_count;
+  if (cuda_given != NULL) {
+    GPUMEM_GO_DESC(cuda, cuda_given);
+    cuda.contexts = (void* const*)(const void*)contexts;
+    desc.cuda = &cuda;
+  }
   GPUMEM_GO_RETURN_POINTER(gpumem_instance, gpumem_instance_open, &desc);
 }
 
@@ -165,7 +169,7 @@ static inline gpumem_go_result gpumem_go_instance_default(void) {
   gpumem_go_result result;
   gpumem_instance instance = NULL;
   GPUMEM_GO_CALL(result, gpumem_instance_default, &instance);
-  if (result.status >= 0) result.value = (uintptr_t)instance;
+  if (!GPUMEM_FAILED(result.status)) result.value = (uintptr_t)instance;
   return result;
 }
 
@@ -221,28 +225,20 @@ static inline gpumem_go_result gpumem_go_capability_enumerate(uint32_t index) {
 
 /* ---- memory.h, pointer.h ---- */
 
-/** What a creation gives back to Go. */
+/** New memory. */
 typedef struct gpumem_go_memory {
   gpumem_go_result result; /**< With the handle. */
   uint64_t host_pointer;
   uint64_t device_pointer;
 } gpumem_go_memory;
 
-static inline gpumem_go_memory gpumem_go_memory_create(uintptr_t device, const uint8_t* given,
-                                                       _GoString_ name) {
-  gpumem_go_memory made = {{0, NULL, 0}, 0, 0};
-  gpumem_memory_desc desc;
-  gpumem_memory_info info;
-  gpumem_memory memory = NULL;
-  gpumem_go_name text;
-  GPUMEM_GO(gpumem_memory_desc_init)(&desc);
-  GPUMEM_GO_DESC(desc, given);
-  desc.name = gpumem_go_text(&text, name);
-  GPUMEM_GO_CALL(made.result, gpumem_memory_create, (gpumem_device)device, &desc, &memory);
-  if (made.result.status < 0) return made;
-  GPUMEM_GO(gpumem_memory_info_init)(&info);
+/** Adds the addresses of new memory to the result of the call that made it. */
+static inline gpumem_go_memory gpumem_go_memory_made(gpumem_go_result result, gpumem_memory memory) {
+  gpumem_go_memory made = {result, 0, 0};
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  if (GPUMEM_FAILED(result.status)) return made;
   GPUMEM_GO_CALL(made.result, gpumem_memory_get_info, memory, &info);
-  if (made.result.status < 0) {
+  if (GPUMEM_FAILED(made.result.status)) {
     GPUMEM_GO(gpumem_memory_destroy)(memory, NULL);
     return made;
   }
@@ -250,6 +246,30 @@ static inline gpumem_go_memory gpumem_go_memory_create(uintptr_t device, const u
   made.host_pointer = (uintptr_t)info.host_pointer;
   made.device_pointer = (uintptr_t)info.device_pointer;
   return made;
+}
+
+static inline gpumem_go_memory gpumem_go_memory_create(uintptr_t device, const uint8_t* given,
+                                                       _GoString_ name) {
+  gpumem_go_result result;
+  gpumem_memory_desc desc;
+  gpumem_memory memory = NULL;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(result, gpumem_memory_create, (gpumem_device)device, &desc, &memory);
+  return gpumem_go_memory_made(result, memory);
+}
+
+static inline gpumem_go_memory gpumem_go_memory_register(uintptr_t device, const uint8_t* given,
+                                                         _GoString_ name) {
+  gpumem_go_result result;
+  gpumem_register_desc desc;
+  gpumem_memory memory = NULL;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(result, gpumem_memory_register, (gpumem_device)device, &desc, &memory);
+  return gpumem_go_memory_made(result, memory);
 }
 
 static inline gpumem_go_result gpumem_go_memory_destroy(uintptr_t memory) {
@@ -283,6 +303,16 @@ static inline gpumem_go_result gpumem_go_pointer_get_info(uintptr_t instance, ui
                    (gpumem_pointer_info*)(void*)info);
 }
 
+static inline gpumem_go_result gpumem_go_pointer_get_access(uintptr_t instance, uint64_t address,
+                                                            gpumem_location location, int32_t location_id) {
+  gpumem_go_result result;
+  gpumem_access access = GPUMEM_ACCESS_NONE;
+  GPUMEM_GO_CALL(result, gpumem_pointer_get_access, (gpumem_instance)instance, gpumem_go_pointer(address),
+                 location, location_id, &access);
+  result.value = (uint64_t)(int64_t)access;
+  return result;
+}
+
 static inline gpumem_go_result gpumem_go_pointer_get_device_pointer(uintptr_t device, uint64_t address) {
   GPUMEM_GO_RETURN_POINTER(void*, gpumem_pointer_get_device_pointer, (gpumem_device)device,
                            gpumem_go_pointer(address));
@@ -294,7 +324,6 @@ static inline gpumem_go_result gpumem_go_stream_create(uintptr_t device, const u
                                                        _GoString_ name) {
   gpumem_stream_desc desc;
   gpumem_go_name text;
-  GPUMEM_GO(gpumem_stream_desc_init)(&desc);
   GPUMEM_GO_DESC(desc, given);
   desc.name = gpumem_go_text(&text, name);
   GPUMEM_GO_RETURN_POINTER(gpumem_stream, gpumem_stream_create, (gpumem_device)device, &desc);
@@ -331,7 +360,8 @@ static inline gpumem_go_result gpumem_go_stream_write_value(uintptr_t stream, ui
 }
 
 static inline gpumem_go_result gpumem_go_stream_wait_value(uintptr_t stream, uint64_t address, uint64_t value,
-                                                           uint32_t value_size, gpumem_wait_value condition) {
+                                                           uint32_t value_size,
+                                                           gpumem_wait_condition condition) {
   GPUMEM_GO_RETURN(gpumem_stream_wait_value, (gpumem_stream)stream, gpumem_go_pointer(address), value,
                    value_size, condition);
 }
@@ -342,7 +372,6 @@ static inline gpumem_go_result gpumem_go_event_create(uintptr_t device, const ui
                                                       _GoString_ name) {
   gpumem_event_desc desc;
   gpumem_go_name text;
-  GPUMEM_GO(gpumem_event_desc_init)(&desc);
   GPUMEM_GO_DESC(desc, given);
   desc.name = gpumem_go_text(&text, name);
   GPUMEM_GO_RETURN_POINTER(gpumem_event, gpumem_event_create, (gpumem_device)device, &desc);
@@ -374,72 +403,135 @@ static inline gpumem_go_result gpumem_go_event_synchronize(uintptr_t event, uint
   GPUMEM_GO_RETURN(gpumem_event_synchronize, (gpumem_event)event, timeout_ns);
 }
 
-static inline gpumem_go_result gpumem_go_event_get_elapsed_time(uintptr_t start, uintptr_t end,
-                                                                float* milliseconds) {
-  GPUMEM_GO_RETURN(gpumem_event_get_elapsed_time, (gpumem_event)start, (gpumem_event)end, milliseconds);
+static inline gpumem_go_result gpumem_go_event_get_elapsed_time(uintptr_t start, uintptr_t end) {
+  gpumem_go_result result;
+  int64_t nanoseconds = 0;
+  GPUMEM_GO_CALL(result, gpumem_event_get_elapsed_time, (gpumem_event)start, (gpumem_event)end, &nanoseconds);
+  result.value = (uint64_t)nanoseconds;
+  return result;
 }
 
 /* ---- copy.h ---- */
 
 static inline gpumem_copy_options gpumem_go_copy_options(gpumem_direction direction,
                                                          gpumem_source_order order) {
-  gpumem_copy_options options;
-  GPUMEM_GO(gpumem_copy_options_init)(&options);
+  gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
   options.direction = direction;
   options.source_order = order;
   return options;
 }
 
-static inline gpumem_go_result gpumem_go_copy(uintptr_t instance, uintptr_t stream, uint64_t destination,
-                                              uint64_t source, uint64_t size, gpumem_direction direction,
+static inline gpumem_go_result gpumem_go_copy(uintptr_t instance, uint64_t destination, uint64_t source,
+                                              uint64_t size, gpumem_direction direction,
                                               gpumem_source_order order) {
   gpumem_copy_options options = gpumem_go_copy_options(direction, order);
-  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, (gpumem_stream)stream,
-                   gpumem_go_pointer(destination), gpumem_go_pointer(source), size, &options);
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, gpumem_go_pointer(destination),
+                   gpumem_go_pointer(source), size, &options);
 }
 
-static inline gpumem_go_result gpumem_go_copy_from_slice(uintptr_t instance, uintptr_t stream,
-                                                         uint64_t destination, const uint8_t* source,
-                                                         uint64_t size) {
+static inline gpumem_go_result gpumem_go_copy_async(uintptr_t stream, uint64_t destination, uint64_t source,
+                                                    uint64_t size, gpumem_direction direction,
+                                                    gpumem_source_order order) {
+  gpumem_copy_options options = gpumem_go_copy_options(direction, order);
+  GPUMEM_GO_RETURN(gpumem_copy_async, (gpumem_stream)stream, gpumem_go_pointer(destination),
+                   gpumem_go_pointer(source), size, &options);
+}
+
+static inline gpumem_go_result gpumem_go_copy_from_slice(uintptr_t instance, uint64_t destination,
+                                                         const uint8_t* source, uint64_t size) {
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, gpumem_go_pointer(destination), source, size,
+                   NULL);
+}
+
+static inline gpumem_go_result gpumem_go_copy_from_slice_async(uintptr_t stream, uint64_t destination,
+                                                               const uint8_t* source, uint64_t size) {
   gpumem_copy_options options =
       gpumem_go_copy_options(GPUMEM_DIRECTION_INFER, GPUMEM_SOURCE_ORDER_DURING_CALL);
-  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, (gpumem_stream)stream,
-                   gpumem_go_pointer(destination), source, size, &options);
+  GPUMEM_GO_RETURN(gpumem_copy_async, (gpumem_stream)stream, gpumem_go_pointer(destination), source, size,
+                   &options);
 }
 
 static inline gpumem_go_result gpumem_go_copy_to_slice(uintptr_t instance, uint8_t* destination,
                                                        uint64_t source, uint64_t size) {
-  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, NULL, destination, gpumem_go_pointer(source), size,
+  GPUMEM_GO_RETURN(gpumem_copy, (gpumem_instance)instance, destination, gpumem_go_pointer(source), size,
                    NULL);
 }
 
-static inline gpumem_go_result gpumem_go_copy_2d(uintptr_t instance, uintptr_t stream, uint64_t destination,
+static inline gpumem_go_result gpumem_go_copy_2d(uintptr_t instance, uint64_t destination,
                                                  uint64_t destination_pitch, uint64_t source,
                                                  uint64_t source_pitch, uint64_t width, uint64_t height,
                                                  gpumem_direction direction, gpumem_source_order order) {
   gpumem_copy_options options = gpumem_go_copy_options(direction, order);
-  GPUMEM_GO_RETURN(gpumem_copy_2d, (gpumem_instance)instance, (gpumem_stream)stream,
-                   gpumem_go_pointer(destination), destination_pitch, gpumem_go_pointer(source), source_pitch,
-                   width, height, &options);
+  GPUMEM_GO_RETURN(gpumem_copy_2d, (gpumem_instance)instance, gpumem_go_pointer(destination),
+                   destination_pitch, gpumem_go_pointer(source), source_pitch, width, height, &options);
 }
 
-static inline gpumem_go_result gpumem_go_fill(uintptr_t instance, uintptr_t stream, uint64_t destination,
-                                              uint64_t size, uint32_t value, uint32_t value_size) {
-  GPUMEM_GO_RETURN(gpumem_fill, (gpumem_instance)instance, (gpumem_stream)stream,
-                   gpumem_go_pointer(destination), size, value, value_size);
+static inline gpumem_go_result gpumem_go_copy_2d_async(uintptr_t stream, uint64_t destination,
+                                                       uint64_t destination_pitch, uint64_t source,
+                                                       uint64_t source_pitch, uint64_t width, uint64_t height,
+                                                       gpumem_direction direction,
+                                                       gpumem_source_order order) {
+  gpumem_copy_options options = gpumem_go_copy_options(direction, order);
+  GPUMEM_GO_RETURN(gpumem_copy_2d_async, (gpumem_stream)stream, gpumem_go_pointer(destination),
+                   destination_pitch, gpumem_go_pointer(source), source_pitch, width, height, &options);
 }
 
-static inline gpumem_go_result gpumem_go_fill_2d(uintptr_t instance, uintptr_t stream, uint64_t destination,
-                                                 uint64_t pitch, uint64_t width, uint64_t height,
-                                                 uint32_t value, uint32_t value_size) {
-  GPUMEM_GO_RETURN(gpumem_fill_2d, (gpumem_instance)instance, (gpumem_stream)stream,
-                   gpumem_go_pointer(destination), pitch, width, height, value, value_size);
+/** The value of the result is the index of the region that failed, or UINT64_MAX if it was none of them. */
+static inline gpumem_go_result gpumem_go_copy_regions(uintptr_t instance, const uint8_t* regions,
+                                                      uint64_t count) {
+  gpumem_go_result result;
+  uint64_t failed = UINT64_MAX;
+  GPUMEM_GO_CALL(result, gpumem_copy_regions, (gpumem_instance)instance,
+                 (const gpumem_copy_region*)(const void*)regions, count, &failed);
+  result.value = failed;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_copy_regions_async(uintptr_t stream, const uint8_t* regions,
+                                                            uint64_t count) {
+  gpumem_go_result result;
+  uint64_t failed = UINT64_MAX;
+  GPUMEM_GO_CALL(result, gpumem_copy_regions_async, (gpumem_stream)stream,
+                 (const gpumem_copy_region*)(const void*)regions, count, &failed);
+  result.value = failed;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_fill(uintptr_t instance, uint64_t destination, uint64_t size,
+                                              uint32_t value, uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill, (gpumem_instance)instance, gpumem_go_pointer(destination), size, value,
+                   value_size);
+}
+
+static inline gpumem_go_result gpumem_go_fill_async(uintptr_t stream, uint64_t destination, uint64_t size,
+                                                    uint32_t value, uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill_async, (gpumem_stream)stream, gpumem_go_pointer(destination), size, value,
+                   value_size);
+}
+
+static inline gpumem_go_result gpumem_go_fill_2d(uintptr_t instance, uint64_t destination, uint64_t pitch,
+                                                 uint64_t width, uint64_t height, uint32_t value,
+                                                 uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill_2d, (gpumem_instance)instance, gpumem_go_pointer(destination), pitch, width,
+                   height, value, value_size);
+}
+
+static inline gpumem_go_result gpumem_go_fill_2d_async(uintptr_t stream, uint64_t destination, uint64_t pitch,
+                                                       uint64_t width, uint64_t height, uint32_t value,
+                                                       uint32_t value_size) {
+  GPUMEM_GO_RETURN(gpumem_fill_2d_async, (gpumem_stream)stream, gpumem_go_pointer(destination), pitch, width,
+                   height, value, value_size);
 }
 
 /* ---- stats.h ---- */
 
 static inline gpumem_go_result gpumem_go_stats_get(uintptr_t instance, uint8_t* stats) {
   GPUMEM_GO_RETURN(gpumem_stats_get, (gpumem_instance)instance, (gpumem_stats*)(void*)stats);
+}
+
+static inline gpumem_go_result gpumem_go_stats_get_kind(uintptr_t instance, gpumem_kind kind,
+                                                        uint8_t* stats) {
+  GPUMEM_GO_RETURN(gpumem_stats_get_kind, (gpumem_instance)instance, kind, (gpumem_kind_stats*)(void*)stats);
 }
 
 static inline gpumem_go_result gpumem_go_stats_reset_peaks(uintptr_t instance) {
@@ -513,7 +605,7 @@ extern void gpumemGoHostFunction(uintptr_t call);
 extern void gpumemGoHostKernel(uintptr_t kernel, uintptr_t call);
 extern void gpumemGoLog(int32_t level, char* message);
 
-/** Whether this thread runs such a function now. Go does not move the function to another thread meanwhile.
+/** Not 0 while this thread runs such a function. Go does not move the function to another thread meanwhile.
  */
 extern __thread int gpumem_go_inside;
 

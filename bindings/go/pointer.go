@@ -6,28 +6,27 @@ package gpumem
 import "C"
 
 import (
+	"math"
 	"runtime"
 	"unsafe"
 )
 
-// PointerInfo is what is known about an address.
+// PointerInfo is information about an address.
 type PointerInfo struct {
 	Kind          Kind
 	Location      Location    // Where its bytes lie.
 	LocationID    int         // Device ordinal or NUMA node of the location; -1 if it has none.
-	DeviceOrdinal int         // Device of the allocation or registration; -1 if none.
-	HostPointer   uint64      // The same byte for the CPU; 0 if none.
-	DevicePointer DevicePtr   // The same byte for devices; 0 if none.
-	Base          uint64      // First byte of the object, in the address range that was asked in; 0 if unknown.
-	Size          uint64      // Bytes of the object; 0 if unknown.
-	BufferID      uint64      // Number of the allocation, never used again; 0 if none.
-	GrantedFlags  MemoryFlags // Its properties.
-	Access        Access      // What the devices in AccessDevices may do.
-	AccessDevices uint64      // Bit n stands for the device with ordinal n.
-	Owned         bool        // It was made through this instance.
+	DeviceOrdinal int         // Device that the memory was allocated or registered for; -1 if none.
+	HostPointer   uint64      // Address of the same byte for the CPU; 0 if none.
+	DevicePointer DevicePtr   // Address of the same byte for devices; 0 if none.
+	Base          uint64      // First byte of the object, in the address range of the query; 0 if unknown.
+	Size          uint64      // Size of the object in bytes; 0 if unknown.
+	BufferID      uint64      // Number of the allocation, never reused; 0 if none.
+	GrantedFlags  MemoryFlags // Properties of the memory.
+	Owned         bool        // The memory was made through this instance.
 }
 
-// Pointer tells what is known about any address, ours or not.
+// Pointer gets information about any address, whether the library made it or not.
 func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	if err := address.enter("Instance.Pointer", 1); err != nil {
 		return PointerInfo{}, err
@@ -35,7 +34,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 	defer address.leave()
 	var info nativePointerInfo
 	info.structSize = unsafe.Sizeof(info)
-	// The answer has numbers by which the memory can be used unseen.
+	// The result has numbers by which the memory can be used unseen.
 	number := address.Number()
 	err := failure(C.gpumem_go_pointer_get_info(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(i)
@@ -53,14 +52,30 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		Size:          info.size,
 		BufferID:      info.bufferID,
 		GrantedFlags:  MemoryFlags(info.grantedFlags),
-		Access:        Access(info.access),
-		AccessDevices: info.accessDevices,
 		Owned:         info.memory != 0,
 	}, nil
 }
 
-// DevicePointer is the address of a byte of host memory for this device. The address of device memory is returned as
-// it is.
+// PointerAccess gets what one processor may do, in place, with the memory at an address: the device with the ordinal
+// locationID for LocationDevice, or the CPU for LocationHost, where locationID is 0 or -1. Copies and fills need no
+// such right. The answer can change: enabling peer access adds to it, and unmapping takes from it.
+func (i *Instance) PointerAccess(address Address, location Location, locationID int) (Access, error) {
+	const name = "Instance.PointerAccess"
+	if locationID < math.MinInt32 || locationID > math.MaxInt32 {
+		return AccessNone, refusal(ErrInvalidArgument, name, "no processor has the id %d", locationID)
+	}
+	if err := address.enter(name, 1); err != nil {
+		return AccessNone, err
+	}
+	defer address.leave()
+	result := C.gpumem_go_pointer_get_access(i.id(), C.uint64_t(address.value), C.gpumem_location(location),
+		C.int32_t(locationID))
+	runtime.KeepAlive(i)
+	return Access(int64(result.value)), failure(result)
+}
+
+// DevicePointer gets the address of a byte of host memory for this device. The address of device memory is returned
+// unchanged.
 func (d *Device) DevicePointer(address Address) (DevicePtr, error) {
 	if err := address.enter("Device.DevicePointer", 1); err != nil {
 		return 0, err

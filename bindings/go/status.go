@@ -10,8 +10,11 @@ import (
 	"unsafe"
 )
 
-// Name is the name of the status in C, such as "GPUMEM_ERROR_BUSY". A number that this package does not know, the
-// library may know.
+// Failed reports whether the status is a failure. Success and notes such as NotReady are not.
+func (s Status) Failed() bool { return s < 0 }
+
+// Name returns the name of the status in C, such as "GPUMEM_ERROR_BUSY", also for a status that only the library in use
+// knows.
 func (s Status) Name() string {
 	if name, known := statusNames[s]; known {
 		return name
@@ -25,7 +28,7 @@ func (s Status) Name() string {
 // Error makes a Status an error.
 func (s Status) Error() string { return s.Name() }
 
-// StatusInfo is everything that is known about one status.
+// StatusInfo is the name, cause and remedy of a status.
 type StatusInfo struct {
 	Status Status
 	Name   string // Such as "GPUMEM_ERROR_BUSY".
@@ -33,7 +36,7 @@ type StatusInfo struct {
 	Remedy string // One line: what to do about it.
 }
 
-// Info tells when a status is returned and what to do about it.
+// Info gets the cause and the remedy of a status.
 func (s Status) Info() (StatusInfo, error) {
 	if err := useLibrary(); err != nil {
 		return StatusInfo{}, err
@@ -48,7 +51,7 @@ func (s Status) Info() (StatusInfo, error) {
 	return StatusInfo{Status(info.status), constant(info.name), constant(info.cause), constant(info.remedy)}, nil
 }
 
-// Statuses are all statuses of the library in use.
+// Statuses lists the statuses of the library in use.
 func Statuses() (list []Status, err error) {
 	if err := useLibrary(); err != nil {
 		return nil, err
@@ -66,18 +69,18 @@ func Statuses() (list []Status, err error) {
 	}
 }
 
-// Error is what went wrong in one call. It was filled by the call itself.
+// Error is the detail of a failed call.
 type Error struct {
-	Status       Status       // What a program decides by.
+	Status       Status       // For decisions of the program.
 	Message      string       // One line: what is wrong and what to do.
 	Function     string       // The function of the library, or the method of this package, that failed.
 	EntryPoint   string       // The driver or system call that failed; empty if none was reached.
-	NativeDomain NativeDomain // Whose number NativeCode is.
-	NativeCode   int32        // Code of the driver or operating system.
-	NativeName   string       // Its name, such as "CUDA_ERROR_OUT_OF_MEMORY" or "ENOMEM".
+	NativeDomain NativeDomain // Type of NativeCode.
+	NativeCode   int32        // Code of the driver or operating system; 0 if there was none.
+	NativeName   string       // Name of NativeCode, such as "CUDA_ERROR_OUT_OF_MEMORY" or "ENOMEM".
 }
 
-// Name is the name of the status, such as "GPUMEM_ERROR_BUSY".
+// Name returns the name of the status, such as "GPUMEM_ERROR_BUSY".
 func (e *Error) Name() string { return e.Status.Name() }
 
 func (e *Error) Error() string {
@@ -88,12 +91,12 @@ func (e *Error) Error() string {
 	return line + ")"
 }
 
-// Unwrap gives the Status, for errors.Is.
+// Unwrap returns the Status, for errors.Is.
 func (e *Error) Unwrap() error { return e.Status }
 
-// failure is the error of a call, or nil if it succeeded or gave a note.
+// failure returns the error of a call; nil for success and notes.
 func failure(result C.gpumem_go_result) error {
-	if result.status >= 0 {
+	if !Status(result.status).Failed() {
 		return nil
 	}
 	return failureOf(result)
@@ -101,7 +104,7 @@ func failure(result C.gpumem_go_result) error {
 
 func failureOf(result C.gpumem_go_result) error {
 	if result.detail == nil {
-		return &Error{Status: Status(result.status), Function: "gpumem", Message: "no memory to keep the message"}
+		return &Error{Status: Status(result.status), Function: "gpumem", Message: "out of host memory for the message"}
 	}
 	defer C.free(unsafe.Pointer(result.detail))
 	detail := (*nativeError)(unsafe.Pointer(result.detail))
@@ -116,12 +119,12 @@ func failureOf(result C.gpumem_go_result) error {
 	}
 }
 
-// refusal is the error of a call that does not reach the library.
+// refusal makes the error of a call that does not reach the library.
 func refusal(status Status, function, format string, arguments ...any) error {
 	return &Error{Status: status, Function: function, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// isGone tells of an error of Close that there is nothing left to close.
+// isGone reports whether an error of Close says that the object does not exist any more.
 func isGone(err error) bool {
 	detail, ok := err.(*Error)
 	return ok && (detail.Status == ErrStaleHandle || detail.Status == ErrClosed)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Goroutines that move between threads all the time make, use, share and close objects. Nobody locks a thread.
+// Goroutines that move between threads make, use, share and close objects. None locks a thread.
 func TestStorm(t *testing.T) {
 	i := open(t, Options{})
 	devices, err := i.Devices()
@@ -54,13 +54,12 @@ func TestStorm(t *testing.T) {
 	since.exactly(t, 0, 0)
 }
 
-// storm is one round: content to the device and back on a stream, with a function and an event behind it, each step on
-// whatever thread it happens.
+// storm is one round: content to the device and back on a stream, with a function and an event behind it. Each step runs
+// on any thread.
 func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
-	i := d.Instance()
 	var objects []interface{ Close() error }
 	defer func() {
-		// Closed by another goroutine, in the order of creation backwards.
+		// Another goroutine closes them, in reverse order of creation.
 		closed := make(chan error)
 		go func() {
 			var first error
@@ -98,9 +97,9 @@ func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
 	content := append([]byte(nil), from.Slice()...)
 	runtime.Gosched()
 	for _, step := range []func() error{
-		func() error { return i.Fill(s, to.At(0), 10000, uint32(^seed), 1) },
-		func() error { return i.Copy(s, to.At(0), from.At(0), 5000) },
-		func() error { return CopyFromSlice(i, s, to.At(5000), content[5000:]) },
+		func() error { return s.Fill(to.At(0), 10000, uint32(^seed), 1) },
+		func() error { return s.Copy(to.At(0), from.At(0), 5000) },
+		func() error { return CopyFromSliceAsync(s, to.At(5000), content[5000:]) },
 		func() error { return s.Launch(func() { launched.Add(1) }) },
 		func() error { return e.Record(s) },
 		func() error {
@@ -126,8 +125,7 @@ func storm(d *Device, seed byte, launched *atomic.Int64) (err error) {
 	return nil
 }
 
-// One memory, and goroutines that use and close it at the same time: every call either works or says that it is closed
-// or busy.
+// Goroutines use and close one memory at the same time: every call succeeds, or reports that it is closed or busy.
 func TestCloseUnderUse(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
@@ -144,7 +142,7 @@ func TestCloseUnderUse(t *testing.T) {
 					var err error
 					switch n % 4 {
 					case 0:
-						err = i.Fill(nil, m.At(0), 4096, 1, 1)
+						err = i.Fill(m.At(0), 4096, 1, 1)
 					case 1:
 						if views++; views > 1000 {
 							return // Views may keep Close out for as long as they like.

@@ -12,24 +12,24 @@ import (
 	"unsafe"
 )
 
-// StreamOptions is how a stream shall be.
+// StreamOptions are options for creating a stream.
 type StreamOptions struct {
-	Priority int32  // Lower numbers run first; cut to the range of the device; 0 is the default.
+	Priority int32  // Lower numbers run first; clamped to the range of the device; 0 is the default.
 	Name     string // For messages and reports, up to 63 bytes.
 }
 
-// Stream is an ordered queue of work of one device.
+// Stream is an ordered queue of work on one device.
 type Stream struct {
 	*streamWork
 	device *Device
 	done   atomic.Bool
 }
 
-// streamWork is what memory remembers of a stream in which it is used. It does not keep the Stream alive.
+// streamWork is the part of a stream that memory used in it refers to. It does not keep the Stream alive.
 type streamWork struct {
 	handle   uintptr
 	enqueued atomic.Uint64 // Work that uses memory, counted before it is enqueued.
-	observed atomic.Uint64 // How much of it has been seen to be complete.
+	observed atomic.Uint64 // Part of it that was observed complete.
 	panics   panicBox      // Of the functions of the stream.
 }
 
@@ -45,7 +45,7 @@ func (s *Stream) work() *streamWork {
 
 func (s *Stream) id() C.uintptr_t { return C.uintptr_t(s.work().handle) }
 
-// NewStream creates a stream.
+// NewStream creates a stream. It does not synchronise with the legacy default stream of the device.
 func (d *Device) NewStream(options StreamOptions) (*Stream, error) {
 	if err := checkTexts("Device.NewStream", options.Name); err != nil {
 		return nil, err
@@ -55,8 +55,8 @@ func (d *Device) NewStream(options StreamOptions) (*Stream, error) {
 	return d.stream(C.gpumem_go_stream_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name))
 }
 
-// WrapStream adopts a stream that other code made: a CUstream, or a NativeStream of the host backend; 0 is the
-// device's legacy default stream. It stays its maker's, who must keep it until the Stream is closed.
+// WrapStream wraps a stream that other code created: a CUstream, or a stream of [Device.HostNativeStream]; 0 is the
+// legacy default stream of the device. The native stream stays its creator's, and must live until the Stream is closed.
 func (d *Device) WrapStream(native uintptr) (*Stream, error) {
 	return d.stream(C.gpumem_go_stream_wrap(d.id(), C.uintptr_t(native)))
 }
@@ -74,15 +74,15 @@ func (d *Device) stream(result C.gpumem_go_result) (*Stream, error) {
 		stream.observe() // Memory that it worked on may be dropped too.
 		err := stream.Close()
 		if stream.done.Load() {
-			return outcomeFreed // Whatever its functions did.
+			return outcomeFreed // Even if one of its functions panicked.
 		}
 		return outcomeOf(err)
 	})
 	return stream, nil
 }
 
-// Close destroys the stream, or lets go of an adopted one. It does not wait: pending work still completes, but can no
-// longer be observed.
+// Close destroys the stream, or releases a wrapped one. It does not wait: pending work still completes, but can no
+// longer be observed. It also returns, once, the panic of a function of the stream.
 func (s *Stream) Close() error {
 	if s == nil || s.done.Load() {
 		return nil
@@ -98,10 +98,10 @@ func (s *Stream) Close() error {
 	return err
 }
 
-// complete tells that all work that uses memory has been seen to be complete.
+// complete reports whether all work that uses memory was observed complete.
 func (w *streamWork) complete() bool { return w.observed.Load() >= w.enqueued.Load() }
 
-// saw notes that so much work is complete.
+// saw records that this much work is complete.
 func (w *streamWork) saw(count uint64) {
 	for {
 		seen := w.observed.Load()
@@ -111,10 +111,10 @@ func (w *streamWork) saw(count uint64) {
 	}
 }
 
-// observe waits until the work is complete, and reports whether that was seen.
+// observe waits until the work is complete, and reports whether it was observed complete.
 func (w *streamWork) observe() bool {
 	if !w.complete() {
-		_ = failure(w.synchronize(timeoutInfinite)) // What counts is what was seen.
+		_ = failure(w.synchronize(timeoutInfinite)) // The counters have the result.
 	}
 	return w.complete()
 }
@@ -131,16 +131,16 @@ func (w *streamWork) answer(count uint64, result C.gpumem_go_result) C.gpumem_go
 	return result
 }
 
-// StreamInfo is what is known about a stream.
+// StreamInfo is information about a stream.
 type StreamInfo struct {
-	DeviceOrdinal int     // Number of its device.
-	Wrapped       bool    // It was adopted by WrapStream.
+	DeviceOrdinal int     // Ordinal of its device.
+	Wrapped       bool    // WrapStream made it.
 	Priority      int32   // Priority granted.
 	NativeStream  uintptr // The CUstream, for use by other code.
 	Name          string  // As given at creation.
 }
 
-// Info tells what is known about the stream.
+// Info gets information about the stream.
 func (s *Stream) Info() (StreamInfo, error) {
 	var info nativeStreamInfo
 	info.structSize = unsafe.Sizeof(info)
@@ -153,7 +153,7 @@ func (s *Stream) Info() (StreamInfo, error) {
 		text(info.name[:])}, nil
 }
 
-// Query tells whether all work of the stream is complete. It also returns, once, the panic of a function of the
+// Query reports whether all work of the stream is complete. It also returns, once, the panic of a function of the
 // stream.
 func (s *Stream) Query() (complete bool, err error) {
 	work := s.work()
@@ -173,7 +173,7 @@ func (s *Stream) Synchronize() error {
 	return err
 }
 
-// SynchronizeFor is Synchronize with a time limit. It reports whether the work is complete.
+// SynchronizeFor is Synchronize with a timeout. It reports whether the work is complete.
 func (s *Stream) SynchronizeFor(limit time.Duration) (complete bool, err error) {
 	return s.answer(s.work().synchronize(nanoseconds(limit)))
 }
@@ -193,7 +193,7 @@ func nanoseconds(limit time.Duration) C.uint64_t {
 	return C.uint64_t(limit.Nanoseconds())
 }
 
-// WaitEvent lets later work of the stream wait for what an event has captured.
+// WaitEvent makes later work of the stream wait for the latest record of an event.
 func (s *Stream) WaitEvent(event *Event) error {
 	err := failure(C.gpumem_go_stream_wait_event(s.id(), event.id()))
 	runtime.KeepAlive(s)
@@ -201,10 +201,10 @@ func (s *Stream) WaitEvent(event *Event) error {
 	return err
 }
 
-// Launch runs a function on the CPU after all earlier and before all later work of the stream, on another thread. It
-// must not wait for work of a device. Of this package it may only use what gives texts, versions and information about
-// objects. It is not run if the device is lost. If it panics, the next Synchronize, Query or Close of the stream
-// returns a *PanicError. It must not call runtime.Goexit, and so no FailNow of a test.
+// Launch enqueues a function that runs on the CPU, after all earlier and before all later work of the stream, on another
+// thread. It must not wait for device work. Of this package it may call only what returns texts, versions and
+// information about objects. It does not run if the device is lost. If it panics, the next Synchronize, Query or Close
+// of the stream returns a *PanicError. It must not call runtime.Goexit, and so not FailNow of a test.
 func (s *Stream) Launch(function func()) error {
 	if function == nil {
 		return refusal(ErrInvalidArgument, "Stream.Launch", "the function is nil")
@@ -228,7 +228,7 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	return err
 }
 
-// WriteValue writes a number to a word of pinned or device memory, in stream order. The word has 4 or 8 bytes.
+// WriteValue enqueues a write of a value to a word of 4 or 8 bytes in pinned or device memory.
 func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 	if err := s.enter("Stream.WriteValue", address, 1); err != nil {
 		return err
@@ -240,19 +240,21 @@ func (s *Stream) WriteValue(address Address, value uint64, size uint32) error {
 	return err
 }
 
-// WaitValue holds the stream until a word of pinned or device memory meets a condition. The word has 4 or 8 bytes.
-func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitValue) error {
+// WaitValue makes later work of the stream wait until a word of 4 or 8 bytes in pinned or device memory meets a
+// condition.
+func (s *Stream) WaitValue(address Address, value uint64, size uint32, condition WaitCondition) error {
 	if err := s.enter("Stream.WaitValue", address, 1); err != nil {
 		return err
 	}
 	defer address.leave()
 	err := failure(C.gpumem_go_stream_wait_value(s.id(), C.uint64_t(address.value), C.uint64_t(value),
-		C.uint32_t(size), C.gpumem_wait_value(condition)))
+		C.uint32_t(size), C.gpumem_wait_condition(condition)))
 	runtime.KeepAlive(s)
 	return err
 }
 
-// enter prepares work of the stream on an address; without a stream, the call itself does the work.
+// enter is Address.enter for a call that enqueues work: the memory refers to the stream until that work is observed
+// complete. Without a stream, the call itself does the work.
 func (s *Stream) enter(function string, address Address, bytes uint64) error {
 	if err := address.enter(function, bytes); err != nil {
 		return err

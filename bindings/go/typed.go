@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// checkType refuses types that cannot lie in memory of C: those with pointers, because the garbage collector does not
-// look there, and those without size.
+// checkType refuses types that cannot lie in memory of C: those with pointers, which the garbage collector would not see
+// there, and those without a size.
 func checkType[T any](function string) error {
 	kind := reflect.TypeOf((*T)(nil)).Elem()
 	if hasPointers(kind) {
@@ -43,7 +43,7 @@ func hasPointers(kind reflect.Type) bool {
 	return true
 }
 
-// sizeOf is the number of bytes of so many values.
+// sizeOf returns the size of that many values in bytes.
 func sizeOf[T any](function string, length int) (uint64, error) {
 	if err := checkType[T](function); err != nil {
 		return 0, err
@@ -51,20 +51,20 @@ func sizeOf[T any](function string, length int) (uint64, error) {
 	var value T
 	size := uint64(unsafe.Sizeof(value))
 	if length < 0 || uint64(length) > math.MaxInt64/size {
-		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each are not 0 to 2^63-1 bytes", length, size)
+		return 0, refusal(ErrInvalidArgument, function, "%d values of %d bytes each: the size must be 0 to 2^63-1 bytes", length, size)
 	}
 	return uint64(length) * size, nil
 }
 
-// Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can use it in
+// Pinned is page-locked host memory as a slice of numbers, or of arrays or structs of numbers. Devices can access it in
 // place.
 type Pinned[T any] struct {
 	*Memory
 	length int
 }
 
-// NewPinned allocates pinned memory for so many values. Their contents are indeterminate. Kind and Size of the options
-// are set by the call.
+// NewPinned allocates pinned memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
+// the options.
 func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
 	size, err := sizeOf[T]("gpumem.NewPinned", length)
 	if err != nil {
@@ -72,7 +72,7 @@ func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinne
 	}
 	var value T
 	if align := uint64(unsafe.Alignof(value)); options.Alignment != 0 && options.Alignment < align {
-		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of %d", align)
+		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of at least %d", align)
 	}
 	options.Kind, options.Size = KindPinned, size
 	memory, err := device.NewMemory(options)
@@ -82,7 +82,7 @@ func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinne
 	return &Pinned[T]{memory, length}, nil
 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (p *Pinned[T]) Len() int {
 	if p == nil {
 		return 0
@@ -90,7 +90,7 @@ func (p *Pinned[T]) Len() int {
 	return p.length
 }
 
-// memory is the embedded Memory, also of no Pinned at all.
+// memory returns the embedded Memory; nil if p is nil.
 func (p *Pinned[T]) memory() *Memory {
 	if p == nil {
 		return nil
@@ -98,10 +98,10 @@ func (p *Pinned[T]) memory() *Memory {
 	return p.Memory
 }
 
-// Close frees the memory; see Memory.Close.
+// Close frees the memory; see [Memory.Close].
 func (p *Pinned[T]) Close() error { return p.memory().Close() }
 
-// Slice is the memory, until Close. Afterwards it is nil, and a slice from before must not be used any more.
+// Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (p *Pinned[T]) Slice() []T {
 	if p.memory().gone() {
 		return nil
@@ -109,28 +109,28 @@ func (p *Pinned[T]) Slice() []T {
 	return sliceOf[T](&p.block, uint64(p.length))
 }
 
-// View calls a function with the memory as a slice. Meanwhile the memory and its instance cannot be closed: Close
-// refuses with ErrBusy. The slice ends with the function.
+// View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory and
+// its instance cannot be closed: Close fails with ErrBusy.
 func (p *Pinned[T]) View(use func(values []T) error) error {
 	return view(p.memory(), "Pinned.View", func() error {
 		return use(unsafe.Slice((*T)(pointerTo(p.host)), p.length))
 	})
 }
 
-// mapping is ordinary memory of the system, outside of Go's.
+// mapping is ordinary memory of the system, outside of Go's heap.
 type mapping struct {
 	block
 	bytes []byte
 }
 
-// Buffer is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any
-// other memory, and it can be registered, so that devices use it where it lies.
+// Buffer is ordinary memory that does not belong to Go: it stays where it is until Close. Copies take it like any other
+// memory, and it can be registered, so that devices can use it where it lies.
 type Buffer[T any] struct {
 	mapping *mapping
 	length  int
 }
 
-// NewBuffer makes ordinary memory for so many values, page aligned and zeroed.
+// NewBuffer allocates ordinary memory for that many values, page aligned and zeroed.
 func NewBuffer[T any](length int) (*Buffer[T], error) {
 	size, err := sizeOf[T]("gpumem.NewBuffer", length)
 	if err != nil {
@@ -140,8 +140,8 @@ func NewBuffer[T any](length int) (*Buffer[T], error) {
 		syscall.MAP_PRIVATE|syscall.MAP_ANON)
 }
 
-// MapFile maps a whole file. What is written to a writable buffer goes to the file; writing to another one is a fault,
-// and registering that needs MemoryReadOnly.
+// MapFile maps a whole file. Writes to a writable buffer go to the file. Writing to a buffer that is not writable faults,
+// and registering it needs MemoryReadOnly.
 func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 	const name = "gpumem.MapFile"
 	if err := checkType[T](name); err != nil {
@@ -154,13 +154,13 @@ func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 	size := uint64(state.Size())
 	var value T
 	if size%uint64(unsafe.Sizeof(value)) != 0 {
-		return nil, refusal(ErrInvalidArgument, name, "the file has %d bytes, no multiple of %d", size, unsafe.Sizeof(value))
+		return nil, refusal(ErrInvalidArgument, name, "the size of the file is %d bytes, not a multiple of %d", size, unsafe.Sizeof(value))
 	}
 	protection := syscall.PROT_READ
 	if writable {
 		protection |= syscall.PROT_WRITE
 	}
-	// Not file.Fd(), which would make a non-blocking file block.
+	// Not file.Fd(), which would make a non-blocking file blocking.
 	connection, err := file.SyscallConn()
 	if err != nil {
 		return nil, err
@@ -178,7 +178,7 @@ func MapFile[T any](file *os.File, writable bool) (*Buffer[T], error) {
 
 func newBuffer[T any](name string, size uint64, file, protection, flags int) (*Buffer[T], error) {
 	if size == 0 {
-		return nil, refusal(ErrInvalidArgument, name, "the size is 0; ask for at least one byte")
+		return nil, refusal(ErrInvalidArgument, name, "the size is 0; it must be at least one byte")
 	}
 	bytes, err := syscall.Mmap(file, 0, int(size), protection, flags)
 	if err != nil {
@@ -198,7 +198,7 @@ func newBuffer[T any](name string, size uint64, file, protection, flags int) (*B
 	return &Buffer[T]{m, int(size / uint64(unsafe.Sizeof(value)))}, nil
 }
 
-// systemRefusal is the error of a system call.
+// systemRefusal makes the error of a system call.
 func systemRefusal(function, call string, err error) error {
 	failed := &Error{Status: ErrInternal, Function: function, EntryPoint: call, Message: err.Error()}
 	if number, ok := err.(syscall.Errno); ok {
@@ -229,8 +229,8 @@ func (m *mapping) close() error {
 	return err
 }
 
-// Close gives the memory back to the system. It refuses with ErrBusy while the buffer is registered: close the
-// registration first.
+// Close returns the memory to the system. While the buffer is registered it fails with ErrBusy: close the registration
+// first.
 func (b *Buffer[T]) Close() error {
 	if b == nil || b.mapping == nil {
 		return nil
@@ -238,7 +238,7 @@ func (b *Buffer[T]) Close() error {
 	return b.mapping.close()
 }
 
-// Len is the number of values.
+// Len returns the number of values.
 func (b *Buffer[T]) Len() int {
 	if b == nil {
 		return 0
@@ -246,7 +246,7 @@ func (b *Buffer[T]) Len() int {
 	return b.length
 }
 
-// At is the place that lies that many bytes after the start, for copies and fills, and for registering a part.
+// At returns the address of the byte at an offset, for copies and fills, and to register a part.
 func (b *Buffer[T]) At(offset uint64) Address {
 	if b == nil || b.mapping == nil {
 		return Address{}
@@ -254,7 +254,7 @@ func (b *Buffer[T]) At(offset uint64) Address {
 	return Address{&b.mapping.block, b.mapping.address + offset}
 }
 
-// Slice is the memory, until Close. Afterwards it is nil, and a slice from before must not be used any more.
+// Slice returns the memory, or nil after Close. A slice is valid until Close.
 func (b *Buffer[T]) Slice() []T {
 	if b == nil || b.mapping == nil || b.mapping.closed() {
 		return nil
@@ -262,11 +262,11 @@ func (b *Buffer[T]) Slice() []T {
 	return sliceOf[T](&b.mapping.block, uint64(b.length))
 }
 
-// View calls a function with the memory as a slice. Meanwhile the buffer cannot be closed: Close refuses with ErrBusy.
-// The slice ends with the function.
+// View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the buffer
+// cannot be closed: Close fails with ErrBusy.
 func (b *Buffer[T]) View(use func(values []T) error) error {
 	if b == nil || b.mapping == nil {
-		return refusal(ErrInvalidArgument, "Buffer.View", "there is no buffer")
+		return refusal(ErrInvalidArgument, "Buffer.View", "the buffer is nil")
 	}
 	if err := b.mapping.hold("Buffer.View"); err != nil {
 		return err
@@ -275,12 +275,11 @@ func (b *Buffer[T]) View(use func(values []T) error) error {
 	return use(unsafe.Slice((*T)(pointerTo(b.mapping.host)), b.length))
 }
 
-// Register page-locks the whole buffer, until the Memory is closed. Kind, Size and Host of the options are set by the
-// call.
-func (b *Buffer[T]) Register(device *Device, options MemoryOptions) (*Memory, error) {
+// Register page-locks the whole buffer, so that devices can use it where it lies, until the Memory is closed. The buffer
+// cannot be closed meanwhile. [Device.RegisterMemory] registers a part.
+func (b *Buffer[T]) Register(device *Device, options RegisterOptions) (*Memory, error) {
 	if b == nil || b.mapping == nil {
-		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "there is no buffer")
+		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "the buffer is nil")
 	}
-	options.Kind, options.Size, options.Host = KindRegistered, b.mapping.size, b.At(0)
-	return device.NewMemory(options)
+	return device.RegisterMemory(b.At(0), b.mapping.size, options)
 }

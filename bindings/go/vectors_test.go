@@ -16,8 +16,8 @@ import (
 	"unsafe"
 )
 
-// The runner of tests/bindings/vectors.txt. What the idiomatic layer refuses by itself, such as the address of an
-// object in a call by pointer, is said with raw addresses.
+// The runner of tests/bindings/vectors.txt. Calls that the idiomatic layer refuses by itself, such as a call by pointer
+// with the address of an object, use raw addresses.
 
 var vectorNames = map[string]uint64{
 	"pageable": uint64(KindPageable), "pinned": uint64(KindPinned), "registered": uint64(KindRegistered),
@@ -26,7 +26,7 @@ var vectorNames = map[string]uint64{
 	"read_only": uint64(MemoryReadOnly), "iomemory": uint64(MemoryIOMemory), "page_locked": uint64(MemoryPageLocked),
 	"numa_node":      uint64(MemoryNUMANode),
 	"disable_timing": uint64(EventDisableTiming), "blocking_sync": uint64(EventBlockingSync),
-	"geq": uint64(WaitValueGEQ), "eq": uint64(WaitValueEQ), "and": uint64(WaitValueAND), "nor": uint64(WaitValueNor),
+	"geq": uint64(WaitGEQ), "eq": uint64(WaitEQ), "and": uint64(WaitAND), "nor": uint64(WaitNOR),
 	"check": uint64(closeCheck), "force": uint64(closeForce),
 	"any": uint64(BackendAny), "cuda": uint64(BackendCUDA), "host": uint64(BackendHost),
 }
@@ -105,7 +105,7 @@ func object[T any](c *vectorCase, name string) T {
 
 func at[T any](c *vectorCase, index int) T { return object[T](c, c.argument(index)) }
 
-// address is the place that an argument means.
+// address is the address that an argument names.
 func (c *vectorCase) address(index int) Address {
 	text := c.argument(index)
 	if text == "null" {
@@ -130,11 +130,25 @@ func (c *vectorCase) address(index int) Address {
 
 func (c *vectorCase) raw(index int) Address { return RawAddress(c.address(index).Number()) }
 
-func (c *vectorCase) stream() *Stream {
+// copier has the copies and fills: of an instance they return when they are done, of a stream they enqueue.
+type copier interface {
+	CopyWith(destination, source Address, size uint64, options CopyOptions) error
+	Copy2D(destination, source Address, rectangle Rectangle, options CopyOptions) error
+	CopyRegions(regions []Region) error
+	Fill(destination Address, size uint64, value uint32, valueSize uint32) error
+	Fill2D(destination Address, rectangle Rectangle, value uint32, valueSize uint32) error
+}
+
+// copier is the stream of the step, or its first argument.
+func (c *vectorCase) copier() copier {
 	if name, given := c.step.options["stream"]; given {
 		return object[*Stream](c, name)
 	}
-	return nil
+	return at[copier](c, 0)
+}
+
+func (c *vectorCase) copyOptions() CopyOptions {
+	return CopyOptions{Direction(c.option("direction")), SourceOrder(c.option("source_order"))}
 }
 
 func keep[T any](c *vectorCase, made T, err error) error {
@@ -167,7 +181,7 @@ func (c *vectorCase) same(got map[string]uint64) {
 
 func (c *vectorCase) run() error {
 	step := c.step
-	switch step.operation {
+	switch strings.TrimSuffix(step.operation, "_async") {
 	case "open":
 		options := Options{Backend: testBackend(c), PinBudget: c.option("pin_budget")}
 		if _, given := step.options["backend"]; given {
@@ -184,16 +198,17 @@ func (c *vectorCase) run() error {
 	case "device":
 		found, err := at[*Instance](c, 0).Device(int(c.number(c.argument(1))))
 		return keep(c, found, err)
-	case "create", "register":
-		options := MemoryOptions{
+	case "create":
+		made, err := at[*Device](c, 0).NewMemory(MemoryOptions{
 			Kind: Kind(c.option("kind")), Size: c.option("size"), Alignment: c.option("alignment"),
 			Require: MemoryFlags(c.option("require")), Prefer: MemoryFlags(c.option("prefer")),
 			NUMANode: int32(c.number("0" + step.options["numa_node"])), Name: step.options["name"],
-		}
-		if step.operation == "register" {
-			options.Kind, options.Host = KindRegistered, c.address(1)
-		}
-		made, err := at[*Device](c, 0).NewMemory(options)
+		})
+		return keep(c, made, err)
+	case "register":
+		made, err := at[*Device](c, 0).RegisterMemory(c.address(1), c.option("size"), RegisterOptions{
+			Require: MemoryFlags(c.option("require")), Prefer: MemoryFlags(c.option("prefer")), Name: step.options["name"],
+		})
 		return keep(c, made, err)
 	case "buffer":
 		made, err := NewBuffer[byte](int(c.number(c.argument(0))))
@@ -233,23 +248,20 @@ func (c *vectorCase) run() error {
 		_, err := Elapsed(at[*Event](c, 0), at[*Event](c, 1))
 		return err
 	case "copy":
-		return at[*Instance](c, 0).CopyWith(c.stream(), c.address(1), c.address(2), c.option("size"),
-			CopyOptions{Direction(c.option("direction")), SourceOrder(c.option("source_order"))})
+		return c.copier().CopyWith(c.address(1), c.address(2), c.option("size"), c.copyOptions())
 	case "copy_2d":
 		rectangle := Rectangle{c.option("width"), c.option("height"), c.option("dpitch"), c.option("spitch")}
-		return at[*Instance](c, 0).Copy2D(c.stream(), c.address(1), c.address(2), rectangle, CopyOptions{})
+		return c.copier().Copy2D(c.address(1), c.address(2), rectangle, c.copyOptions())
 	case "fill":
-		return at[*Instance](c, 0).Fill(c.stream(), c.address(1), c.option("size"), uint32(c.option("value")),
-			uint32(c.option("width")))
+		return c.copier().Fill(c.address(1), c.option("size"), uint32(c.option("value")), uint32(c.option("width")))
 	case "fill_2d":
 		rectangle := Rectangle{Width: c.option("size_x"), Height: c.option("size_y"), DestinationPitch: c.option("pitch")}
-		return at[*Instance](c, 0).Fill2D(c.stream(), c.address(1), rectangle, uint32(c.option("value")),
-			uint32(c.option("width")))
+		return c.copier().Fill2D(c.address(1), rectangle, uint32(c.option("value")), uint32(c.option("width")))
 	case "write_value":
 		return at[*Stream](c, 0).WriteValue(c.address(1), c.option("value"), uint32(c.option("size")))
 	case "wait_value":
 		return at[*Stream](c, 0).WaitValue(c.address(1), c.option("value"), uint32(c.option("size")),
-			WaitValue(c.option("condition")))
+			WaitCondition(c.option("condition")))
 	case "set":
 		content, err := hex.DecodeString(c.argument(1))
 		copy(c.bytes(0, len(content)), content)
@@ -277,9 +289,18 @@ func (c *vectorCase) run() error {
 		return err
 	case "count":
 		stats, err := at[*Instance](c, 0).Stats()
-		c.same(map[string]uint64{"device": stats.Device.LiveCount, "pinned": stats.Pinned.LiveCount,
-			"registered": stats.Registered.LiveCount, "streams": stats.Streams, "events": stats.Events})
-		return err
+		if err != nil {
+			return err
+		}
+		c.same(map[string]uint64{"streams": stats.Streams, "events": stats.Events})
+		for _, name := range []string{"device", "pinned", "registered"} {
+			kind, err := at[*Instance](c, 0).KindStats(Kind(vectorNames[name]))
+			if err != nil {
+				return err
+			}
+			c.same(map[string]uint64{name: kind.LiveCount})
+		}
+		return nil
 	case "capability":
 		_, err := at[*Device](c, 0).Capability(Capability(c.number(c.argument(1))))
 		return err
@@ -319,7 +340,7 @@ func (c *vectorCase) check(line string) {
 	}
 }
 
-// end closes what is still open.
+// end closes everything that is still open.
 func (c *vectorCase) end() {
 	for _, instance := range c.opened {
 		if _, err := instance.CloseForce(); err != nil {

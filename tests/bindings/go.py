@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Builds and runs all tests of the Go binding, each counted by its name. Usage: go.py SOURCE_ROOT BUILD_ROOT
 
-Nothing is downloaded. What Go compiles is kept in BUILD_ROOT for the next run.
+Nothing is downloaded. Go's build cache is kept in BUILD_ROOT for the next run.
 """
 
 import hashlib
@@ -27,8 +27,8 @@ class Go:
 
     def __init__(self, staged, source, build):
         self.staged, self.source, self.folder, self.cache = staged, source, source / "bindings" / "go", build / "bindings-go"
-        # Go keeps what it compiled together with the paths and without a look at the headers. So the paths stay the same
-        # from run to run, and a define tells the headers apart.
+        # Go's build cache depends on the paths but not on the headers. So the paths stay the same from run to run, and a
+        # define tells the headers apart.
         self.cache.mkdir(exist_ok=True)
         link, pkgconfig = self.cache / "stage", self.cache / "pkgconfig"
         link.unlink(missing_ok=True)
@@ -61,7 +61,7 @@ class Go:
 
 
 def cases(output):
-    """Results and outputs of single tests, from `go test -json`; what else was printed comes under the name ""."""
+    """Results and outputs of single tests, from `go test -json`; other output has the name ""."""
     results, texts = {}, {}
     for line in output.splitlines():
         try:
@@ -78,8 +78,8 @@ def cases(output):
 
 
 def run_tests(tap, go, title, *arguments, backend="host", **more):
-    """All tests of the module in one way of running them."""
-    # The whole run is one process, so a hang has to end before the time of this program is over.
+    """Runs all tests of the module in one configuration."""
+    # The whole run is one process, so a hang must end before this program times out.
     result = go.run("go", "test", "-json", "-count=1", "-timeout=800s", *arguments, ".", backend=backend, **more)
     results, texts = cases(result.stdout)
     for name, outcome in sorted(results.items()):
@@ -126,7 +126,7 @@ def samples(tap, go, source, folder):
 
 
 def other_version(go, folder):
-    """A library of another version, with our functions: only the version may be asked."""
+    """Builds a library of another version with all functions, of which only the version may be called."""
     names = [line.split()[1] for line in Path(go.environment()["GPUMEM_LAYOUT"]).read_text(encoding="utf-8").splitlines()
              if line.startswith("function ")]
     asked = ("gpumem_version", "gpumem_version_text", "gpumem_table_get")
@@ -157,7 +157,7 @@ def load(tap, go, folder):
                         GPUMEM_GO_OTHER_VERSION=f"{library}=version {OTHER_VERSION}") if not built.returncode else built
         tap.check(title, "" if "--- PASS" in result.stdout and not result.returncode else result.stdout)
 
-    # A linked program says nothing of its own without the library: the system's loader does.
+    # Without the library, the system's loader reports the error of a linked program.
     result = go.run(folder / "basic", LD_LIBRARY_PATH="")
     tap.check("a linked program without the library ends with the loader's message", "" if result.returncode
               and "libgpumem.so.0" in result.stdout else f"{result.stdout}exit status {result.returncode}")
@@ -178,7 +178,7 @@ def header_mismatch(tap, go, folder):
 
 
 def documentation(tap, go, source):
-    """The code in the guide and the README stands in programs that the tests run."""
+    """The code in the guide and the README is part of programs that the tests run."""
     programs = [path.read_text(encoding="utf-8") for path in [*go.folder.glob("examples/*/*.go"), *go.folder.glob("*_test.go")]]
     for page in (source / "docs" / "go.md", go.folder / "README.md"):
         blocks = re.findall(r"^```go\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -187,7 +187,7 @@ def documentation(tap, go, source):
 
 
 def races(tap, go):
-    """With the race detector, which also checks conversions of pointers, and with every check of cgo."""
+    """Runs the tests with the race detector, which also checks conversions of pointers, and with every check of cgo."""
     title = "race detector, checkptr, cgocheck"
     probe = go.run("go", "build", "-race", "-o", os.devnull, "./examples/basic")
     if probe.returncode:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// Measures what a call of the package costs beside the same call in C and beside an empty call from Go to C. It prints
-// nanoseconds and ratios, and decides nothing.
+// Measures the cost of a call of the package beside the same call in C and beside an empty call from Go to C. It prints
+// nanoseconds and ratios, and has no limits.
 package main
 
 /*
@@ -79,7 +79,7 @@ import (
 	"github.com/gpumem/gpumem/bindings/go"
 )
 
-// rounds is how often everything is measured; the least of the numbers counts, since what disturbs only adds.
+// rounds is the number of measurements; the smallest counts, because disturbances only add time.
 const rounds = 60
 
 func perCall(count int, call func()) float64 {

@@ -55,10 +55,10 @@ func roundTrip(instance *gpumem.Instance, device *gpumem.Device, size int) error
 	for i := range sent.Slice() {
 		sent.Slice()[i] = byte(i * 7)
 	}
-	if err := instance.Copy(nil, there.At(0), sent.At(0), there.Size()); err != nil {
+	if err := instance.Copy(there.At(0), sent.At(0), there.Size()); err != nil {
 		return err
 	}
-	if err := instance.Copy(nil, received.At(0), there.At(0), there.Size()); err != nil {
+	if err := instance.Copy(received.At(0), there.At(0), there.Size()); err != nil {
 		return err
 	}
 	if !bytes.Equal(sent.Slice(), received.Slice()) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// Three mistakes and what the library says to them.
+// Three mistakes, and the errors that the library returns for them.
 package main
 
 import (
@@ -36,7 +36,7 @@ func run() error {
 		return err
 	}
 	// Only 8 bytes are left there.
-	show(gpumem.CopyFromSlice(instance, nil, memory.At(4088), make([]byte, 16)))
+	show(gpumem.CopyFromSlice(instance, memory.At(4088), make([]byte, 16)))
 	if err := memory.Close(); err != nil {
 		return err
 	}

@@ -58,7 +58,7 @@ func run(instance *gpumem.Instance) error {
 	for i := range mine.Slice() {
 		mine.Slice()[i] = int32(i) * int32(i)
 	}
-	registered, err := mine.Register(device, gpumem.MemoryOptions{})
+	registered, err := mine.Register(device, gpumem.RegisterOptions{})
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func copyOnStream(instance *gpumem.Instance, device *gpumem.Device, to *gpumem.P
 		return err
 	}
 	defer event.Close()
-	if err := instance.Copy(stream, to.At(0), from.At(0), to.Size()); err != nil {
+	if err := stream.Copy(to.At(0), from.At(0), to.Size()); err != nil {
 		return err
 	}
 	if err := event.Record(stream); err != nil {
