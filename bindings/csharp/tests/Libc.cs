@@ -23,4 +23,14 @@ namespace GpuMem.Tests
     [DllImport("libc")]
     internal static extern int waitpid(int process, int* status, int options);
   }
+
+  /// <summary>The driver, as other code would use it.</summary>
+  static unsafe class Libcuda
+  {
+    [DllImport("libcuda.so.1")]
+    internal static extern int cuDevicePrimaryCtxRetain(IntPtr* context, int device);
+
+    [DllImport("libcuda.so.1")]
+    internal static extern int cuDevicePrimaryCtxRelease_v2(int device);
+  }
 }
