@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// How objects behave: their ends, in any order and on any thread; what keeps them; what is refused.
+// Tests the behaviour of objects: disposal in any order and on any thread, lifetimes, refused calls, copies and queries.
 
 using System;
 using System.Collections.Generic;
@@ -151,7 +151,7 @@ namespace GpuMem.Tests
       GpuStream stream = device.CreateStream();
       stream.Dispose();
       Check.Elsewhere(() => Check.Throws<ObjectDisposedException>(() => stream.Synchronize()));
-      // Somebody disposes while another one uses: each call works or is refused.
+      // One thread disposes the stream while another one uses it: each call works or is refused.
       for (int i = 0; i < 50; ++i)
       {
         GpuStream raced = device.CreateStream();
@@ -183,7 +183,7 @@ namespace GpuMem.Tests
       instance.Dispose();
       Check.That(instance.IsClosed, "it says that it is open");
       Check.Throws<ObjectDisposedException>(() => device.AllocateDevice(1));
-      // What was made before still works.
+      // Existing objects still work.
       Check.That(stream.Query(), "the stream has work");
       Check.Equal(4096ul, memory.QueryInfo().Size, "size");
       stream.Dispose();
@@ -248,7 +248,7 @@ namespace GpuMem.Tests
       Check.Equal(0ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the view");
     }
 
-    /// <summary>A stream that stands still until <c>Open</c>.</summary>
+    /// <summary>Holds a stream until <c>Open</c>.</summary>
     internal sealed class Gate : IDisposable
     {
       readonly PinnedMemory<int> word;
@@ -304,7 +304,7 @@ namespace GpuMem.Tests
 
     static void EventReleases(Scope scope)
     {
-      // A CUDA driver waits for the whole device when memory is freed, and so for the closed gate.
+      // A CUDA driver that frees memory waits for the whole device, and so for the closed gate.
       Scope.HostOnly();
       GpuInstance instance = scope.Open();
       GpuDevice device = instance.GetDevice(0);
@@ -428,7 +428,7 @@ namespace GpuMem.Tests
       }
     }
 
-    // Nothing but the stream holds the array when this returns.
+    // When this returns, only the stream refers to the array.
     [MethodImpl(MethodImplOptions.NoInlining)]
     static void SendGarbage(GpuStream stream, GpuMemory memory)
     {
@@ -523,7 +523,7 @@ namespace GpuMem.Tests
       Check.Fails(Status.InvalidArgument, () => device.Register(
           new byte[64], new RegisterOptions { Require = MemoryFlags.WriteCombined }));
 #if GPUMEM_MCS
-      // Other compilers refuse the type.
+      // Other compilers reject the type.
       Check.Throws<ArgumentException>(() => device.Register(new[] { new WithReference { Text = "a" } }));
 #endif
       var array = new int[1000];
@@ -533,7 +533,7 @@ namespace GpuMem.Tests
         Check.Equal(1ul, device.Instance.GetStats(MemoryKind.Registered).LiveCount, "registrations");
       }
       device.Register(array).Dispose();
-      // Memory that the CPU may only read needs the flag; .NET's own arrays can all be written.
+      // Memory that the CPU may only read needs the flag. Arrays of .NET can always be written.
       IntPtr page = Libc.mmap(IntPtr.Zero, (UIntPtr)4096, 1, 0x22, -1, IntPtr.Zero);
       try
       {
@@ -1157,7 +1157,7 @@ namespace GpuMem.Tests
         long? time = end.GetElapsedNanoseconds(start);
         Check.That(time >= 0, "the time is " + time);
         Check.Equal(-time, start.GetElapsedNanoseconds(end), "time back");
-        // The fake driver has a clock of its own.
+        // The fake driver has its own clock.
         if (Scope.IsHost) Check.That(time >= 20 * 1000 * 1000 && time < 100L * 1000 * 1000 * 1000, "the time is " + time);
       }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the garbage collector, other threads and callbacks do to objects.
+// Tests objects under the garbage collector, other threads, callbacks and the simulation of the host backend.
 
 using System;
 using System.Collections.Generic;
@@ -67,7 +67,7 @@ namespace GpuMem.Tests
           device.CreateStream();
         }
       });
-      // Whatever the order of the finalizers, no instance goes before what was made through it.
+      // Finalizers run in any order, but no instance closes before its objects are destroyed.
       Check.Eventually(() => GpuMemDiagnostics.FinalizedObjects - before == 15, "the finalizers");
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
     }
@@ -144,7 +144,7 @@ namespace GpuMem.Tests
             GpuMemory registered = device.Register(received);
             stream.Copy(memory, (int[])sent.Clone());
             stream.Copy(registered, memory);
-            // The device has room for 32: all that are forgotten, should the finalizers fall behind.
+            // The device has room for 32, which is enough for all forgotten ones if the finalizers fall behind.
             if (round % 4 != 0) memory.Dispose();
             memory = null;
             stream.Launch(() => GC.KeepAlive(new byte[1000]));
@@ -159,7 +159,7 @@ namespace GpuMem.Tests
         Volatile.Write(ref stop, true);
         collector.Wait();
       }
-      // The last objects of the loop may still be on the stack, so something else takes their place there.
+      // The stack may still refer to the last objects of the loop, so close by force.
       instance.Close(CloseMode.Force);
     }
 

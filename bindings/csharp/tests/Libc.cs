@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the tests need of the system.
+// System and driver functions that the tests need.
 
 using System;
 using System.Runtime.InteropServices;
@@ -24,7 +24,7 @@ namespace GpuMem.Tests
     internal static extern int waitpid(int process, int* status, int options);
   }
 
-  /// <summary>The driver, as other code would use it.</summary>
+  /// <summary>Functions of the driver, as other code would call them.</summary>
   static unsafe class Libcuda
   {
     [DllImport("libcuda.so.1")]

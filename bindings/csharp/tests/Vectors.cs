@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Runs the shared sequences of calls; tests/bindings/README.md of the source tree has their language.
+// Runs the shared sequences of calls, whose language tests/bindings/README.md of the source tree describes.
 
 using System;
 using System.Collections.Generic;
@@ -76,7 +76,7 @@ namespace GpuMem.Tests
 
     internal ulong Value(string name, ulong otherwise = 0) { return Has(name) ? Number(Options[name]) : otherwise; }
 
-    /// <summary>A number, or names of an enumeration with commas.</summary>
+    /// <summary>A number, or comma-separated names of an enumeration.</summary>
     internal ulong Named<TEnum>(string name, ulong otherwise = 0)
     {
       if (!Has(name)) return otherwise;
