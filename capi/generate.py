@@ -117,7 +117,7 @@ NAMES = {
 VALUES = {
     "Rust": {"GPUMEM_ACCESS_READWRITE": "READ_WRITE"},
     "Go": {"GPUMEM_TIMEOUT_INFINITE": "timeoutInfinite", "GPUMEM_VERSION": "versionOfHeaders"},
-    "C#": {"GPUMEM_CAPABILITY_TYPE_TRI": "Answer", "GPUMEM_CAPABILITY_TYPE_INT": "Number"},
+    "C#": {"GPUMEM_ANSWER_TYPE_TRI": "YesNo", "GPUMEM_ANSWER_TYPE_INT": "Number"},
     "Python": {},
 }
 # Words that are not written with one capital letter.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What calls through the binding cost beside an empty P/Invoke. It prints nanoseconds and ratios; nothing is judged.
+// Measures calls through the binding against an empty P/Invoke. It prints nanoseconds and ratios, and judges nothing.
 
 using System;
 using System.Diagnostics;
@@ -51,7 +51,7 @@ namespace GpuMem.Bench
 
     static IntPtr RawStream(GpuDevice device)
     {
-      // The binding hands out no raw handles, so the benchmark opens an instance of its own.
+      // The binding has no public raw handles, so the benchmark opens another instance.
       gpumem_instance_desc desc = default(gpumem_instance_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc);
       desc.backend = (int)device.Instance.Info.Backend;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A megabyte from pinned memory to the device and back. The same program stands in the examples of each binding.
+// Copies a megabyte from pinned memory to the device and back. Every binding has the same sample.
 using System;
 using GpuMem;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Three mistakes and what the library says to them. The same program stands in the examples of each binding.
+// Three mistakes and the library's answers. Every binding has the same sample.
 using System;
 using GpuMem;
 
@@ -29,7 +29,7 @@ static class Errors
     using (GpuMemory memory = device.AllocateDevice(4096))
     using (PinnedMemory<byte> source = device.AllocatePinned<byte>(16))
     {
-      // Only 8 bytes are left there. A slice of the memory would refuse it here already; a plain pointer knows no end.
+      // Only 8 bytes are left there. Slice would refuse this itself, but a plain pointer has no bounds.
       var behind = new GpuRange((IntPtr)((long)memory.DevicePointer + 4088), 16);
       right &= Refused(() => instance.Copy(behind, source));
     }

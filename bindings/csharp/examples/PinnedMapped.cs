@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Pinned memory with its flags, memory that is pinned where it lies, and a copy between the two on a stream. The same
-// program stands in the examples of each binding.
+// Pinned memory and its flags, a registered array, and a copy between the two on a stream. Every binding has the same
+// sample.
 using System;
 using System.Linq;
 using GpuMem;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the assembly says of itself.
+// Attributes of the assembly.
 
 using System;
 using System.Runtime.InteropServices;
@@ -7,6 +7,6 @@ using System.Runtime.InteropServices;
 [assembly: ComVisible(false)]
 [assembly: CLSCompliant(false)]
 #if NET8_0_OR_GREATER
-// Every native signature is blittable; no stub is made, at run time or ahead of it.
+// Every native signature is blittable, so no marshalling stubs are needed.
 [assembly: System.Runtime.CompilerServices.DisableRuntimeMarshalling]
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Functions of the program that the library calls. What crosses the border is the address of one static function and a
-// number, so that nothing dangles when work is dropped; no exception crosses it.
+// Functions of the program that the library calls. Native code only gets the address of a static function and a number,
+// so that nothing dangles when work is dropped, and never sees an exception.
 
 using System;
 using System.Collections.Concurrent;
@@ -11,7 +11,9 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>Tells ahead-of-time compilers (Unity's IL2CPP) that native code calls a method; they go by the name.</summary>
+  /// <summary>
+  /// Marks a method that native code calls, for ahead-of-time compilers (Unity's IL2CPP), which look for this name.
+  /// </summary>
   [AttributeUsage(AttributeTargets.Method)]
   sealed class MonoPInvokeCallbackAttribute : Attribute
   {
@@ -21,8 +23,8 @@ namespace GpuMem
   }
 
   /// <summary>
-  /// Makes a thread of the library or driver fit for managed code. Such a thread may block all signals, but Mono stops
-  /// every thread that has run managed code by a signal, for a collection and at the end of the process.
+  /// Prepares a thread of the library or the driver for managed code. It may block all signals, but Mono uses signals
+  /// to stop every thread that has run managed code, for a collection and at the end of the process.
   /// </summary>
   static unsafe class NativeThread
   {
@@ -43,7 +45,7 @@ namespace GpuMem
     static void Unblock()
     {
       prepared = true;
-      // A sigset_t has 1024 bits, the first for signal 1: SIGXCPU, SIGPWR and the realtime signals.
+      // SIGXCPU, SIGPWR and the realtime signals. A sigset_t has 1024 bits, the first for signal 1.
       ulong* set = stackalloc ulong[16];
       for (int i = 0; i < 16; ++i) set[i] = 0;
       set[0] = (1ul << 23) | (1ul << 29) | (~0ul << 33);
@@ -64,7 +66,7 @@ namespace GpuMem
   [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
   delegate void KernelCallback(IntPtr kernel, IntPtr userData);
 
-  /// <summary>Where the library's messages go: nowhere, until a function is set. For the whole process.</summary>
+  /// <summary>The log of the library, for the whole process. Without a log function, nothing is logged.</summary>
   public static unsafe class GpuMemLog
   {
     static readonly LogCallback callback = Deliver;
@@ -75,9 +77,11 @@ namespace GpuMem
     static bool atExit;
 
     /// <summary>
-    /// Sets the function that receives messages; null for none. It may be called from any thread, also from the
-    /// finalizer's, and must not call gpumem. What it throws is counted and dropped.
+    /// Sets the function that receives messages; null for none. It may be called from any thread, including the
+    /// finalizer's, and must not call gpumem. Exceptions that it throws are counted and dropped.
     /// </summary>
+    /// <param name="function">Receives the messages; null for none.</param>
+    /// <param name="maxLevel">Least important level to deliver.</param>
     public static void SetFunction(Action<LogLevel, string> function, LogLevel maxLevel)
     {
       GpuMemLibrary.Load();
@@ -85,7 +89,7 @@ namespace GpuMem
       {
         if (!atExit)
         {
-          // Threads of the library must not come into a runtime that ends, or an editor's that starts anew.
+          // Threads of the library must not enter a runtime that is ending, or one that an editor is reloading.
           AppDomain.CurrentDomain.ProcessExit += Silence;
           AppDomain.CurrentDomain.DomainUnload += Silence;
           atExit = true;
@@ -115,7 +119,7 @@ namespace GpuMem
       Native.gpumem_log_set_function(IntPtr.Zero, IntPtr.Zero, Constants.GPUMEM_LOG_ERROR, null);
     }
 
-    /// <summary>A message of the binding itself.</summary>
+    /// <summary>Logs a message of the binding itself.</summary>
     internal static void Write(LogLevel importance, string message)
     {
       Action<LogLevel, string> target = receiver;
@@ -126,7 +130,7 @@ namespace GpuMem
       }
       catch (Exception)
       {
-        // Nobody is left to tell.
+        // There is no one left to report it to.
       }
     }
 
@@ -146,7 +150,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Work in a stream that calls a function of the program once, or never if the device is lost.</summary>
+  /// <summary>A function of the program in a stream. It runs once, or never if the device is lost.</summary>
   sealed class Callback : IKept
   {
     static readonly HostCallback hostFunction = RunHost;
@@ -165,13 +169,13 @@ namespace GpuMem
       waiting[number] = function;
     }
 
-    /// <summary>What the library hands to the function.</summary>
+    /// <summary>What the library passes to the function.</summary>
     internal IntPtr UserData { get { return (IntPtr)number; } }
 
-    /// <summary>Functions that have not run yet.</summary>
+    /// <summary>Number of functions that have not run yet.</summary>
     internal static int Waiting { get { return waiting.Count; } }
 
-    public void LetGo()
+    public void Release()
     {
       Delegate dropped;
       waiting.TryRemove(number, out dropped);

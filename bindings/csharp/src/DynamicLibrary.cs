@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Loads a library by its path, and makes the runtime use that one for the functions in Native.
+// Loads a library by its path, and binds the functions in Native to it.
 
 using System;
 using System.Runtime.CompilerServices;
@@ -39,7 +39,7 @@ namespace GpuMem
       }
       catch (InvalidOperationException)
       {
-        // The program has set a resolver of its own; the check after this one tells whether it finds the same file.
+        // The program has set its own resolver. CheckBinding() finds out whether it resolves to the same file.
       }
     }
   }
@@ -50,7 +50,7 @@ namespace GpuMem
 
     internal static IntPtr Open(string file)
     {
-      // Once before, because the runtime asks the linker itself to find this function, and then the text is gone.
+      // Resolve dlerror first: to resolve it later, the runtime calls the linker, which clears the text.
       Linker.Problem();
       IntPtr library = Linker.Open(file, RTLD_NOW);
       if (library == IntPtr.Zero)
@@ -62,8 +62,8 @@ namespace GpuMem
 
     internal static IntPtr Symbol(IntPtr library, string name) { return Linker.Symbol(library, name); }
 
-    // Mono looks in the folder of the assembly before it asks the system, unless its map says otherwise. Other runtimes
-    // ask the system, which answers with the library of that name that is loaded already.
+    // Mono searches the folder of the assembly before the system's folders, unless its map has an entry. Other runtimes
+    // leave it to the system, which finds the library of that name that is already loaded.
     [MethodImpl(MethodImplOptions.NoInlining)]
     internal static void Bind(IntPtr library, string file)
     {
@@ -83,7 +83,7 @@ namespace GpuMem
     static extern void mono_dllmap_insert(
         IntPtr assembly, string library, string function, string targetLibrary, string targetFunction);
 
-    // dlopen lives in libdl, and since glibc 2.34 and in other C libraries in libc itself.
+    // dlopen is in libdl; since glibc 2.34, and in other C libraries, it is in libc.
     static class Linker
     {
       [DllImport("libdl.so.2", EntryPoint = "dlopen", CallingConvention = CallingConvention.Cdecl)]

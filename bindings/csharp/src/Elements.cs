@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Elements of any unmanaged type at an address. The only code that is different for Mono's own compiler, which knows no
-// pointers to type parameters: it is defined GPUMEM_MCS for that one, and its way is slow for single elements.
+// Access to elements of any unmanaged type by address. With GPUMEM_MCS defined the file compiles with mcs, Mono's
+// compiler, which has no pointers to type parameters; single elements are slow then.
 
 using System;
 using System.Reflection;
@@ -23,8 +23,8 @@ namespace GpuMem
     {
       get
       {
-        if (!isUnmanaged) throw new ArgumentException(typeof(T) + " has references, which mean nothing in memory of devices");
-        return size;
+        if (isUnmanaged) return size;
+        throw new ArgumentException(typeof(T) + " contains references, which device code cannot follow");
       }
     }
 
@@ -112,7 +112,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>An array that stays where it is for the time of a call.</summary>
+  /// <summary>Keeps an array in place during a call.</summary>
   struct PinnedArray<T> : IDisposable
 #if GPUMEM_MCS
       where T : struct

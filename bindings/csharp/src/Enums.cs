@@ -171,9 +171,9 @@ namespace GpuMem
     /// <see cref="CapabilityAnswer.No"/>, <see cref="CapabilityAnswer.Yes"/> or <see
     /// cref="CapabilityAnswer.Emulated"/>.
     /// </summary>
-    Tri = Constants.GPUMEM_ANSWER_TYPE_TRI,
+    YesNo = Constants.GPUMEM_ANSWER_TYPE_TRI,
     /// <summary>A number.</summary>
-    Int = Constants.GPUMEM_ANSWER_TYPE_INT,
+    Number = Constants.GPUMEM_ANSWER_TYPE_INT,
     /// <summary>A number of bytes.</summary>
     Bytes = Constants.GPUMEM_ANSWER_TYPE_BYTES,
   }

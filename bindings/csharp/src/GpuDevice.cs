@@ -9,7 +9,7 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>A device of an instance, and the place where memory, streams and events are made.</summary>
+  /// <summary>A device of an instance. It creates memory, streams and events.</summary>
   public sealed unsafe class GpuDevice : IEquatable<GpuDevice>
   {
     readonly IntPtr value;
@@ -21,16 +21,16 @@ namespace GpuMem
       this.value = value;
     }
 
-    /// <summary>The instance that it belongs to.</summary>
+    /// <summary>Its instance.</summary>
     public GpuInstance Instance { get; private set; }
 
     /// <summary>Its number in the instance.</summary>
     public int Ordinal { get; private set; }
 
-    /// <summary>What is known about the device; also after it is lost.</summary>
+    /// <summary>Information about the device. It works after the device was lost.</summary>
     public DeviceInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
 
-    /// <summary>The value for a call.</summary>
+    /// <summary>The handle for a call.</summary>
     internal IntPtr Value
     {
       get
@@ -40,16 +40,16 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Two objects can stand for one device.</summary>
+    /// <summary>Whether both objects stand for the same device.</summary>
     public bool Equals(GpuDevice other) { return other != null && other.value == value; }
 
-    /// <summary>Two objects can stand for one device.</summary>
+    /// <summary>Whether both objects stand for the same device.</summary>
     public override bool Equals(object other) { return Equals(other as GpuDevice); }
 
-    /// <summary>Follows <see cref="Equals(GpuDevice)"/>.</summary>
+    /// <summary>Agrees with <see cref="Equals(GpuDevice)"/>.</summary>
     public override int GetHashCode() { return value.GetHashCode(); }
 
-    /// <summary>Free and total bytes; both are estimates.</summary>
+    /// <summary>Gets the free and total bytes. Both are estimates: other processes change them at any time.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void GetMemory(out ulong free, out ulong total)
     {
@@ -60,9 +60,9 @@ namespace GpuMem
       total = nativeTotal;
     }
 
-    /// <summary>Asks what the device can do. The first question may try it.</summary>
-    /// <param name="capability">What is asked.</param>
-    /// <param name="peer">The other device, for the capabilities of a pair.</param>
+    /// <summary>Queries a capability. The first query may run a trial.</summary>
+    /// <param name="capability">Capability to query.</param>
+    /// <param name="peer">The other device, for the capabilities of a pair; otherwise null.</param>
     [MethodImpl(GpuMemLibrary.Bound)]
     public CapabilityInfo GetCapability(Capability capability, GpuDevice peer = null)
     {
@@ -74,7 +74,7 @@ namespace GpuMem
       return new CapabilityInfo(&info);
     }
 
-    /// <summary>The capabilities that the library in use knows.</summary>
+    /// <summary>Lists the capabilities of the loaded library.</summary>
     public static IReadOnlyList<Capability> Capabilities()
     {
       GpuMemLibrary.Load();
@@ -84,7 +84,7 @@ namespace GpuMem
       return list;
     }
 
-    /// <summary>Whether work of this device can be given direct access to the memory of another one.</summary>
+    /// <summary>Whether this device could access the memory of a peer directly.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool CanAccessPeer(GpuDevice peer)
     {
@@ -94,7 +94,7 @@ namespace GpuMem
       return possible != 0;
     }
 
-    /// <summary>Lets work of this device use all device memory of another one. One-way and counted.</summary>
+    /// <summary>Lets this device access all device memory of a peer. The access is one-way and counted.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void EnablePeerAccess(GpuDevice peer)
     {
@@ -102,7 +102,7 @@ namespace GpuMem
       Check(Native.gpumem_device_enable_peer_access(Value, peer.Value, error), error);
     }
 
-    /// <summary>Undoes one <see cref="EnablePeerAccess"/>.</summary>
+    /// <summary>Undoes one <see cref="EnablePeerAccess"/>. Wait for work that uses the peer's memory first.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void DisablePeerAccess(GpuDevice peer)
     {
@@ -110,25 +110,25 @@ namespace GpuMem
       Check(Native.gpumem_device_disable_peer_access(Value, peer.Value, error), error);
     }
 
-    /// <summary>Allocates memory of a kind: device memory, which the CPU must not touch, or pinned memory.</summary>
+    /// <summary>Allocates device or pinned memory. Its contents are indeterminate.</summary>
     public GpuMemory Create(MemoryKind kind, ulong size, MemoryOptions options = default(MemoryOptions))
     {
-      return GpuMemory.Create(this, kind, size, IntPtr.Zero, options, default(GCHandle));
+      return GpuMemory.Create(this, kind, size, options);
     }
 
-    /// <summary>Allocates device memory. The CPU must not touch it.</summary>
+    /// <summary>Allocates device memory, which the CPU must not access.</summary>
     public GpuMemory AllocateDevice(ulong size, MemoryOptions options = default(MemoryOptions))
     {
       return Create(MemoryKind.Device, size, options);
     }
 
     /// <summary>
-    /// Allocates page-locked host memory for elements of a type. Page-locked by the system for devices: not to be confused
-    /// with an object that the garbage collector does not move.
+    /// Allocates page-locked host memory for elements of a type. The system locks the pages for devices; this is not
+    /// what the garbage collector calls pinned.
     /// </summary>
     /// <param name="length">Number of elements.</param>
-    /// <param name="options">What else is wanted.</param>
-    /// <exception cref="ArgumentOutOfRangeException">Negative, or more bytes than there can be.</exception>
+    /// <param name="options">Alignment, properties and name.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The length is negative, or its bytes exceed 2^63-1.</exception>
     public PinnedMemory<T> AllocatePinned<T>(long length, MemoryOptions options = default(MemoryOptions))
 #if GPUMEM_MCS
         where T : struct
@@ -138,20 +138,19 @@ namespace GpuMem
     {
       if (length < 0 || length > long.MaxValue / Elements<T>.Size)
       {
-        throw new ArgumentOutOfRangeException(nameof(length), length, "no memory can have so many elements");
+        throw new ArgumentOutOfRangeException(
+            nameof(length), length, "pass a number of elements from 1 to (2^63-1) / " + Elements<T>.Size);
       }
       ulong size = (ulong)length * (ulong)Elements<T>.Size;
-      return new PinnedMemory<T>(
-          GpuMemory.Create(this, MemoryKind.Pinned, size, IntPtr.Zero, options, default(GCHandle)), length);
+      return new PinnedMemory<T>(GpuMemory.Create(this, MemoryKind.Pinned, size, options), length);
     }
 
     /// <summary>
-    /// Page-locks an array where it lies, until the result is disposed. The array is kept alive and does not move. It must
-    /// not share a byte with another registration. An array of the CLR can be written, so every flag but
-    /// <see cref="MemoryFlags.IoMemory"/> is good.
+    /// Page-locks an array, so that devices can use it, until the result is disposed. Until then the array stays alive
+    /// and in place.
     /// </summary>
-    /// <exception cref="ArgumentException">The elements have references, or are not laid out as in C.</exception>
-    public GpuMemory Register<T>(T[] array, MemoryOptions options = default(MemoryOptions))
+    /// <exception cref="ArgumentException">The elements contain references, or are not laid out as in C.</exception>
+    public GpuMemory Register<T>(T[] array, RegisterOptions options = default(RegisterOptions))
 #if GPUMEM_MCS
         where T : struct
 #else
@@ -161,16 +160,16 @@ namespace GpuMem
       if (array == null) throw new ArgumentNullException(nameof(array));
       ulong size = (ulong)array.LongLength * (ulong)Elements<T>.Size;
       GCHandle pinned = GCHandle.Alloc(array, GCHandleType.Pinned);
-      return GpuMemory.Create(this, MemoryKind.Registered, size, pinned.AddrOfPinnedObject(), options, pinned);
+      return GpuMemory.Register(this, pinned.AddrOfPinnedObject(), size, options, pinned);
     }
 
-    /// <summary>Page-locks memory of other code. It must stay mapped until the result is disposed.</summary>
-    public GpuMemory Register(IntPtr pointer, ulong size, MemoryOptions options = default(MemoryOptions))
+    /// <summary>Page-locks memory at a pointer. It must stay mapped until the result is disposed.</summary>
+    public GpuMemory Register(IntPtr pointer, ulong size, RegisterOptions options = default(RegisterOptions))
     {
-      return GpuMemory.Create(this, MemoryKind.Registered, size, pointer, options, default(GCHandle));
+      return GpuMemory.Register(this, pointer, size, options);
     }
 
-    /// <summary>Allocates memory as a plain pointer, for <see cref="GpuInstance.Free"/>. Nothing frees it by itself.</summary>
+    /// <summary>Allocates memory and returns only its pointer. Free it with <see cref="GpuInstance.Free"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public IntPtr Allocate(MemoryKind kind, ulong size)
     {
@@ -180,7 +179,7 @@ namespace GpuMem
       return pointer;
     }
 
-    /// <summary>Page-locks memory by its pointer, for <see cref="GpuInstance.UnregisterPointer"/>.</summary>
+    /// <summary>Page-locks memory by its pointer. Undo it with <see cref="GpuInstance.UnregisterPointer"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void RegisterPointer(IntPtr pointer, ulong size, MemoryFlags require = MemoryFlags.None)
     {
@@ -188,7 +187,9 @@ namespace GpuMem
       Check(Native.gpumem_register(Value, pointer, size, (ulong)require, error), error);
     }
 
-    /// <summary>Address of a byte of host memory for this device; a device pointer is returned as it is.</summary>
+    /// <summary>
+    /// Gets the address of a byte of host memory for this device. A device pointer is returned unchanged.
+    /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public IntPtr GetDevicePointer(IntPtr pointer)
     {
@@ -198,12 +199,24 @@ namespace GpuMem
       return result;
     }
 
+    /// <summary>
+    /// Gets what kernels and value words of this device may do, in place, with the memory at an address. Copies and
+    /// fills need no such right.
+    /// </summary>
+    public Access GetAccess(IntPtr pointer)
+    {
+      return Instance.GetAccess(pointer, Constants.GPUMEM_LOCATION_DEVICE, Ordinal);
+    }
+
     /// <summary>Creates a stream.</summary>
-    /// <param name="priority">Lower numbers run first; cut to the range of the device.</param>
+    /// <param name="priority">Lower numbers run first; clamped to the range of the device.</param>
     /// <param name="name">For messages and reports, up to 63 bytes.</param>
     public GpuStream CreateStream(int priority = 0, string name = null) { return GpuStream.Create(this, priority, name); }
 
-    /// <summary>Adopts a stream that other code made; zero is the device's legacy default stream.</summary>
+    /// <summary>
+    /// Wraps a stream that other code created; zero is the legacy default stream of the device. The native stream must
+    /// live until the wrapper is disposed.
+    /// </summary>
     public GpuStream WrapStream(IntPtr nativeStream) { return GpuStream.Wrap(this, nativeStream); }
 
     /// <summary>Creates an event.</summary>
@@ -212,7 +225,7 @@ namespace GpuMem
       return GpuEvent.Create(this, flags, name);
     }
 
-    /// <summary>Adopts an event that other code made.</summary>
+    /// <summary>Wraps an event that other code created, which must live until the wrapper is disposed.</summary>
     public GpuEvent WrapEvent(IntPtr nativeEvent, EventFlags flags = EventFlags.None)
     {
       return GpuEvent.Wrap(this, nativeEvent, flags);

@@ -7,7 +7,7 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>An event. Until it is recorded it counts as complete.</summary>
+  /// <summary>A point in a stream. Until it is recorded, it counts as complete.</summary>
   public sealed unsafe class GpuEvent : IDisposable
   {
     readonly EventHandle handle;
@@ -21,7 +21,7 @@ namespace GpuMem
     /// <summary>Its device.</summary>
     public GpuDevice Device { get; private set; }
 
-    /// <summary>What is known about the event.</summary>
+    /// <summary>Information about the event.</summary>
     public EventInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
 
     /// <summary>Whether it was disposed.</summary>
@@ -29,13 +29,15 @@ namespace GpuMem
 
     internal EventHandle Handle { get { return handle; } }
 
-    /// <summary>Held while the event is recorded or waited for, so that <see cref="Captured"/> is what the library has.</summary>
+    /// <summary>
+    /// Held while the event is recorded or waited for, so that <see cref="Captured"/> agrees with the library.
+    /// </summary>
     internal object Lock { get { return handle; } }
 
-    /// <summary>What the latest record stands for; null if nothing was kept.</summary>
+    /// <summary>The work of the latest record; null if nothing is kept for it.</summary>
     internal Capture Captured { get; private set; }
 
-    /// <summary>Captures the work that is in a stream now; a later record replaces it.</summary>
+    /// <summary>Records the work that is in a stream now. A later record replaces it.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Record(GpuStream stream)
     {
@@ -50,7 +52,7 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Whether the captured work is complete.</summary>
+    /// <summary>Whether the work of the latest record is complete.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool Query()
     {
@@ -59,27 +61,30 @@ namespace GpuMem
       return Observed(Native.gpumem_event_query(handle.Value, error), error, before);
     }
 
-    /// <summary>Waits until the captured work is complete.</summary>
+    /// <summary>Waits until the work of the latest record is complete.</summary>
     public void Synchronize() { Synchronize(Constants.GPUMEM_TIMEOUT_INFINITE); }
 
-    /// <summary>Waits with a limit. False if the time ran out.</summary>
+    /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
     public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
 
-    /// <summary>Time from an earlier event of the same device to this one; both complete and made with timing.</summary>
-    /// <returns>Milliseconds, or null if one of them is not complete.</returns>
+    /// <summary>Gets the time between the records of an earlier event of the same device and this one.</summary>
+    /// <returns>
+    /// Nanoseconds, negative if this event was recorded first; null if one of the records is not complete. The
+    /// resolution on cuda is about half a microsecond.
+    /// </returns>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public float? GetElapsedSince(GpuEvent start)
+    public long? GetElapsedNanoseconds(GpuEvent start)
     {
-      float milliseconds;
+      long nanoseconds;
       gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_get_elapsed_time(start.handle.Value, handle.Value, &milliseconds, error);
+      int status = Native.gpumem_event_get_elapsed_time(start.handle.Value, handle.Value, &nanoseconds, error);
       Check(status, error);
-      return status == Constants.GPUMEM_NOT_READY ? (float?)null : milliseconds;
+      return status == Constants.GPUMEM_NOT_READY ? (long?)null : nanoseconds;
     }
 
     /// <summary>
-    /// Destroys the event, or lets go of an adopted one. Work that waits for it goes on. It can be called again, and from
-    /// any thread.
+    /// Destroys the event, or releases a wrapped one. Work that waits for it is not affected. It may be called
+    /// repeatedly, and from any thread.
     /// </summary>
     public void Dispose()
     {
@@ -121,13 +126,13 @@ namespace GpuMem
     {
       gpumem_event_desc desc = default(gpumem_event_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_event_desc);
-      desc.flags = (uint)flags;
+      desc.flags = (ulong)flags;
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_event_create(device.Value, &desc, &value, error);
       Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
-      handle.Adopt(value);
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -135,9 +140,9 @@ namespace GpuMem
     {
       IntPtr value;
       gpumem_error* error = Error.Detail;
-      int status = Native.gpumem_event_wrap(device.Value, nativeEvent, (uint)flags, &value, error);
+      int status = Native.gpumem_event_wrap(device.Value, nativeEvent, (ulong)flags, &value, error);
       Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
-      handle.Adopt(value);
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -154,10 +159,10 @@ namespace GpuMem
     {
       if (status == Constants.GPUMEM_NOT_READY) return false;
       Check(status, error);
-      // If the event was recorded meanwhile, the answer may be about that record.
+      // If another thread has recorded the event meanwhile, the answer may be about that record.
       if (before != null && before == ReadCaptured())
       {
-        before.LetGo();
+        before.Release();
         Leftovers.Sweep();
       }
       GC.KeepAlive(this);

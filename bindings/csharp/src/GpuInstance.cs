@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// An opened backend with its devices and everything that was made through it.
+// An open backend with its devices and everything created through it.
 
 using System;
 using System.Collections.Generic;
@@ -10,8 +10,8 @@ using GpuMem.Interop;
 namespace GpuMem
 {
   /// <summary>
-  /// An opened backend. Dispose closes it as soon as nothing that was made through it lives, so the order of Dispose does
-  /// not matter; <see cref="Close"/> closes at once, or says what lives.
+  /// An open backend. <see cref="Dispose"/> closes it once nothing created through it lives, so the order of disposal
+  /// does not matter. <see cref="Close"/> closes it at once.
   /// </summary>
   public sealed unsafe class GpuInstance : IDisposable
   {
@@ -25,8 +25,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// The one instance of the process for people and plug-ins that want one without asking, configured by the
-    /// environment. It belongs to the process: Dispose does nothing to it.
+    /// The default instance of the process, for programs and plug-ins that do not open their own. The environment
+    /// configures it. It belongs to the process: <see cref="Dispose"/> does nothing.
     /// </summary>
     public static GpuInstance Default
     {
@@ -38,7 +38,7 @@ namespace GpuMem
     }
 
     /// <summary>Finds out whether a backend can be opened here, without opening it.</summary>
-    /// <exception cref="GpuMemException">It cannot; the message says why.</exception>
+    /// <exception cref="GpuMemException">It cannot be opened; the message says why.</exception>
     public static ProbeInfo Probe(Backend backend)
     {
       GpuMemLibrary.Load();
@@ -48,7 +48,10 @@ namespace GpuMem
     /// <summary>Opens a backend with the library's defaults.</summary>
     public static GpuInstance Open(Backend backend) { return Open(new InstanceOptions { Backend = backend }); }
 
-    /// <summary>Opens a backend.</summary>
+    /// <summary>
+    /// Opens a backend. With <see cref="Backend.Any"/>, a cuda backend that cannot be opened is not a failure: the host
+    /// backend is opened instead, and <see cref="InstanceInfo.FallbackReason"/> says why.
+    /// </summary>
     public static GpuInstance Open(InstanceOptions options)
     {
       if (options == null) throw new ArgumentNullException(nameof(options));
@@ -62,11 +65,11 @@ namespace GpuMem
       }
     }
 
-    /// <summary>What is known about the instance.</summary>
+    /// <summary>Information about the instance.</summary>
     public InstanceInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
 
-    /// <summary>Counts of what lives.</summary>
-    public InstanceStats Stats { [MethodImpl(GpuMemLibrary.Bound)] get { return GetStats(); } }
+    /// <summary>Counters of live objects. <see cref="GetStats"/> reads those of one kind of memory.</summary>
+    public InstanceStats Stats { [MethodImpl(GpuMemLibrary.Bound)] get { return ReadStats(); } }
 
     /// <summary>The devices.</summary>
     public IReadOnlyList<GpuDevice> Devices
@@ -84,7 +87,7 @@ namespace GpuMem
 
     internal InstanceHandle Handle { get { return handle; } }
 
-    /// <summary>A device by its number.</summary>
+    /// <summary>Gets a device by its number.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public GpuDevice GetDevice(int ordinal)
     {
@@ -96,11 +99,13 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Closes at once. <see cref="CloseMode.Check"/> refuses while something lives, and the message lists it;
-    /// <see cref="CloseMode.Force"/> waits for the streams and destroys it.
+    /// Closes the instance at once. <see cref="CloseMode.Check"/> fails while objects live, and the message lists them;
+    /// <see cref="CloseMode.Force"/> waits for the streams and destroys everything.
     /// </summary>
-    /// <returns>How many objects were destroyed.</returns>
-    /// <exception cref="InvalidOperationException">Views of its memory live; a program could still use them.</exception>
+    /// <returns>Number of objects that were destroyed.</returns>
+    /// <exception cref="InvalidOperationException">
+    /// Views of its memory live, which the program could still use.
+    /// </exception>
     [MethodImpl(GpuMemLibrary.Bound)]
     public ulong Close(CloseMode mode)
     {
@@ -118,14 +123,28 @@ namespace GpuMem
       return destroyed;
     }
 
-    /// <summary>Closes the instance once nothing lives in it. It can be called again, and from any thread.</summary>
+    /// <summary>
+    /// Closes the instance once nothing in it lives. It may be called repeatedly, and from any thread.
+    /// </summary>
     public void Dispose()
     {
       Leftovers.Sweep();
       if (!ofProcess) handle.Dispose();
     }
 
-    /// <summary>Sets the peaks of the counts to what lives now.</summary>
+    /// <summary>Reads the counters of one kind of memory: device, pinned or registered.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public KindStats GetStats(MemoryKind kind)
+    {
+      gpumem_kind_stats stats = default(gpumem_kind_stats);
+      stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_kind_stats);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_stats_get_kind(handle.Value, (int)kind, &stats, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new KindStats(&stats);
+    }
+
+    /// <summary>Resets the peaks of every kind to what is live now.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void ResetPeaks()
     {
@@ -134,7 +153,7 @@ namespace GpuMem
       Error.Check(status, error, handle, nameof(GpuInstance));
     }
 
-    /// <summary>A list of all that lives: a line for each object.</summary>
+    /// <summary>Lists the live objects, a line for each. Call it before closing to find leaks.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public string Report()
     {
@@ -148,7 +167,7 @@ namespace GpuMem
         {
           int status = Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
           Error.Check(status, error, handle, nameof(GpuInstance));
-          // Another thread may have made something between the two calls.
+          // Another thread may create something between the two calls.
           if (required <= capacity) return Text.Read(buffer);
         }
         finally
@@ -159,7 +178,7 @@ namespace GpuMem
       }
     }
 
-    /// <summary>What is this pointer? For any address, of gpumem or not.</summary>
+    /// <summary>Gets information about any address, whether gpumem made it or not.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public PointerInfo GetPointerInfo(IntPtr pointer)
     {
@@ -171,7 +190,25 @@ namespace GpuMem
       return new PointerInfo(&info);
     }
 
-    /// <summary>Frees what <see cref="GpuDevice.Allocate(MemoryKind, ulong)"/> returned as a pointer.</summary>
+    /// <summary>
+    /// Gets what the CPU may do, in place, with the memory at an address. <see cref="GpuDevice.GetAccess"/> does the
+    /// same for a device.
+    /// </summary>
+    public Access GetHostAccess(IntPtr pointer) { return GetAccess(pointer, Constants.GPUMEM_LOCATION_HOST, -1); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal Access GetAccess(IntPtr pointer, int location, int id)
+    {
+      int access;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_pointer_get_access(handle.Value, pointer, location, id, &access, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return (Access)access;
+    }
+
+    /// <summary>
+    /// Frees memory by the pointer that <see cref="GpuDevice.Allocate(MemoryKind, ulong)"/> returned.
+    /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer)
     {
@@ -189,26 +226,37 @@ namespace GpuMem
       Error.Check(status, error, handle, nameof(GpuInstance));
     }
 
-    /// <summary>Copies bytes and returns when that is done. The two ranges have the same size.</summary>
+    /// <summary>Copies bytes, and returns when they are copied. Both ranges must have the same size.</summary>
     public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
     {
       Transfer.Copy(Usable(), null, destination, source, options);
     }
 
-    /// <summary>Copies a rectangle of bytes and returns when that is done.</summary>
+    /// <summary>Copies a rectangle of bytes, and returns when it is copied.</summary>
     public void Copy2D(GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch, ulong width,
                        ulong height, CopyOptions options = default(CopyOptions))
     {
       Transfer.Copy2D(Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
     }
 
-    /// <summary>Fills memory with a repeated number of 1, 2 or 4 bytes and returns when that is done.</summary>
+    /// <summary>
+    /// Copies a batch of regions, and returns when they are copied. They are copied in any order, also at the same
+    /// time, so no region may write bytes that another one reads or writes. If a region fails its check, nothing is
+    /// copied.
+    /// </summary>
+    /// <exception cref="GpuMemException">
+    /// <see cref="GpuMemException.FailedRegion"/> is the index of the region that failed. If the backend failed midway,
+    /// the regions before it are copied, and it may be copied in part.
+    /// </exception>
+    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(Usable(), null, regions); }
+
+    /// <summary>Fills memory with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
     public void Fill(GpuRange destination, uint value, int valueSize = 1)
     {
       Transfer.Fill(Usable(), null, destination, value, valueSize);
     }
 
-    /// <summary>Fills a rectangle of memory and returns when that is done.</summary>
+    /// <summary>Fills a rectangle with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
     public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
     {
       Transfer.Fill2D(Usable(), null, destination, pitch, width, height, value, valueSize);
@@ -227,7 +275,7 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       Error.Check(Native.gpumem_instance_default(&value, error), error);
       var handle = new InstanceHandle(false);
-      handle.Adopt(value);
+      handle.Attach(value);
       return new GpuInstance(handle, true);
     }
 
@@ -255,15 +303,22 @@ namespace GpuMem
         host = Describe(options.Host, peers, masked);
         desc.host = &host;
       }
+      gpumem_cuda_options cuda = default(gpumem_cuda_options);
+      IntPtr[] array = options.Cuda?.Contexts;
       var handle = new InstanceHandle(true);
-      fixed (IntPtr* contexts = options.CudaContexts)
+      fixed (IntPtr* contexts = array)
       {
-        desc.cuda_contexts = contexts;
-        desc.cuda_context_count = options.CudaContexts == null ? 0 : (ulong)options.CudaContexts.Length;
+        if (options.Cuda != null)
+        {
+          cuda.struct_size = (UIntPtr)(uint)sizeof(gpumem_cuda_options);
+          cuda.contexts = contexts;
+          cuda.context_count = array == null ? 0 : (ulong)array.Length;
+          desc.cuda = &cuda;
+        }
         IntPtr value;
         gpumem_error* error = Error.Detail;
         Error.Check(Native.gpumem_instance_open(&desc, &value, error), error);
-        handle.Adopt(value);
+        handle.Attach(value);
       }
       return new GpuInstance(handle, false);
     }
@@ -301,7 +356,7 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    InstanceStats GetStats()
+    InstanceStats ReadStats()
     {
       gpumem_stats stats = default(gpumem_stats);
       stats.struct_size = (UIntPtr)(uint)sizeof(gpumem_stats);

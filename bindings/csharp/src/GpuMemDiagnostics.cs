@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Counts of what went on where no exception can be thrown: in finalizers, in Dispose and in callbacks.
+// Counts events in finalizers, Dispose and callbacks, where no exception can be thrown.
 
 using System.Threading;
 
 namespace GpuMem
 {
   /// <summary>
-  /// What went on where no exception can be thrown. Each of it is also a message of <see cref="GpuMemLog"/>.
+  /// Counts events in finalizers, <c>Dispose</c> and callbacks, where no exception can be thrown. Each event is also
+  /// logged (see <see cref="GpuMemLog"/>).
   /// </summary>
   public static class GpuMemDiagnostics
   {
@@ -14,28 +15,30 @@ namespace GpuMem
     static long releaseFailures;
     static long callbackFailures;
 
-    /// <summary>Remembers where each object is made, for the message about one that was not disposed. Slow.</summary>
+    /// <summary>
+    /// Records where each object is created, for the message about one that was not disposed. This is slow.
+    /// </summary>
     public static bool TrackOrigins { get; set; }
 
-    /// <summary>Objects that the garbage collector had to free, because nobody disposed them.</summary>
+    /// <summary>Number of objects that the garbage collector freed because they were not disposed.</summary>
     public static long FinalizedObjects { get { return Interlocked.Read(ref finalized); } }
 
-    /// <summary>Objects that the library or driver refused to free.</summary>
+    /// <summary>Number of objects that the library or the driver failed to free.</summary>
     public static long ReleaseFailures { get { return Interlocked.Read(ref releaseFailures); } }
 
-    /// <summary>Exceptions that left a host function, a kernel or the log function of the program.</summary>
+    /// <summary>Number of exceptions that host functions, kernels and the log function have thrown.</summary>
     public static long CallbackFailures { get { return Interlocked.Read(ref callbackFailures); } }
 
-    /// <summary>Objects that were disposed and wait for work on them to be complete.</summary>
+    /// <summary>Number of disposed objects that cannot be freed yet, because work still uses them.</summary>
     public static int WaitingObjects { get { return Leftovers.Count; } }
 
-    /// <summary>Frees what can be freed of the objects that wait. Each creation and wait does it, too.</summary>
+    /// <summary>Frees the waiting objects whose work is complete. Creating, waiting and disposing do so too.</summary>
     public static void ReleaseWaiting() { Leftovers.Sweep(); }
 
     internal static void Finalized(string noun, string origin)
     {
       Interlocked.Increment(ref finalized);
-      string made = origin == null ? "" : "; it was made" + System.Environment.NewLine + origin;
+      string made = origin == null ? "" : "; it was created" + System.Environment.NewLine + origin;
       GpuMemLog.Write(LogLevel.Warning, "the garbage collector freed " + noun + " that was not disposed" + made);
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Failures as exceptions, with all that the C interface tells about them.
+// Failures as exceptions, with the error detail of the C interface.
 
 using System;
 using System.Runtime.InteropServices;
@@ -8,17 +8,17 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>A call of gpumem failed. Programs decide by <see cref="Status"/>; the texts are for people.</summary>
+  /// <summary>A call of gpumem failed. Decide by <see cref="Status"/>; the texts are for people.</summary>
   public sealed unsafe class GpuMemException : Exception
   {
-    /// <summary>Makes an exception.</summary>
+    /// <summary>Creates an exception.</summary>
     public GpuMemException(Status status, string message) : base(message)
     {
       Status = status;
       NativeName = Function = EntryPoint = "";
     }
 
-    internal GpuMemException(gpumem_error* error)
+    internal GpuMemException(gpumem_error* error, int? failedRegion = null)
         : base(error->message[0] != 0 ? Text.Read(error->message, 512) : GpuMem.StatusInfo.NameOf((Status)error->status))
     {
       Status = (Status)error->status;
@@ -27,18 +27,19 @@ namespace GpuMem
       NativeName = Text.Read(error->native_name, 56);
       Function = Text.Read(error->function, 48);
       EntryPoint = Text.Read(error->entry_point, 48);
+      FailedRegion = failedRegion;
     }
 
-    /// <summary>What the call returned.</summary>
+    /// <summary>Status of the call.</summary>
     public Status Status { get; private set; }
 
     /// <summary>Name of the status, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
     public string StatusName { get { return GpuMem.StatusInfo.NameOf(Status); } }
 
-    /// <summary>Whose number <see cref="NativeCode"/> is.</summary>
+    /// <summary>What <see cref="NativeCode"/> is a code of.</summary>
     public NativeDomain NativeDomain { get; private set; }
 
-    /// <summary>Code of the driver or operating system; 0 if there was none.</summary>
+    /// <summary>Code of the driver or the operating system; 0 if there was none.</summary>
     public int NativeCode { get; private set; }
 
     /// <summary>Name of <see cref="NativeCode"/>, such as <c>ENOMEM</c>.</summary>
@@ -50,23 +51,28 @@ namespace GpuMem
     /// <summary>The driver or system call that failed; empty if none was reached.</summary>
     public string EntryPoint { get; private set; }
 
-    /// <summary>Everything, for a log.</summary>
+    /// <summary>Index of the region that failed, if one region of a batch did.</summary>
+    public int? FailedRegion { get; private set; }
+
+    /// <summary>The message with all details, for a log.</summary>
     public override string ToString()
     {
       var text = new StringBuilder();
       text.Append(GetType().FullName).Append(": ").Append(StatusName).Append(": ").Append(Message);
+      if (FailedRegion != null) text.Append(" [region ").Append(FailedRegion).Append(']');
       if (!string.IsNullOrEmpty(Function)) text.Append(" [").Append(Function).Append(']');
       if (NativeDomain != NativeDomain.None)
       {
-        text.Append(" [").Append(EntryPoint).Append(" said ").Append(NativeName).Append(", ").Append(NativeCode).Append(']');
+        text.Append(" [").Append(EntryPoint).Append(" failed with ").Append(NativeName);
+        text.Append(", ").Append(NativeCode).Append(']');
       }
       return text.Append(Environment.NewLine).Append(StackTrace).ToString();
     }
   }
 
   /// <summary>
-  /// The detail that a call fills, one for each thread: the struct is large, and clearing it would cost more than some
-  /// calls do. It is read before the thread makes another call.
+  /// The error detail of the calling thread. Clearing such a large struct for each call would cost more than some
+  /// calls; read it before the thread makes another call.
   /// </summary>
   sealed unsafe class Error
   {
@@ -81,7 +87,7 @@ namespace GpuMem
       detail->struct_size = (UIntPtr)(uint)sizeof(gpumem_error);
     }
 
-    // While the process ends, finalizers run beside code that still makes calls.
+    // While the process ends, other threads may still be making calls.
     ~Error()
     {
       if (!Environment.HasShutdownStarted) Marshal.FreeHGlobal((IntPtr)detail);
@@ -89,18 +95,18 @@ namespace GpuMem
 
     internal static gpumem_error* Detail { get { return (current ?? (current = new Error())).detail; } }
 
-    /// <summary>Throws if a call failed.</summary>
+    /// <summary>Throws if a call failed. Notes, which are positive, are not failures.</summary>
     internal static void Check(int status, gpumem_error* error)
     {
       if (status < 0) throw new GpuMemException(error);
     }
 
-    /// <summary>Throws if a call failed; one that met a handle which was closed meanwhile found a disposed object.</summary>
-    internal static void Check(int status, gpumem_error* error, GpuHandle handle, string name)
+    /// <summary>Throws if a call failed. A stale handle means that another thread has disposed the object.</summary>
+    internal static void Check(int status, gpumem_error* error, GpuHandle handle, string name, int? failedRegion = null)
     {
       if (status >= 0) return;
       if (status == Constants.GPUMEM_ERROR_STALE_HANDLE && handle.IsDisposed) throw new ObjectDisposedException(name);
-      throw new GpuMemException(error);
+      throw new GpuMemException(error, failedRegion);
     }
   }
 }

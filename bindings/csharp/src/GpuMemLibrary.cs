@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Finds, loads and checks the native library, at the first call that needs it.
+// Finds, loads and checks the native library at the first call that needs it.
 
 using System;
 using System.IO;
@@ -10,28 +10,28 @@ using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>The native library is missing, cannot be loaded, or is not the one that this assembly needs.</summary>
+  /// <summary>The native library is missing, cannot be loaded, or is incompatible with this assembly.</summary>
   public sealed class GpuMemLibraryException : DllNotFoundException
   {
-    /// <summary>Makes an exception.</summary>
+    /// <summary>Creates an exception.</summary>
     public GpuMemLibraryException(string message) : base(message) { }
 
-    /// <summary>Makes an exception.</summary>
+    /// <summary>Creates an exception.</summary>
     public GpuMemLibraryException(string message, Exception inner) : base(message, inner) { }
   }
 
   /// <summary>
-  /// The native library <c>libgpumem.so.0</c>. It is loaded by the first call that needs it, never before, and from the
-  /// first of these that is there: <see cref="Path"/>; the environment variable <c>GPUMEM_LIBRARY</c>; the folder of the
-  /// application and that of this assembly; <c>runtimes/linux-*/native</c> in these; the places where the system looks.
+  /// The native library <c>libgpumem.so.0</c>. The first call that needs it loads it, from the first of these places
+  /// that has it: <see cref="Path"/>; the environment variable <c>GPUMEM_LIBRARY</c>; the folders of the application
+  /// and of this assembly; <c>runtimes/linux-*/native</c> in these folders; the search path of the system.
   /// </summary>
   public static unsafe class GpuMemLibrary
   {
     /// <summary>File name of the library.</summary>
     public const string FileName = "libgpumem.so.0";
 
-    // A method that calls a native function must not become part of its caller: Mono binds the function when it compiles
-    // the method, and the caller may be the one that first loads the library or sets its path.
+    // A method that calls a native function must not be inlined: Mono binds the function when it compiles the method,
+    // and the caller may be the method that loads the library or sets its path.
 #if NET8_0_OR_GREATER
     internal const MethodImplOptions Bound = default;
 #else
@@ -44,7 +44,7 @@ namespace GpuMem
     static string loadedPath;
     static bool useResolver = true;
 
-    /// <summary>File to load and no other; null (the default) searches. Set it before the first call.</summary>
+    /// <summary>The only file to load; null, the default, searches. Set it before the first call.</summary>
     public static string Path
     {
       get { return path; }
@@ -52,8 +52,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// False leaves it to the runtime to find the library, for programs that link it or have a resolver of their own.
-    /// Set it before the first call.
+    /// Whether this class searches for the library. False leaves that to the runtime, for programs that link the
+    /// library or have their own resolver. Set it before the first call.
     /// </summary>
     public static bool UseResolver
     {
@@ -61,10 +61,10 @@ namespace GpuMem
       set { lock (gate) { RefuseIfLoaded(); useResolver = value; } }
     }
 
-    /// <summary>What was loaded, as it was given to the system; null before.</summary>
+    /// <summary>The file that was loaded, as it was passed to the system; null before that.</summary>
     public static string LoadedPath { get { return loadedPath; } }
 
-    /// <summary>Version of the library in use.</summary>
+    /// <summary>Version of the loaded library.</summary>
     public static Version Version
     {
       get
@@ -74,7 +74,7 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Version of the library in use, as text.</summary>
+    /// <summary>Version of the loaded library as text.</summary>
     public static string VersionText
     {
       get
@@ -84,15 +84,15 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Whether this build of the library contains a feature; it says nothing of drivers and devices.</summary>
+    /// <summary>Whether this build of the library has a feature. It says nothing about drivers and devices.</summary>
     public static bool Supports(Feature feature)
     {
       Load();
       return NativeSupports((int)feature);
     }
 
-    /// <summary>Loads the library if that was not done yet. A failure is not remembered.</summary>
-    /// <exception cref="GpuMemLibraryException">It is missing or not the right one; the message says why.</exception>
+    /// <summary>Loads the library unless it is loaded. After a failure, the next call tries again.</summary>
+    /// <exception cref="GpuMemLibraryException">It is missing or incompatible; the message says why.</exception>
     public static void Load()
     {
       if (!loaded) LoadOnce();
@@ -122,7 +122,9 @@ namespace GpuMem
 
     static void RefuseIfLoaded()
     {
-      if (loaded) throw new InvalidOperationException("the native library of gpumem is loaded already: " + loadedPath);
+      if (!loaded) return;
+      throw new InvalidOperationException("the native library is already loaded from " + loadedPath +
+                                          "; set this before the first call");
     }
 
     static string Find()
@@ -145,7 +147,7 @@ namespace GpuMem
     }
 
 #if NET8_0_OR_GREATER
-    // A program in a single file has no folder of its assemblies; all is in the application's.
+    // The assemblies of a single-file program have no folder of their own.
     static string AssemblyFolder() { return null; }
 #else
     static string AssemblyFolder()
@@ -164,8 +166,8 @@ namespace GpuMem
     [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
     delegate IntPtr NameFunction(int status);
 
-    // Asks the library itself whether it is good, before anything is bound to it. The answer is an address that only this
-    // copy of the library has.
+    // Checks the library before anything is bound to it. The result is an address that is different in each copy of the
+    // library.
     static IntPtr Check(IntPtr library, string file)
     {
       IntPtr versionSymbol = DynamicLibrary.Symbol(library, "gpumem_version");
@@ -200,7 +202,7 @@ namespace GpuMem
       return null;
     }
 
-    // Two copies of the library in one process know nothing of each other's handles.
+    // Two copies of the library in one process would not know each other's handles.
     static void CheckBinding(IntPtr expected, string file)
     {
       IntPtr bound;

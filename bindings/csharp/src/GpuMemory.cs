@@ -10,9 +10,9 @@ using GpuMem.Interop;
 namespace GpuMem
 {
   /// <summary>
-  /// An allocation or registration. Dispose gives it back as soon as no view of it lives and no copy in a stream that
-  /// was started through the binding can still use it. It never fails, and does not wait for that; a driver may wait for
-  /// its device while it frees memory.
+  /// An allocation or registration. <see cref="Dispose"/> frees it as soon as no view of it lives and no work that this
+  /// binding enqueued can still use it. It never fails and does not wait for that work, but the driver may synchronise
+  /// with its device when it frees memory.
   /// </summary>
   public sealed unsafe class GpuMemory : IDisposable
   {
@@ -28,31 +28,31 @@ namespace GpuMem
     /// <summary>Device given at creation.</summary>
     public GpuDevice Device { get; private set; }
 
-    /// <summary>What was granted. It never changes.</summary>
+    /// <summary>Information about the memory. It never changes.</summary>
     public MemoryInfo Info { get; private set; }
 
-    /// <summary>What it is.</summary>
+    /// <summary>Kind of memory.</summary>
     public MemoryKind Kind { get { return Info.Kind; } }
 
     /// <summary>Number of bytes.</summary>
     public ulong Size { get { return Info.Size; } }
 
-    /// <summary>What the memory really has.</summary>
+    /// <summary>Properties of the memory; they contain the required ones.</summary>
     public MemoryFlags GrantedFlags { get { return Info.GrantedFlags; } }
 
-    /// <summary>Address for the CPU; zero for device memory. It is good until the memory is given back.</summary>
+    /// <summary>Address for the CPU; zero for device memory. It is valid until the memory is disposed.</summary>
     public IntPtr HostPointer { get { return Checked().HostPointer; } }
 
     /// <summary>Address for devices; zero if the memory has none.</summary>
     public IntPtr DevicePointer { get { return Checked().DevicePointer; } }
 
-    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
     public GpuRange Range
     {
       get
       {
         MemoryInfo info = Checked();
-        return new GpuRange(handle, info.HostPointer != IntPtr.Zero ? info.HostPointer : info.DevicePointer, info.Size);
+        return new GpuRange(handle, 0, info.HostPointer != IntPtr.Zero ? info.HostPointer : info.DevicePointer, info.Size);
       }
     }
 
@@ -61,10 +61,10 @@ namespace GpuMem
 
     internal AllocationHandle Handle { get { return handle; } }
 
-    /// <summary>A part of it, as an operand of a copy or fill.</summary>
+    /// <summary>A part of the memory, as an operand of a copy or fill.</summary>
     public GpuRange Slice(ulong offset, ulong size) { return Range.Slice(offset, size); }
 
-    /// <summary>Copies an array to its start and returns when that is done.</summary>
+    /// <summary>Copies an array to the start of the memory, and returns when it is copied.</summary>
     public void CopyFrom<T>(T[] source)
 #if GPUMEM_MCS
         where T : struct
@@ -75,7 +75,7 @@ namespace GpuMem
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
     }
 
-    /// <summary>Copies from its start to an array and returns when that is done.</summary>
+    /// <summary>Copies from the start of the memory to an array, and returns when it is copied.</summary>
     public void CopyTo<T>(T[] destination)
 #if GPUMEM_MCS
         where T : struct
@@ -87,15 +87,19 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Its bytes as a stream, for memory that the CPU can touch. The memory is not given back before the view is disposed.
+    /// Opens the bytes as a stream, if the CPU can access the memory. The memory is not freed before the view is
+    /// disposed.
     /// </summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite)
     {
-      if (Checked().HostPointer == IntPtr.Zero) throw new InvalidOperationException("the CPU cannot touch this memory");
+      if (Checked().HostPointer == IntPtr.Zero)
+      {
+        throw new InvalidOperationException("the CPU cannot access this memory; copy it to host memory first");
+      }
       return new MemoryView(new Use(handle), Info.HostPointer, (long)Info.Size, access);
     }
 
-    /// <summary>Asks the library once more what is known; also after the device is lost.</summary>
+    /// <summary>Queries the information again. It works after the device was lost.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public MemoryInfo QueryInfo()
     {
@@ -104,7 +108,7 @@ namespace GpuMem
       return info;
     }
 
-    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose()
     {
       Leftovers.Sweep();
@@ -122,9 +126,25 @@ namespace GpuMem
       return Info;
     }
 
-    /// <summary>Takes over <paramref name="array"/>, also when it fails.</summary>
-    internal static GpuMemory Create(
-        GpuDevice device, MemoryKind kind, ulong size, IntPtr pointer, MemoryOptions options, GCHandle array)
+    internal static GpuMemory Create(GpuDevice device, MemoryKind kind, ulong size, MemoryOptions options)
+    {
+      return Make(device, default(GCHandle), handle =>
+      {
+        using (var name = new CText(options.Name)) CreateNative(device, handle, kind, size, options, name.Pointer);
+      });
+    }
+
+    /// <summary>Registers memory. It owns <paramref name="array"/>, even if it fails.</summary>
+    internal static GpuMemory Register(
+        GpuDevice device, IntPtr pointer, ulong size, RegisterOptions options, GCHandle array = default(GCHandle))
+    {
+      return Make(device, array, handle =>
+      {
+        using (var name = new CText(options.Name)) RegisterNative(device, handle, pointer, size, options, name.Pointer);
+      });
+    }
+
+    static GpuMemory Make(GpuDevice device, GCHandle array, Action<AllocationHandle> make)
     {
       AllocationHandle handle = null;
       bool done = false;
@@ -132,7 +152,7 @@ namespace GpuMem
       {
         Leftovers.Sweep();
         handle = new AllocationHandle(device.Instance.Handle);
-        using (var name = new CText(options.Name)) CreateNative(device, handle, kind, size, pointer, options, name.Pointer);
+        make(handle);
         handle.Keep(array);
         done = true;
       }
@@ -157,8 +177,7 @@ namespace GpuMem
 
     [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(
-        GpuDevice device, AllocationHandle handle, MemoryKind kind, ulong size, IntPtr pointer, MemoryOptions options,
-        IntPtr name)
+        GpuDevice device, AllocationHandle handle, MemoryKind kind, ulong size, MemoryOptions options, IntPtr name)
     {
       gpumem_memory_desc desc = default(gpumem_memory_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_desc);
@@ -168,13 +187,30 @@ namespace GpuMem
       desc.alignment = options.Alignment;
       desc.require = (ulong)options.Require;
       desc.prefer = (ulong)options.Prefer;
-      desc.host_pointer = pointer;
       desc.name = name;
       IntPtr value;
       gpumem_error* error = Error.Detail;
       Error.Check(Native.gpumem_memory_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
                   nameof(GpuInstance));
-      handle.Adopt(value);
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void RegisterNative(
+        GpuDevice device, AllocationHandle handle, IntPtr pointer, ulong size, RegisterOptions options, IntPtr name)
+    {
+      gpumem_register_desc desc = default(gpumem_register_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_register_desc);
+      desc.pointer = pointer;
+      desc.size = size;
+      desc.require = (ulong)options.Require;
+      desc.prefer = (ulong)options.Prefer;
+      desc.name = name;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_memory_register(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -188,7 +224,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>A stream over memory that keeps it.</summary>
+  /// <summary>A stream over memory, which it keeps alive.</summary>
   sealed unsafe class MemoryView : UnmanagedMemoryStream
   {
     readonly Use use;
@@ -201,7 +237,7 @@ namespace GpuMem
 
     protected override void Dispose(bool disposing)
     {
-      // Before the memory goes, the stream must refuse to touch it.
+      // The stream must refuse access before the memory can be freed.
       base.Dispose(disposing);
       if (disposing) use.Dispose();
     }

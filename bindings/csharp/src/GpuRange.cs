@@ -6,22 +6,24 @@ using System;
 namespace GpuMem
 {
   /// <summary>
-  /// A range of bytes to copy or fill: memory of gpumem, which a copy keeps alive until it is complete, or a pointer, which
-  /// is the caller's to keep.
+  /// A range of bytes to copy or fill: memory of gpumem, which a copy keeps alive until it is complete, or a pointer,
+  /// which the caller must keep valid.
   /// </summary>
   public struct GpuRange
   {
     readonly AllocationHandle memory;
+    readonly ulong offset;
 
-    internal GpuRange(AllocationHandle memory, IntPtr pointer, ulong size)
+    internal GpuRange(AllocationHandle memory, ulong offset, IntPtr pointer, ulong size)
     {
       this.memory = memory;
+      this.offset = offset;
       Pointer = pointer;
       Size = size;
     }
 
     /// <summary>A range by its address. It must stay valid until the work on it is complete.</summary>
-    public GpuRange(IntPtr pointer, ulong size) : this(null, pointer, size) { }
+    public GpuRange(IntPtr pointer, ulong size) : this(null, 0, pointer, size) { }
 
     /// <summary>First byte.</summary>
     public IntPtr Pointer { get; }
@@ -31,15 +33,18 @@ namespace GpuMem
 
     internal AllocationHandle Memory { get { return memory; } }
 
+    /// <summary>First byte, counted from the start of the memory.</summary>
+    internal ulong Offset { get { return offset; } }
+
     /// <summary>A part of the range.</summary>
     public GpuRange Slice(ulong offset, ulong size)
     {
       if (offset > Size) throw new ArgumentOutOfRangeException(nameof(offset));
       if (size > Size - offset) throw new ArgumentOutOfRangeException(nameof(size));
-      return new GpuRange(memory, (IntPtr)(long)((ulong)(long)Pointer + offset), size);
+      return new GpuRange(memory, this.offset + offset, (IntPtr)(long)((ulong)(long)Pointer + offset), size);
     }
 
-    /// <summary>All of a memory.</summary>
+    /// <summary>A whole memory.</summary>
     public static implicit operator GpuRange(GpuMemory memory)
     {
       if (memory == null) throw new ArgumentNullException(nameof(memory));

@@ -8,10 +8,10 @@ using GpuMem.Interop;
 namespace GpuMem
 {
   /// <summary>
-  /// A stream. Its calls put work into the queue and return. Memory and arrays that they are given are kept until the work
-  /// has been observed complete: by <see cref="Synchronize()"/> or <see cref="Query"/> here, by one of an event that was
-  /// recorded after it, or by one of another stream that has waited for such an event. Plain pointers are the caller's to
-  /// keep.
+  /// An ordered queue of work. Its methods enqueue work and return. They keep their memory and arrays alive until the
+  /// work has been observed complete, by <see cref="Synchronize()"/> or <see cref="Query"/> of this stream, of an event
+  /// that was recorded after the work, or of another stream that waited for such an event. The caller must keep plain
+  /// pointers valid.
   /// </summary>
   public sealed unsafe class GpuStream : IDisposable
   {
@@ -26,7 +26,7 @@ namespace GpuMem
     /// <summary>Its device.</summary>
     public GpuDevice Device { get; private set; }
 
-    /// <summary>What is known about the stream.</summary>
+    /// <summary>Information about the stream.</summary>
     public StreamInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
 
     /// <summary>Whether it was disposed.</summary>
@@ -34,7 +34,7 @@ namespace GpuMem
 
     internal StreamHandle Handle { get { return handle; } }
 
-    /// <summary>Whether all work is complete.</summary>
+    /// <summary>Whether all work of the stream is complete.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public bool Query()
     {
@@ -46,10 +46,10 @@ namespace GpuMem
     /// <summary>Waits until the work that is in the stream now is complete.</summary>
     public void Synchronize() { Synchronize(Constants.GPUMEM_TIMEOUT_INFINITE); }
 
-    /// <summary>Waits with a limit. False if the time ran out.</summary>
+    /// <summary>Waits until the work is complete or the timeout expires. False if it expired.</summary>
     public bool Synchronize(TimeSpan timeout) { return Synchronize(Timeout.ToNanoseconds(timeout)); }
 
-    /// <summary>Lets later work of this stream wait for what an event has captured.</summary>
+    /// <summary>Makes later work of this stream wait for the latest record of an event.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Wait(GpuEvent gpuEvent)
     {
@@ -64,13 +64,13 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Puts a copy into the stream. The two ranges have the same size.</summary>
+    /// <summary>Enqueues a copy of bytes. Both ranges must have the same size.</summary>
     public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy(Device.Instance.Handle, handle, destination, source, options);
+      Transfer.Copy(null, handle, destination, source, options);
     }
 
-    /// <summary>Puts a copy from an array into the stream. The array must not change until it is complete.</summary>
+    /// <summary>Enqueues a copy from an array, which must not change until the copy is complete.</summary>
     public void Copy<T>(GpuRange destination, T[] source, CopyOptions options = default(CopyOptions))
 #if GPUMEM_MCS
         where T : struct
@@ -82,10 +82,10 @@ namespace GpuMem
       ulong size = (ulong)source.LongLength * (ulong)Elements<T>.Size;
       var kept = new KeptArray(source);
       var range = new GpuRange(kept.Address, size);
-      Transfer.Copy(Device.Instance.Handle, handle, destination, range, options, kept);
+      Transfer.Copy(null, handle, destination, range, options, kept);
     }
 
-    /// <summary>Puts a copy to an array into the stream. The array has the bytes when it is complete.</summary>
+    /// <summary>Enqueues a copy to an array.</summary>
     public void Copy<T>(T[] destination, GpuRange source, CopyOptions options = default(CopyOptions))
 #if GPUMEM_MCS
         where T : struct
@@ -97,33 +97,44 @@ namespace GpuMem
       ulong size = (ulong)destination.LongLength * (ulong)Elements<T>.Size;
       var kept = new KeptArray(destination);
       var range = new GpuRange(kept.Address, size);
-      Transfer.Copy(Device.Instance.Handle, handle, range, source, options, kept);
+      Transfer.Copy(null, handle, range, source, options, kept);
     }
 
-    /// <summary>Puts a copy of a rectangle of bytes into the stream.</summary>
+    /// <summary>Enqueues a copy of a rectangle of bytes.</summary>
     public void Copy2D(GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch, ulong width,
                        ulong height, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy2D(Device.Instance.Handle, handle, destination, destinationPitch, source, sourcePitch, width, height,
-                      options);
-    }
-
-    /// <summary>Puts a fill with a repeated number of 1, 2 or 4 bytes into the stream.</summary>
-    public void Fill(GpuRange destination, uint value, int valueSize = 1)
-    {
-      Transfer.Fill(Device.Instance.Handle, handle, destination, value, valueSize);
-    }
-
-    /// <summary>Puts a fill of a rectangle of memory into the stream.</summary>
-    public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
-    {
-      Transfer.Fill2D(Device.Instance.Handle, handle, destination, pitch, width, height, value, valueSize);
+      Transfer.Copy2D(null, handle, destination, destinationPitch, source, sourcePitch, width, height, options);
     }
 
     /// <summary>
-    /// Runs a function on another thread, after the work before and before the work behind it. It must not wait for work of
-    /// a device, and may call of gpumem only what gives texts and information. What it throws is counted and dropped. It is
-    /// not run if the device is lost.
+    /// Enqueues a batch of copies. The batch is ordered against other work of the stream, but its regions are not
+    /// ordered among themselves, so no region may write bytes that another one reads or writes. If a region fails its
+    /// check, nothing is enqueued. The memory is kept even if the call fails, because the backend may have enqueued a
+    /// part.
+    /// </summary>
+    /// <exception cref="GpuMemException">
+    /// <see cref="GpuMemException.FailedRegion"/> is the index of the region that failed. If the backend failed midway,
+    /// the regions before it are enqueued, and it may be enqueued in part.
+    /// </exception>
+    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, handle, regions); }
+
+    /// <summary>Enqueues a fill with a repeated value of 1, 2 or 4 bytes.</summary>
+    public void Fill(GpuRange destination, uint value, int valueSize = 1)
+    {
+      Transfer.Fill(null, handle, destination, value, valueSize);
+    }
+
+    /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
+    public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
+    {
+      Transfer.Fill2D(null, handle, destination, pitch, width, height, value, valueSize);
+    }
+
+    /// <summary>
+    /// Enqueues a function that runs on another thread, after all earlier and before all later work. It must not wait
+    /// for device work, and of gpumem it may call only what returns texts and information. Exceptions that it throws
+    /// are counted and dropped. It does not run if the device is lost.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Launch(Action function)
@@ -134,7 +145,7 @@ namespace GpuMem
           Native.gpumem_stream_launch_host_function(handle.Value, Callback.HostPointer, callback.UserData, error));
     }
 
-    /// <summary>Writes a number of 4 or 8 bytes to a word of pinned or device memory.</summary>
+    /// <summary>Enqueues a write of a value to a word of 4 or 8 bytes of pinned or device memory.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WriteValue(GpuRange word, ulong value)
     {
@@ -142,7 +153,9 @@ namespace GpuMem
           Native.gpumem_stream_write_value(handle.Value, word.Pointer, value, (uint)word.Size, error));
     }
 
-    /// <summary>Holds the stream until a word of 4 or 8 bytes of pinned or device memory meets a condition.</summary>
+    /// <summary>
+    /// Makes later work wait until a word of 4 or 8 bytes of pinned or device memory meets a condition.
+    /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WaitValue(GpuRange word, ulong value, WaitCondition condition)
     {
@@ -151,8 +164,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Destroys the stream, or lets go of an adopted one, as soon as nothing is kept for its work. It never waits, and can be
-    /// called again, and from any thread.
+    /// Destroys the stream, or releases a wrapped one, as soon as nothing is kept for its work. It never waits, may be
+    /// called repeatedly, and from any thread.
     /// </summary>
     public void Dispose()
     {
@@ -177,7 +190,7 @@ namespace GpuMem
       }
       finally
       {
-        if (!enqueued) kept?.LetGo();
+        if (!enqueued) kept?.Release();
       }
     }
 
@@ -223,7 +236,7 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stream_create(device.Value, &desc, &value, error);
       Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
-      handle.Adopt(value);
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -233,7 +246,7 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_stream_wrap(device.Value, nativeStream, &value, error);
       Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
-      handle.Adopt(value);
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -247,18 +260,18 @@ namespace GpuMem
     bool Observed(int status, gpumem_error* error, long last)
     {
       if (status == Constants.GPUMEM_NOT_READY) return false;
-      // On a lost device nothing runs any more, and everything can be freed.
-      if (status == Constants.GPUMEM_SUCCESS || status == Constants.GPUMEM_ERROR_DEVICE_LOST) LetGo(last, status, error);
+      // Nothing runs on a lost device, so everything can be released.
+      if (status == Constants.GPUMEM_SUCCESS || status == Constants.GPUMEM_ERROR_DEVICE_LOST) Release(last, status, error);
       Check(status, error);
       GC.KeepAlive(this);
       return true;
     }
 
-    void LetGo(long last, int status, gpumem_error* error)
+    void Release(long last, int status, gpumem_error* error)
     {
-      // The detail of the failure must not be lost in what freeing calls.
+      // Releasing makes calls that overwrite the error detail.
       GpuMemException lost = status < 0 ? new GpuMemException(error) : null;
-      handle.Pending.LetGo(last);
+      handle.Pending.Release(last);
       Leftovers.Sweep();
       if (lost != null) throw lost;
     }

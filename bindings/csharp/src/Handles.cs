@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// One safe handle for each type of object. A handle keeps its instance open, frees its object once, and never throws
-// while it does so.
+// A safe handle for each type of object. It keeps its instance open and frees its object once, without throwing.
 //
-// The values of handles are checked by the library at each call, so a call needs no reference of its own: one that comes
-// too late gets an error and touches nothing. References are held by what would outlive the call: views, copies in a
-// stream, and children of an instance.
+// The library checks handles itself: a call that comes too late fails and touches nothing, so calls take no reference.
+// Only what outlives a call holds one: views, copies in a stream, and objects of an instance.
 
 using System;
 using System.Collections.Generic;
@@ -22,38 +20,37 @@ namespace GpuMem
     bool finalizing;
     volatile bool disposed;
 
-    /// <summary>For an instance.</summary>
+    /// <summary>Creates the handle of an instance.</summary>
     protected GpuHandle(bool owned) : base(IntPtr.Zero, owned)
     {
       origin = GpuMemDiagnostics.TrackOrigins ? Environment.StackTrace : null;
     }
 
-    /// <summary>For an object of an instance, which stays open as long as this one lives.</summary>
+    /// <summary>Creates the handle of an object, which keeps its instance open.</summary>
     protected GpuHandle(GpuHandle parent) : this(true)
     {
-      // A failure leaves nothing behind: a handle without a value is not released.
       parent.Hold();
       this.parent = parent;
     }
 
-    /// <summary>What it is, for messages.</summary>
+    /// <summary>Name of the type of object, for messages.</summary>
     internal abstract string Noun { get; }
 
     /// <summary>Destroys the native object; returns the status.</summary>
     protected abstract int Destroy(IntPtr value, gpumem_error* error);
 
-    /// <summary>Gives back what was kept for the native object, after that is gone.</summary>
-    protected virtual void LetGo() { }
+    /// <summary>Releases what the native object needed, after that is destroyed.</summary>
+    protected virtual void ReleaseKept() { }
 
     public override bool IsInvalid { get { return handle == IntPtr.Zero; } }
 
     /// <summary>
-    /// Whether its owner gave it up. The object itself stays as long as there are references, and a safe handle is not
-    /// closed before it is gone.
+    /// Whether the owner has disposed it. The native object lives on as long as there are references, and
+    /// <c>IsClosed</c> is false until it is destroyed.
     /// </summary>
     internal bool IsDisposed { get { return disposed; } }
 
-    /// <summary>The value for a call of the owner.</summary>
+    /// <summary>The value, unless the owner has disposed it.</summary>
     internal IntPtr Value
     {
       get
@@ -63,10 +60,10 @@ namespace GpuMem
       }
     }
 
-    /// <summary>The value for those who hold a reference.</summary>
+    /// <summary>The value, for holders of a reference.</summary>
     internal IntPtr Raw { get { return handle; } }
 
-    /// <summary>Takes a reference, which ends with <c>DangerousRelease</c>.</summary>
+    /// <summary>Takes a reference; <c>DangerousRelease</c> releases it.</summary>
     internal void Hold()
     {
       if (disposed) throw new ObjectDisposedException(Noun);
@@ -74,16 +71,16 @@ namespace GpuMem
       DangerousAddRef(ref held);
     }
 
-    /// <summary>The native object is gone already.</summary>
+    /// <summary>Gives up the native object, which no longer exists.</summary>
     internal void Forget()
     {
       disposed = true;
       SetHandleAsInvalid();
     }
 
-    internal void Adopt(IntPtr value) { SetHandle(value); }
+    internal void Attach(IntPtr value) { SetHandle(value); }
 
-    /// <summary>Takes back the promise to the parent after a creation that failed.</summary>
+    /// <summary>Releases the parent after a failed creation.</summary>
     internal void Abandon()
     {
       Forget();
@@ -102,7 +99,7 @@ namespace GpuMem
     {
       try
       {
-        // The system takes back everything when the process ends; other threads may still use the memory.
+        // The system frees everything when the process ends, and other threads may still use the memory.
         if (Environment.HasShutdownStarted) return true;
         if (finalizing) GpuMemDiagnostics.Finalized(Noun, origin);
         if (!TryRelease()) Leftovers.Add(this);
@@ -115,7 +112,7 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Destroys the object unless it is still in use. True if there is nothing left to do.</summary>
+    /// <summary>Destroys the object. False if it is still in use.</summary>
     internal bool TryRelease()
     {
       gpumem_error* error = Error.Detail;
@@ -135,7 +132,7 @@ namespace GpuMem
           GpuMemDiagnostics.ReleaseFailed(Noun, Text.Read(error->message, 512));
           break;
       }
-      LetGo();
+      ReleaseKept();
       if (parent != null) parent.DangerousRelease();
       return true;
     }
@@ -149,7 +146,7 @@ namespace GpuMem
 
     internal override string Noun { get { return "instance"; } }
 
-    /// <summary>Views of memory that live; memory is not taken away under them.</summary>
+    /// <summary>Number of live views of memory, which prevent a forced close.</summary>
     internal int Views { get { return Volatile.Read(ref views); } }
 
     internal void CountView(int change) { Interlocked.Add(ref views, change); }
@@ -171,7 +168,7 @@ namespace GpuMem
 
     internal override string Noun { get { return "memory"; } }
 
-    /// <summary>Keeps a registered array where it is until it is no longer registered.</summary>
+    /// <summary>Keeps an array in place until it is no longer registered.</summary>
     internal void Keep(GCHandle pinned) { array = pinned; }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -180,7 +177,7 @@ namespace GpuMem
       return Native.gpumem_memory_destroy(value, error);
     }
 
-    protected override void LetGo()
+    protected override void ReleaseKept()
     {
       if (array.IsAllocated) array.Free();
     }
@@ -194,7 +191,7 @@ namespace GpuMem
 
     internal override string Noun { get { return "stream"; } }
 
-    // While operands of copies are kept for the stream, it has to stay: only through it can their end be observed.
+    // While operands are kept for the stream it must live, because only it can observe the work complete.
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
@@ -206,7 +203,7 @@ namespace GpuMem
       return Native.gpumem_stream_destroy(value, error);
     }
 
-    protected override void LetGo() { Pending.LetGo(long.MaxValue); }
+    protected override void ReleaseKept() { Pending.Release(long.MaxValue); }
   }
 
   sealed unsafe class EventHandle : GpuHandle
@@ -223,8 +220,8 @@ namespace GpuMem
   }
 
   /// <summary>
-  /// Objects that were disposed or collected while work on them was not complete. They are freed later: each creation,
-  /// wait and dispose of the binding looks after them.
+  /// Objects that were disposed or collected before their work was complete. Creating, waiting and disposing try to
+  /// free them again.
   /// </summary>
   static class Leftovers
   {
@@ -263,7 +260,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Keeps memory for a view; a view that is forgotten lets go when it is collected.</summary>
+  /// <summary>Keeps memory alive for a view, until the view is disposed or collected.</summary>
   sealed class Use : IDisposable
   {
     AllocationHandle handle;

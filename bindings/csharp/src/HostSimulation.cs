@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What only the host backend has: stand-ins for kernels, and the means to bring a program into rare situations.
+// Functions that only the host backend has: stand-ins for kernels, and ways to provoke rare situations.
 
 using System;
 using System.Runtime.CompilerServices;
@@ -15,10 +15,10 @@ namespace GpuMem
     internal HostKernel(IntPtr value) { this.value = value; }
 
     /// <summary>
-    /// Opens a view of memory with the rights that the kernel's device has. A view that the device would refuse loses the
-    /// device, as a kernel that faults does.
+    /// Opens a view of memory with the rights of the kernel's device. A view that the device would refuse loses the
+    /// device, as a faulting kernel does.
     /// </summary>
-    /// <returns>An address that the function may use until it returns.</returns>
+    /// <returns>An address that the kernel may use until it returns.</returns>
     [MethodImpl(GpuMemLibrary.Bound)]
     public IntPtr View(IntPtr devicePointer, ulong size, Access access)
     {
@@ -29,12 +29,12 @@ namespace GpuMem
     }
   }
 
-  /// <summary>For tests. On the cuda backend every function is <see cref="Status.Unsupported"/>.</summary>
+  /// <summary>Functions for tests. On the cuda backend each fails with <see cref="Status.Unsupported"/>.</summary>
   public static unsafe class HostSimulation
   {
     /// <summary>
-    /// Runs a function in stream order as a kernel would run on the device. It is given plain pointers, so the memory must
-    /// stay until its end was observed. What it throws is counted and dropped.
+    /// Enqueues a function that stands in for a kernel. It uses plain pointers, so keep the memory until the work has
+    /// been observed complete. Exceptions that it throws are counted and dropped.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void Launch(GpuStream stream, Action<HostKernel> kernel)
@@ -45,7 +45,7 @@ namespace GpuMem
           Native.gpumem_host_launch(stream.Handle.Value, Callback.KernelPointer, callback.UserData, error));
     }
 
-    /// <summary>Makes a stream as other code would make one, for <see cref="GpuDevice.WrapStream"/>.</summary>
+    /// <summary>Creates a native stream, as other code would, for <see cref="GpuDevice.WrapStream"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static IntPtr CreateNativeStream(GpuDevice device)
     {
@@ -55,7 +55,7 @@ namespace GpuMem
       return stream;
     }
 
-    /// <summary>Destroys what <see cref="CreateNativeStream"/> made.</summary>
+    /// <summary>Destroys a stream of <see cref="CreateNativeStream"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void DestroyNativeStream(GpuDevice device, IntPtr nativeStream)
     {
@@ -63,7 +63,7 @@ namespace GpuMem
       Error.Check(Native.gpumem_host_native_stream_destroy(device.Value, nativeStream, error), error);
     }
 
-    /// <summary>Marks a stream as being captured into a graph by other code, or no longer so.</summary>
+    /// <summary>Marks a stream as being captured into a graph by other code, or removes the mark.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void SetCapturing(GpuStream stream, bool capturing)
     {
@@ -79,10 +79,10 @@ namespace GpuMem
       Error.Check(Native.gpumem_host_device_lose(device.Value, error), error);
     }
 
-    /// <summary>Lets a step of the backend fail.</summary>
-    /// <param name="instance">Instance whose steps to count, from now on.</param>
-    /// <param name="step">Number of the step, from 1; 0 switches it off.</param>
-    /// <param name="repeat">Every later step fails too.</param>
+    /// <summary>Makes a step of the backend fail.</summary>
+    /// <param name="instance">Instance whose steps are counted, from now on.</param>
+    /// <param name="step">Number of the step that fails, from 1; 0 turns it off.</param>
+    /// <param name="repeat">Whether every later step fails too.</param>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void FailStep(GpuInstance instance, ulong step, bool repeat = false)
     {
@@ -90,7 +90,7 @@ namespace GpuMem
       Error.Check(Native.gpumem_host_fail_step(instance.Handle.Value, step, repeat ? 1u : 0u, error), error);
     }
 
-    /// <summary>Makes memory as other code would make it through the driver.</summary>
+    /// <summary>Allocates memory as other code would through the driver.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static IntPtr AllocateForeign(GpuDevice device, MemoryKind kind, ulong size)
     {
@@ -100,7 +100,7 @@ namespace GpuMem
       return pointer;
     }
 
-    /// <summary>Frees what <see cref="AllocateForeign"/> made.</summary>
+    /// <summary>Frees memory of <see cref="AllocateForeign"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void FreeForeign(GpuDevice device, IntPtr pointer)
     {
@@ -108,7 +108,7 @@ namespace GpuMem
       Error.Check(Native.gpumem_host_foreign_free(device.Value, pointer, error), error);
     }
 
-    /// <summary>Switches peer access on or off as other code of the process would.</summary>
+    /// <summary>Enables or disables peer access as other code of the process would.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void SetForeignPeerAccess(GpuDevice device, GpuDevice peer, bool enabled)
     {
@@ -117,7 +117,7 @@ namespace GpuMem
     }
 
     /// <summary>Sets the calling thread's current device in the host backend; -1 for none.</summary>
-    /// <returns>The former one.</returns>
+    /// <returns>The previous one.</returns>
     public static int SetCurrentDevice(int ordinal)
     {
       GpuMemLibrary.Load();

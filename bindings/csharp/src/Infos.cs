@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Answers of the library, as plain values.
+// Information and counters that the library returns, as plain values.
 
 using System;
 using GpuMem.Interop;
 
 namespace GpuMem
 {
-  /// <summary>What a probe found out about a backend.</summary>
+  /// <summary>Result of a probe.</summary>
   public sealed unsafe class ProbeInfo
   {
     internal ProbeInfo(gpumem_probe_info* info)
@@ -14,23 +14,34 @@ namespace GpuMem
       Backend = (Backend)info->backend;
       DriverVersion = info->driver_version;
       DeviceCount = (int)info->device_count;
+      FallbackStatus = (Status)info->fallback_status;
+      FallbackReason = Text.Read(info->fallback_reason, 256);
       Name = Text.Read(info->name, 64);
     }
 
     /// <summary>The backend that an open would use.</summary>
     public Backend Backend { get; private set; }
 
-    /// <summary>Version as the driver counts (13000 is 13.0); 0 for host.</summary>
+    /// <summary>Driver version in the driver's own counting (13000 is 13.0); 0 for host.</summary>
     public int DriverVersion { get; private set; }
 
-    /// <summary>Number of devices that an open would offer.</summary>
+    /// <summary>Number of devices that an open would find.</summary>
     public int DeviceCount { get; private set; }
+
+    /// <summary>
+    /// Why <see cref="Backend.Any"/> would use the host backend: the status of the cuda backend.
+    /// <see cref="Status.Success"/> if it would not fall back, or if a backend was named.
+    /// </summary>
+    public Status FallbackStatus { get; private set; }
+
+    /// <summary>The same as one line of text; empty if there is no fallback.</summary>
+    public string FallbackReason { get; private set; }
 
     /// <summary>For people, such as <c>CUDA driver 13.0</c>.</summary>
     public string Name { get; private set; }
   }
 
-  /// <summary>What is known about an open instance.</summary>
+  /// <summary>Information about an open instance.</summary>
   public sealed unsafe class InstanceInfo
   {
     internal InstanceInfo(gpumem_instance_info* info)
@@ -40,29 +51,40 @@ namespace GpuMem
       DeviceCount = (int)info->device_count;
       Strict = info->strict != 0;
       PinBudget = info->pin_budget;
+      FallbackStatus = (Status)info->fallback_status;
+      FallbackReason = Text.Read(info->fallback_reason, 256);
       Name = Text.Read(info->name, 64);
     }
 
-    /// <summary>cuda or host.</summary>
+    /// <summary>The backend that is open: cuda or host.</summary>
     public Backend Backend { get; private set; }
 
-    /// <summary>Version as the driver counts; 0 for host.</summary>
+    /// <summary>Driver version in the driver's own counting; 0 for host.</summary>
     public int DriverVersion { get; private set; }
 
     /// <summary>Number of devices.</summary>
     public int DeviceCount { get; private set; }
 
-    /// <summary>The host backend enforces its rules by faults and tracking.</summary>
+    /// <summary>The host backend enforces its rules with faults and tracking.</summary>
     public bool Strict { get; private set; }
 
-    /// <summary>Page-locked bytes that may live at once; 0 means no limit.</summary>
+    /// <summary>Limit on page-locked bytes that live at once; 0 means no limit.</summary>
     public ulong PinBudget { get; private set; }
+
+    /// <summary>
+    /// Why <see cref="Backend.Any"/> opened the host backend: the status of the cuda backend.
+    /// <see cref="Status.Success"/> if it did not fall back, or if a backend was named.
+    /// </summary>
+    public Status FallbackStatus { get; private set; }
+
+    /// <summary>The same as one line of text; empty if there was no fallback.</summary>
+    public string FallbackReason { get; private set; }
 
     /// <summary>As given at open.</summary>
     public string Name { get; private set; }
   }
 
-  /// <summary>What is known about a device.</summary>
+  /// <summary>Information about a device.</summary>
   public sealed unsafe class DeviceInfo
   {
     internal DeviceInfo(gpumem_device_info* info)
@@ -119,15 +141,15 @@ namespace GpuMem
     public string Name { get; private set; }
   }
 
-  /// <summary>The answer to a capability question.</summary>
+  /// <summary>The answer to a capability query.</summary>
   public sealed unsafe class CapabilityInfo
   {
     internal CapabilityInfo(gpumem_capability_info* info)
     {
       Capability = (Capability)info->capability;
-      Type = (CapabilityType)info->type;
+      Type = (AnswerType)info->type;
       Value = info->value;
-      Source = (CapabilitySource)info->source;
+      Source = (AnswerSource)info->source;
       Status = (Status)info->status;
       NativeDomain = (NativeDomain)info->native_domain;
       NativeCode = info->native_code;
@@ -135,38 +157,44 @@ namespace GpuMem
       Reason = Text.Read(info->reason, 256);
     }
 
-    /// <summary>What was asked.</summary>
+    /// <summary>The capability that was queried.</summary>
     public Capability Capability { get; private set; }
 
-    /// <summary>What <see cref="Value"/> counts.</summary>
-    public CapabilityType Type { get; private set; }
+    /// <summary>Type of <see cref="Value"/>.</summary>
+    public AnswerType Type { get; private set; }
 
     /// <summary>The answer as a number.</summary>
     public ulong Value { get; private set; }
 
-    /// <summary>It works, or is emulated; for numbers, the number is not 0.</summary>
+    /// <summary>The answer as yes, no or emulated; null if it is a number.</summary>
+    public CapabilityAnswer? Answer
+    {
+      get { return Type == AnswerType.YesNo ? (CapabilityAnswer?)Value : null; }
+    }
+
+    /// <summary>Whether it works, possibly emulated; for a number, whether it is not 0.</summary>
     public bool IsAvailable { get { return Value != 0; } }
 
-    /// <summary>How it was found.</summary>
-    public CapabilitySource Source { get; private set; }
+    /// <summary>How the library found the answer.</summary>
+    public AnswerSource Source { get; private set; }
 
-    /// <summary>What a call that needs it would return.</summary>
+    /// <summary>Status of a call that needs the capability.</summary>
     public Status Status { get; private set; }
 
-    /// <summary>Whose number <see cref="NativeCode"/> is.</summary>
+    /// <summary>What <see cref="NativeCode"/> is a code of.</summary>
     public NativeDomain NativeDomain { get; private set; }
 
-    /// <summary>Code that the trial got.</summary>
+    /// <summary>Native code of a failed trial; 0 if there was none.</summary>
     public int NativeCode { get; private set; }
 
     /// <summary>Such as <c>pin.map_host</c>.</summary>
     public string Name { get; private set; }
 
-    /// <summary>How the answer was established, or why not.</summary>
+    /// <summary>One line: what the answer is based on, or why not.</summary>
     public string Reason { get; private set; }
   }
 
-  /// <summary>What is known about an allocation or registration.</summary>
+  /// <summary>Information about an allocation or registration.</summary>
   public sealed unsafe class MemoryInfo
   {
     internal MemoryInfo(gpumem_memory_info* info)
@@ -185,10 +213,10 @@ namespace GpuMem
       Name = Text.Read(info->name, 64);
     }
 
-    /// <summary>What it is.</summary>
+    /// <summary>Kind of memory.</summary>
     public MemoryKind Kind { get; private set; }
 
-    /// <summary>Node that the pages lie on, if one was asked for; otherwise -1.</summary>
+    /// <summary>Node that the pages lie on, with <see cref="MemoryFlags.NumaNode"/>; otherwise -1.</summary>
     public int NumaNode { get; private set; }
 
     /// <summary>Number of the device given at creation.</summary>
@@ -200,29 +228,29 @@ namespace GpuMem
     /// <summary>Address for devices; zero if the memory has none.</summary>
     public IntPtr DevicePointer { get; private set; }
 
-    /// <summary>Bytes asked for: the only ones that may be used.</summary>
+    /// <summary>Bytes requested: the only ones that may be used.</summary>
     public ulong Size { get; private set; }
 
     /// <summary>Bytes charged.</summary>
     public ulong GrantedSize { get; private set; }
 
-    /// <summary>Alignment asked for; 0 if none.</summary>
+    /// <summary>Alignment requested; 0 if none.</summary>
     public ulong Alignment { get; private set; }
 
     /// <summary>Required and preferred properties together.</summary>
     public MemoryFlags RequestedFlags { get; private set; }
 
-    /// <summary>What the memory really has.</summary>
+    /// <summary>Properties of the memory; they contain the required ones.</summary>
     public MemoryFlags GrantedFlags { get; private set; }
 
-    /// <summary>Number of this allocation; never used again in the process.</summary>
+    /// <summary>Number of this allocation, unique in the process and never reused.</summary>
     public ulong BufferId { get; private set; }
 
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
   }
 
-  /// <summary>What is known about an address.</summary>
+  /// <summary>Information about an address.</summary>
   public sealed unsafe class PointerInfo
   {
     internal PointerInfo(gpumem_pointer_info* info)
@@ -237,12 +265,10 @@ namespace GpuMem
       Size = info->size;
       BufferId = info->buffer_id;
       GrantedFlags = (MemoryFlags)info->granted_flags;
-      Access = (Access)info->access;
-      AccessDevices = info->access_devices;
       IsOfInstance = info->memory != IntPtr.Zero;
     }
 
-    /// <summary>What it is.</summary>
+    /// <summary>Kind of memory.</summary>
     public MemoryKind Kind { get; private set; }
 
     /// <summary>Where its bytes lie.</summary>
@@ -251,38 +277,32 @@ namespace GpuMem
     /// <summary>Device ordinal or NUMA node of the location; -1 if it has none.</summary>
     public int LocationId { get; private set; }
 
-    /// <summary>Device of the allocation or registration; -1 if none.</summary>
+    /// <summary>Device that the memory was allocated or registered for; -1 if none.</summary>
     public int DeviceOrdinal { get; private set; }
 
-    /// <summary>The same byte for the CPU; zero if none.</summary>
+    /// <summary>Address of the same byte for the CPU; zero if none.</summary>
     public IntPtr HostPointer { get; private set; }
 
-    /// <summary>The same byte for devices; zero if none.</summary>
+    /// <summary>Address of the same byte for devices; zero if none.</summary>
     public IntPtr DevicePointer { get; private set; }
 
-    /// <summary>First byte of the object; zero if unknown.</summary>
+    /// <summary>First byte of the object, in the address range of the query; zero if unknown.</summary>
     public IntPtr Base { get; private set; }
 
-    /// <summary>Bytes of the object; 0 if unknown.</summary>
+    /// <summary>Size of the object in bytes; 0 if unknown.</summary>
     public ulong Size { get; private set; }
 
-    /// <summary>Number of the allocation; 0 if none.</summary>
+    /// <summary>Number of the allocation, never reused; 0 if none.</summary>
     public ulong BufferId { get; private set; }
 
-    /// <summary>Its properties.</summary>
+    /// <summary>Properties of the memory.</summary>
     public MemoryFlags GrantedFlags { get; private set; }
 
-    /// <summary>What the devices in <see cref="AccessDevices"/> may do.</summary>
-    public Access Access { get; private set; }
-
-    /// <summary>Bit n stands for the device with ordinal n.</summary>
-    public ulong AccessDevices { get; private set; }
-
-    /// <summary>It was made through the instance that was asked.</summary>
+    /// <summary>Whether the memory was made through the instance of the query.</summary>
     public bool IsOfInstance { get; private set; }
   }
 
-  /// <summary>What is known about a stream.</summary>
+  /// <summary>Information about a stream.</summary>
   public sealed unsafe class StreamInfo
   {
     internal StreamInfo(gpumem_stream_info* info)
@@ -297,7 +317,7 @@ namespace GpuMem
     /// <summary>Number of its device.</summary>
     public int DeviceOrdinal { get; private set; }
 
-    /// <summary>Other code made it.</summary>
+    /// <summary>Whether it wraps one that other code created.</summary>
     public bool Wrapped { get; private set; }
 
     /// <summary>Priority granted.</summary>
@@ -310,7 +330,7 @@ namespace GpuMem
     public string Name { get; private set; }
   }
 
-  /// <summary>What is known about an event.</summary>
+  /// <summary>Information about an event.</summary>
   public sealed unsafe class EventInfo
   {
     internal EventInfo(gpumem_event_info* info)
@@ -325,10 +345,10 @@ namespace GpuMem
     /// <summary>Number of its device.</summary>
     public int DeviceOrdinal { get; private set; }
 
-    /// <summary>Other code made it.</summary>
+    /// <summary>Whether it wraps one that other code created.</summary>
     public bool Wrapped { get; private set; }
 
-    /// <summary>Flags granted.</summary>
+    /// <summary>Its flags.</summary>
     public EventFlags Flags { get; private set; }
 
     /// <summary>The <c>CUevent</c>, for use by other code; zero on host.</summary>
@@ -338,73 +358,62 @@ namespace GpuMem
     public string Name { get; private set; }
   }
 
-  /// <summary>Counts of one kind of memory.</summary>
-  public struct KindStats
+  /// <summary>Counters of one kind of memory.</summary>
+  public sealed unsafe class KindStats
   {
-    internal KindStats(gpumem_stats_kind kind) : this()
+    internal KindStats(gpumem_kind_stats* stats)
     {
-      LiveCount = kind.live_count;
-      LiveBytes = kind.live_bytes;
-      PeakCount = kind.peak_count;
-      PeakBytes = kind.peak_bytes;
-      TotalCount = kind.total_count;
-      TotalBytes = kind.total_bytes;
+      LiveCount = stats->live_count;
+      LiveBytes = stats->live_bytes;
+      PeakCount = stats->peak_count;
+      PeakBytes = stats->peak_bytes;
+      TotalCount = stats->total_count;
+      TotalBytes = stats->total_bytes;
     }
 
-    /// <summary>Objects that live.</summary>
+    /// <summary>Live objects.</summary>
     public ulong LiveCount { get; private set; }
 
-    /// <summary>Their sizes, as asked for.</summary>
+    /// <summary>Their sizes, as requested.</summary>
     public ulong LiveBytes { get; private set; }
 
-    /// <summary>Most objects that lived at once since open or the last reset.</summary>
+    /// <summary>Largest <see cref="LiveCount"/> since the instance was opened or the peaks were reset.</summary>
     public ulong PeakCount { get; private set; }
 
-    /// <summary>Most bytes that lived at once.</summary>
+    /// <summary>Largest <see cref="LiveBytes"/> since then.</summary>
     public ulong PeakBytes { get; private set; }
 
-    /// <summary>Objects made since open.</summary>
+    /// <summary>Objects created since the instance was opened.</summary>
     public ulong TotalCount { get; private set; }
 
-    /// <summary>Bytes made since open.</summary>
+    /// <summary>Their sizes.</summary>
     public ulong TotalBytes { get; private set; }
   }
 
-  /// <summary>Counts of an instance.</summary>
+  /// <summary>Counters of an instance.</summary>
   public sealed unsafe class InstanceStats
   {
     internal InstanceStats(gpumem_stats* stats)
     {
-      Device = new KindStats(stats->device);
-      Pinned = new KindStats(stats->pinned);
-      Registered = new KindStats(stats->registered);
+      LiveCount = stats->live_count;
+      LiveBytes = stats->live_bytes;
       Streams = stats->streams;
       Events = stats->events;
-      FileDescriptors = stats->file_descriptors;
     }
 
-    /// <summary>Device memory.</summary>
-    public KindStats Device { get; private set; }
+    /// <summary>Live memory objects of all kinds.</summary>
+    public ulong LiveCount { get; private set; }
 
-    /// <summary>Pinned allocations.</summary>
-    public KindStats Pinned { get; private set; }
+    /// <summary>Their sizes, as requested.</summary>
+    public ulong LiveBytes { get; private set; }
 
-    /// <summary>Registered memory.</summary>
-    public KindStats Registered { get; private set; }
-
-    /// <summary>Streams that live.</summary>
+    /// <summary>Live streams, including wrapped ones.</summary>
     public ulong Streams { get; private set; }
 
-    /// <summary>Events that live.</summary>
+    /// <summary>Live events, including wrapped ones.</summary>
     public ulong Events { get; private set; }
 
-    /// <summary>File descriptors that the instance holds open.</summary>
-    public ulong FileDescriptors { get; private set; }
-
-    /// <summary>Everything that lives.</summary>
-    public ulong LiveObjects
-    {
-      get { return Device.LiveCount + Pinned.LiveCount + Registered.LiveCount + Streams + Events; }
-    }
+    /// <summary>Live memory objects, streams and events together.</summary>
+    public ulong LiveObjects { get { return LiveCount + Streams + Events; } }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the work in a stream needs until somebody has observed that it is complete.
+// Keeps the operands of a stream's work valid until the work has been observed complete.
 
 using System;
 using System.Collections.Generic;
@@ -8,13 +8,13 @@ using System.Threading;
 
 namespace GpuMem
 {
-  /// <summary>Something that is kept for work in a stream.</summary>
+  /// <summary>Something that work in a stream needs.</summary>
   interface IKept
   {
-    void LetGo();
+    void Release();
   }
 
-  /// <summary>Memory whose handle stays valid.</summary>
+  /// <summary>Keeps memory from being freed.</summary>
   sealed class KeptMemory : IKept
   {
     readonly AllocationHandle handle;
@@ -25,10 +25,45 @@ namespace GpuMem
       this.handle = handle;
     }
 
-    public void LetGo() { handle.DangerousRelease(); }
+    public void Release() { handle.DangerousRelease(); }
   }
 
-  /// <summary>An array that stays where it is.</summary>
+  /// <summary>Keeps the memory of a batch of regions from being freed.</summary>
+  sealed class KeptRegions : IKept
+  {
+    readonly List<AllocationHandle> handles = new List<AllocationHandle>();
+
+    internal KeptRegions(CopyRegion[] regions)
+    {
+      try
+      {
+        foreach (CopyRegion region in regions)
+        {
+          Hold(region.Destination.Range.Memory);
+          Hold(region.Source.Range.Memory);
+        }
+      }
+      catch
+      {
+        Release();
+        throw;
+      }
+    }
+
+    public void Release()
+    {
+      foreach (AllocationHandle handle in handles) handle.DangerousRelease();
+    }
+
+    void Hold(AllocationHandle handle)
+    {
+      if (handle == null) return;
+      handle.Hold();
+      handles.Add(handle);
+    }
+  }
+
+  /// <summary>Keeps an array alive and in place.</summary>
   sealed class KeptArray : IKept
   {
     GCHandle handle;
@@ -37,11 +72,11 @@ namespace GpuMem
 
     internal IntPtr Address { get { return handle.AddrOfPinnedObject(); } }
 
-    public void LetGo() { handle.Free(); }
+    public void Release() { handle.Free(); }
   }
 
   /// <summary>
-  /// What a stream waits for in another one: when the waiting stream is seen complete, so is that work.
+  /// The work of one stream that another stream waits for. It is complete once the waiting stream is.
   /// </summary>
   sealed class Capture : IKept
   {
@@ -54,11 +89,11 @@ namespace GpuMem
       this.until = until;
     }
 
-    public void LetGo() { work.LetGo(until); }
+    public void Release() { work.Release(until); }
   }
 
   /// <summary>
-  /// The list of a stream, in the order of its work. Calls that put work into the stream hold its lock, so that the two
+  /// What the work of a stream needs, in the order of the work. Calls that enqueue work hold the lock, so that the two
   /// orders agree.
   /// </summary>
   sealed class PendingWork
@@ -70,7 +105,7 @@ namespace GpuMem
     }
 
     readonly Queue<Entry> queue = new Queue<Entry>();
-    // Written under the lock. Read without it, so that asking a stream that has nothing to let go of takes no lock.
+    // Written under the lock, but read without it, so that querying a stream takes no lock while nothing is kept.
     long last;
     long taken;
 
@@ -81,7 +116,9 @@ namespace GpuMem
     /// <summary>Number of the latest entry.</summary>
     internal long Last { get { return Volatile.Read(ref last); } }
 
-    /// <summary>Keeps something for the work that was just enqueued; the caller holds the lock.</summary>
+    /// <summary>
+    /// Keeps something until the work that is in the stream now is complete. The caller holds the lock.
+    /// </summary>
     internal void Keep(IKept kept)
     {
       if (kept == null) return;
@@ -89,11 +126,13 @@ namespace GpuMem
       Volatile.Write(ref last, last + 1);
     }
 
-    /// <summary>What an event captures now; null if nothing is kept. The caller holds the lock.</summary>
+    /// <summary>
+    /// The entries that an event recorded now stands for; null if there are none. The caller holds the lock.
+    /// </summary>
     internal Capture Capture() { return queue.Count == 0 ? null : new Capture(this, last); }
 
-    /// <summary>The work up to a number is complete.</summary>
-    internal void LetGo(long until)
+    /// <summary>Releases the entries up to a number, whose work is complete.</summary>
+    internal void Release(long until)
     {
       while (Volatile.Read(ref taken) < until)
       {
@@ -104,8 +143,8 @@ namespace GpuMem
           entry = queue.Dequeue();
           Volatile.Write(ref taken, entry.Number);
         }
-        // Outside the lock: it may free memory, or reach another stream's list.
-        entry.Kept.LetGo();
+        // Outside the lock, because it may free memory or take another stream's lock.
+        entry.Kept.Release();
       }
     }
   }

@@ -10,9 +10,9 @@ using System.Buffers;
 namespace GpuMem
 {
   /// <summary>
-  /// Page-locked host memory, seen as elements of a type. With .NET 8 it gives out <c>Span</c> and <c>Memory</c>; a span
-  /// must not be used after Dispose, whereas what is pinned, a view and a copy in a stream keep the memory. Write-combined
-  /// memory is slow to read, so only write to it.
+  /// Page-locked host memory as elements of a type. With .NET 8 it offers <c>Span</c> and <c>Memory</c>. Do not use a
+  /// span after <c>Dispose</c>; pins, views and copies in a stream keep the memory alive. Write-combined memory is very
+  /// slow to read, so only write to it.
   /// </summary>
 #if NET8_0_OR_GREATER
   public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IDisposable
@@ -34,7 +34,7 @@ namespace GpuMem
       first = allocation.Info.HostPointer;
     }
 
-    /// <summary>The memory without its type: what was granted, pointers, and the operand of copies.</summary>
+    /// <summary>The memory without its element type.</summary>
     public GpuMemory Allocation { get; private set; }
 
     /// <summary>Number of elements.</summary>
@@ -49,17 +49,20 @@ namespace GpuMem
     /// <summary>Address for devices.</summary>
     public IntPtr DevicePointer { get { return Allocation.DevicePointer; } }
 
-    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
     public GpuRange Range { get { return Allocation.Range; } }
 
-    /// <summary>All of it, as an operand of a copy or fill.</summary>
+    /// <summary>The whole memory, as an operand of a copy or fill.</summary>
     public static implicit operator GpuRange(PinnedMemory<T> memory)
     {
       if (memory == null) throw new ArgumentNullException(nameof(memory));
       return memory.Range;
     }
 
-    /// <summary>Elements as an operand of a copy or fill.</summary>
+    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(PinnedMemory<T> memory) { return new CopyOperand(memory); }
+
+    /// <summary>Some elements, as an operand of a copy or fill.</summary>
     public GpuRange Slice(long start, long length)
     {
       RequireInside(start, length);
@@ -67,7 +70,8 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// One element. Each access checks the bounds and keeps the memory; for a loop take a span, or <see cref="HostPointer"/>.
+    /// One element. Each access checks the bounds and keeps the memory alive; in a hot loop use a span or
+    /// <see cref="HostPointer"/>.
     /// </summary>
     public T this[long index]
     {
@@ -88,7 +92,7 @@ namespace GpuMem
       }
     }
 
-    /// <summary>Copies elements from an array, by the CPU.</summary>
+    /// <summary>Copies elements from an array with the CPU.</summary>
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
       RequireInside(source, sourceStart, count, nameof(source));
@@ -96,14 +100,14 @@ namespace GpuMem
       using (new Use(Allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
     }
 
-    /// <summary>Copies an array to the start, by the CPU.</summary>
+    /// <summary>Copies an array to the start of the memory with the CPU.</summary>
     public void CopyFrom(T[] source)
     {
       if (source == null) throw new ArgumentNullException(nameof(source));
       CopyFrom(source, 0, 0, source.Length);
     }
 
-    /// <summary>Copies elements to an array, by the CPU.</summary>
+    /// <summary>Copies elements to an array with the CPU.</summary>
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
       RequireInside(destination, destinationStart, count, nameof(destination));
@@ -111,14 +115,14 @@ namespace GpuMem
       using (new Use(Allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
     }
 
-    /// <summary>Copies from the start to an array, by the CPU.</summary>
+    /// <summary>Copies from the start of the memory to an array with the CPU.</summary>
     public void CopyTo(T[] destination)
     {
       if (destination == null) throw new ArgumentNullException(nameof(destination));
       CopyTo(0, destination, 0, destination.Length);
     }
 
-    /// <summary>All elements as a new array.</summary>
+    /// <summary>Copies all elements to a new array with the CPU.</summary>
     public T[] ToArray()
     {
       var array = new T[checked((int)Length)];
@@ -126,15 +130,15 @@ namespace GpuMem
       return array;
     }
 
-    /// <summary>The bytes as a stream. The memory is not given back before the view is disposed.</summary>
+    /// <summary>Opens the bytes as a stream. The memory is not freed before the view is disposed.</summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
 
 #if NET8_0_OR_GREATER
-    /// <summary>All elements. Longer memory than a span can hold needs <see cref="GetSpan(long, int)"/>.</summary>
+    /// <summary>Gets all elements. If a span cannot hold them, use <see cref="GetSpan(long, int)"/>.</summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
     public override Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
 
-    /// <summary>Some elements.</summary>
+    /// <summary>Gets some elements.</summary>
     public Span<T> GetSpan(long start, int length)
     {
       if (Allocation.IsDisposed) throw new ObjectDisposedException(nameof(PinnedMemory<T>));
@@ -142,7 +146,7 @@ namespace GpuMem
       return new Span<T>((byte*)first + start * Elements<T>.Size, length);
     }
 
-    /// <summary>Keeps the memory until <see cref="Unpin"/>.</summary>
+    /// <summary>Keeps the memory alive until <see cref="Unpin"/>.</summary>
     public override MemoryHandle Pin(int elementIndex = 0)
     {
       if ((ulong)elementIndex > (ulong)Length) throw new ArgumentOutOfRangeException(nameof(elementIndex));
@@ -158,17 +162,17 @@ namespace GpuMem
       Allocation.Handle.DangerousRelease();
     }
 
-    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     protected override void Dispose(bool disposing)
     {
-      // There is no finalizer here: the handle has one.
+      // The handle has the finalizer.
       if (disposing) Allocation.Dispose();
     }
 
-    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { Dispose(true); }
 #else
-    /// <summary>Gives the memory back. It can be called again, and from any thread.</summary>
+    /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { Allocation.Dispose(); }
 #endif
 

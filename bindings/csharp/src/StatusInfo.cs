@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is known about a status without a driver or an instance.
+// Texts about statuses. They need no driver and no instance.
 
 using System;
 using System.Collections.Generic;
@@ -25,27 +25,27 @@ namespace GpuMem
     /// <summary>Name of its constant, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
     public string Name { get; private set; }
 
-    /// <summary>When it is returned.</summary>
+    /// <summary>When it is returned, in one line.</summary>
     public string Cause { get; private set; }
 
-    /// <summary>What to do about it.</summary>
+    /// <summary>What to do about it, in one line.</summary>
     public string Remedy { get; private set; }
 
-    /// <summary>Name of a status; <c>GPUMEM_ERROR_?</c> for a number that is none.</summary>
+    /// <summary>Gets the name of a status; <c>GPUMEM_ERROR_?</c> if no status has this number.</summary>
     public static string NameOf(Status status)
     {
       GpuMemLibrary.Load();
       return NativeName((int)status);
     }
 
-    /// <summary>All that is known about a status.</summary>
+    /// <summary>Gets the name, cause and remedy of a status.</summary>
     public static StatusInfo Of(Status status)
     {
       GpuMemLibrary.Load();
       return NativeInfo((int)status);
     }
 
-    /// <summary>All statuses of the library in use.</summary>
+    /// <summary>Lists the statuses of the loaded library.</summary>
     public static IReadOnlyList<Status> All()
     {
       GpuMemLibrary.Load();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Texts of the C interface: UTF-8 with a 0 byte at the end.
+// Conversion of texts: the C interface uses UTF-8 with a 0 byte at the end.
 
 using System;
 using System.Runtime.InteropServices;
@@ -23,7 +23,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>A text for the time of a call.</summary>
+  /// <summary>A text that lives as long as a call needs it.</summary>
   struct CText : IDisposable
   {
     internal IntPtr Pointer;
@@ -32,7 +32,10 @@ namespace GpuMem
     {
       Pointer = IntPtr.Zero;
       if (text == null) return;
-      if (text.IndexOf('\0') >= 0) throw new ArgumentException("a text for gpumem must not contain a 0 character");
+      if (text.IndexOf('\0') >= 0)
+      {
+        throw new ArgumentException("the text contains a 0 character, which a C string cannot hold");
+      }
       byte[] bytes = Encoding.UTF8.GetBytes(text);
       Pointer = Marshal.AllocHGlobal(bytes.Length + 1);
       Marshal.Copy(bytes, 0, Pointer, bytes.Length);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Copies and fills, with a stream or without one.
+// Copies and fills. With a stream they are enqueued; without one they return when they are done.
 
 using System;
 using System.Runtime.CompilerServices;
@@ -9,52 +9,7 @@ namespace GpuMem
 {
   static unsafe class Transfer
   {
-    /// <summary>What a copy between ranges of different sizes would mean is a guess.</summary>
-    static void RequireEqual(GpuRange destination, GpuRange source)
-    {
-      if (destination.Size != source.Size)
-      {
-        throw new ArgumentException("the destination has " + destination.Size + " bytes, the source " + source.Size);
-      }
-    }
-
-    // Each of the four makes its call under the references that keep the operands: for the time of the call without a
-    // stream, and with one until the work is observed complete.
-    delegate int Call(IntPtr stream, gpumem_error* error);
-
-    static void Run(InstanceHandle instance, StreamHandle stream, GpuRange first, GpuRange second, IKept array, Call call)
-    {
-      gpumem_error* error = Error.Detail;
-      KeptMemory one = null, two = null;
-      bool enqueued = false;
-      try
-      {
-        if (first.Memory != null) one = new KeptMemory(first.Memory);
-        if (second.Memory != null) two = new KeptMemory(second.Memory);
-        if (stream == null)
-        {
-          Error.Check(call(IntPtr.Zero, error), error, instance, nameof(GpuInstance));
-          return;
-        }
-        lock (stream.Pending.Lock)
-        {
-          Error.Check(call(stream.Value, error), error, stream, nameof(GpuStream));
-          stream.Pending.Keep(one);
-          stream.Pending.Keep(two);
-          stream.Pending.Keep(array);
-          enqueued = true;
-        }
-      }
-      finally
-      {
-        if (!enqueued)
-        {
-          one?.LetGo();
-          two?.LetGo();
-          array?.LetGo();
-        }
-      }
-    }
+    delegate int Call(gpumem_error* error);
 
     internal static void Copy(
         InstanceHandle instance, StreamHandle stream, GpuRange destination, GpuRange source, CopyOptions options,
@@ -66,11 +21,11 @@ namespace GpuMem
       }
       catch
       {
-        array?.LetGo();
+        array?.Release();
         throw;
       }
       Run(instance, stream, destination, source, array,
-          (value, error) => Copy(instance.Raw, value, destination, source, options, error));
+          error => Copy(instance, stream, destination, source, options, error));
     }
 
     internal static void Copy2D(
@@ -80,14 +35,14 @@ namespace GpuMem
       RequireRectangle(destination, destinationPitch, width, height, nameof(destination));
       RequireRectangle(source, sourcePitch, width, height, nameof(source));
       Run(instance, stream, destination, source, null,
-          (value, error) => Copy2D(instance.Raw, value, destination, destinationPitch, source, sourcePitch, width,
-                                   height, options, error));
+          error => Copy2D(instance, stream, destination, destinationPitch, source, sourcePitch, width, height, options,
+                          error));
     }
 
     internal static void Fill(InstanceHandle instance, StreamHandle stream, GpuRange destination, uint number, int size)
     {
       Run(instance, stream, destination, default(GpuRange), null,
-          (value, error) => Fill(instance.Raw, value, destination, number, size, error));
+          error => Fill(instance, stream, destination, number, size, error));
     }
 
     internal static void Fill2D(
@@ -96,10 +51,81 @@ namespace GpuMem
     {
       RequireRectangle(destination, pitch, width, height, nameof(destination));
       Run(instance, stream, destination, default(GpuRange), null,
-          (value, error) => Fill2D(instance.Raw, value, destination, pitch, width, height, number, size, error));
+          error => Fill2D(instance, stream, destination, pitch, width, height, number, size, error));
     }
 
-    /// <summary>A range is a promise of the caller, also where the library would see more memory behind it.</summary>
+    internal static void CopyRegions(InstanceHandle instance, StreamHandle stream, CopyRegion[] regions)
+    {
+      if (regions == null) throw new ArgumentNullException(nameof(regions));
+      for (int i = 0; i < regions.Length; ++i) regions[i].Check(i);
+      var kept = new KeptRegions(regions);
+      bool enqueued = false;
+      try
+      {
+        if (stream == null)
+        {
+          CopyRegions(instance, null, regions, nameof(GpuInstance));
+          return;
+        }
+        lock (stream.Pending.Lock)
+        {
+          // A batch that fails midway may have enqueued some of its regions.
+          enqueued = !stream.IsDisposed;
+          if (enqueued) stream.Pending.Keep(kept);
+          CopyRegions(null, stream, regions, nameof(GpuStream));
+        }
+      }
+      finally
+      {
+        if (!enqueued) kept.Release();
+      }
+    }
+
+    // The operands stay valid during a call without a stream, and otherwise until the work has been observed complete.
+    static void Run(InstanceHandle instance, StreamHandle stream, GpuRange first, GpuRange second, IKept array, Call call)
+    {
+      gpumem_error* error = Error.Detail;
+      KeptMemory one = null, two = null;
+      bool enqueued = false;
+      try
+      {
+        if (first.Memory != null) one = new KeptMemory(first.Memory);
+        if (second.Memory != null) two = new KeptMemory(second.Memory);
+        if (stream == null)
+        {
+          Error.Check(call(error), error, instance, nameof(GpuInstance));
+          return;
+        }
+        lock (stream.Pending.Lock)
+        {
+          Error.Check(call(error), error, stream, nameof(GpuStream));
+          stream.Pending.Keep(one);
+          stream.Pending.Keep(two);
+          stream.Pending.Keep(array);
+          enqueued = true;
+        }
+      }
+      finally
+      {
+        if (!enqueued)
+        {
+          one?.Release();
+          two?.Release();
+          array?.Release();
+        }
+      }
+    }
+
+    static void RequireEqual(GpuRange destination, GpuRange source)
+    {
+      if (destination.Size != source.Size)
+      {
+        throw new ArgumentException("the destination has " + destination.Size + " bytes, but the source " + source.Size +
+                                    "; slice the larger one");
+      }
+    }
+
+    // The range may be a slice, and the library would not see its end.
     static void RequireRectangle(GpuRange range, ulong pitch, ulong width, ulong height, string name)
     {
       if (width == 0 || height == 0) return;
@@ -108,35 +134,62 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Copy(
-        IntPtr instance, IntPtr stream, GpuRange destination, GpuRange source, CopyOptions options, gpumem_error* error)
+    static int Copy(InstanceHandle instance, StreamHandle stream, GpuRange destination, GpuRange source,
+                    CopyOptions options, gpumem_error* error)
     {
       gpumem_copy_options native = Describe(options);
-      return Native.gpumem_copy(instance, stream, destination.Pointer, source.Pointer, source.Size, &native, error);
+      return stream == null
+          ? Native.gpumem_copy(instance.Raw, destination.Pointer, source.Pointer, source.Size, &native, error)
+          : Native.gpumem_copy_async(stream.Value, destination.Pointer, source.Pointer, source.Size, &native, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Copy2D(
-        IntPtr instance, IntPtr stream, GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch,
-        ulong width, ulong height, CopyOptions options, gpumem_error* error)
+    static int Copy2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong destinationPitch,
+                      GpuRange source, ulong sourcePitch, ulong width, ulong height, CopyOptions options,
+                      gpumem_error* error)
     {
       gpumem_copy_options native = Describe(options);
-      return Native.gpumem_copy_2d(instance, stream, destination.Pointer, destinationPitch, source.Pointer, sourcePitch,
-                                   width, height, &native, error);
+      return stream == null
+          ? Native.gpumem_copy_2d(instance.Raw, destination.Pointer, destinationPitch, source.Pointer, sourcePitch, width,
+                                  height, &native, error)
+          : Native.gpumem_copy_2d_async(stream.Value, destination.Pointer, destinationPitch, source.Pointer, sourcePitch,
+                                        width, height, &native, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Fill(IntPtr instance, IntPtr stream, GpuRange destination, uint number, int size, gpumem_error* error)
+    static void CopyRegions(InstanceHandle instance, StreamHandle stream, CopyRegion[] regions, string name)
     {
-      return Native.gpumem_fill(instance, stream, destination.Pointer, destination.Size, number, (uint)size, error);
+      var native = new gpumem_copy_region[regions.Length];
+      for (int i = 0; i < regions.Length; ++i) native[i] = regions[i].Describe();
+      ulong failed = ulong.MaxValue;
+      gpumem_error* error = Error.Detail;
+      int status;
+      fixed (gpumem_copy_region* first = native)
+      {
+        status = stream == null
+            ? Native.gpumem_copy_regions(instance.Raw, first, (ulong)native.Length, &failed, error)
+            : Native.gpumem_copy_regions_async(stream.Value, first, (ulong)native.Length, &failed, error);
+      }
+      GpuHandle handle = stream == null ? (GpuHandle)instance : stream;
+      Error.Check(status, error, handle, name, failed == ulong.MaxValue ? (int?)null : (int)failed);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Fill2D(
-        IntPtr instance, IntPtr stream, GpuRange destination, ulong pitch, ulong width, ulong height, uint number, int size,
-        gpumem_error* error)
+    static int Fill(InstanceHandle instance, StreamHandle stream, GpuRange destination, uint number, int size,
+                    gpumem_error* error)
     {
-      return Native.gpumem_fill_2d(instance, stream, destination.Pointer, pitch, width, height, number, (uint)size, error);
+      return stream == null
+          ? Native.gpumem_fill(instance.Raw, destination.Pointer, destination.Size, number, (uint)size, error)
+          : Native.gpumem_fill_async(stream.Value, destination.Pointer, destination.Size, number, (uint)size, error);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static int Fill2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong pitch, ulong width,
+                      ulong height, uint number, int size, gpumem_error* error)
+    {
+      return stream == null
+          ? Native.gpumem_fill_2d(instance.Raw, destination.Pointer, pitch, width, height, number, (uint)size, error)
+          : Native.gpumem_fill_2d_async(stream.Value, destination.Pointer, pitch, width, height, number, (uint)size, error);
     }
 
     static gpumem_copy_options Describe(CopyOptions options)

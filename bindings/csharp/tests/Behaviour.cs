@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// How objects behave: their ends, in any order and on any thread; what keeps them; what is refused.
+// Tests the behaviour of objects: disposal in any order and on any thread, lifetimes, refused calls, copies and queries.
 
 using System;
 using System.Collections.Generic;
@@ -28,9 +28,9 @@ namespace GpuMem.Tests
       Tap.Run("closing by force refuses while a view lives", ForceWithView);
       Tap.Run("a view keeps its memory", ViewKeepsMemory);
       Tap.Run("memory is kept for a copy in a stream", CopyKeepsMemory);
-      Tap.Run("an event lets go of what was kept before it", EventLetsGo);
-      Tap.Run("an event that was recorded again lets go of nothing old", EventRecordedAgain);
-      Tap.Run("a stream that waited for another lets go for both", WaitLetsGo);
+      Tap.Run("an event releases the memory of the work before it", EventReleases);
+      Tap.Run("an event that was recorded again releases nothing of the first record", EventRecordedAgain);
+      Tap.Run("a stream that waited for another one releases the memory of both", WaitReleases);
       Tap.Run("a stream that is disposed with work in it is freed later", StreamDisposedEarly);
       Tap.Run("memory of work that the binding does not know is freed later", UnknownWork);
       Tap.Run("arrays are kept for copies in a stream", CopyArrays);
@@ -43,12 +43,20 @@ namespace GpuMem.Tests
       Tap.Run("views of pinned memory", Views);
       Tap.Run("ranges check their bounds", Ranges);
       Tap.Run("copies and fills between all kinds", CopiesAndFills);
+      Tap.Run("regions are copied in a batch", Regions);
+      Tap.Run("a batch that fails names its region and copies nothing", RegionsRefused);
+      Tap.Run("memory is kept for regions in a stream", RegionsKeepMemory);
+      Tap.Run("memory is kept for a batch that the backend fails midway", RegionsFailMidway);
       Tap.Run("statuses and capabilities can be listed", Lists);
       Tap.Run("probe, devices and peers", DevicesAndPeers);
+      Tap.Run("a fallback to the host backend says why", Fallback);
+      Tap.Run("contexts of the cuda backend arrive", CudaContexts);
       Tap.Run("pointers", Pointers);
+      Tap.Run("access of each processor", AccessOfProcessors);
       Tap.Run("statistics and report", Statistics);
       Tap.Run("options of the host backend arrive", HostOptionsArrive);
-      Tap.Run("streams and events tell of themselves", StreamsAndEvents);
+      Tap.Run("streams and events have information", StreamsAndEvents);
+      Tap.Run("elapsed time is in nanoseconds", ElapsedTime);
       Tap.Run("values in a stream", Values);
     }
 
@@ -105,9 +113,10 @@ namespace GpuMem.Tests
         () => pinned.CopyFrom(new int[1]), () => pinned.Slice(0, 1), () => GC.KeepAlive(pinned.HostPointer),
         () => pinned.OpenView(), () => stream.Query(), () => stream.Synchronize(), () => stream.Launch(() => { }),
         () => stream.Fill(live, 0), () => stream.Copy(live, new byte[64]), () => stream.Wait(gpuEvent),
+        () => stream.CopyRegions(), () => instance.CopyRegions(new CopyRegion(range.Slice(0, 64), live, 64)),
         () => GC.KeepAlive(stream.Info), () => stream.WriteValue(live.Slice(0, 4), 1), () => gpuEvent.Query(),
         () => gpuEvent.Synchronize(), () => gpuEvent.Record(stream), () => GC.KeepAlive(gpuEvent.Info),
-        () => gpuEvent.GetElapsedSince(gpuEvent),
+        () => gpuEvent.GetElapsedNanoseconds(gpuEvent),
       };
       for (int i = 0; i < refused.Length; ++i)
       {
@@ -128,7 +137,8 @@ namespace GpuMem.Tests
         () => instance.Report(), () => instance.Close(CloseMode.Check), () => instance.Free(IntPtr.Zero),
         () => device.AllocateDevice(1), () => device.CreateStream(), () => device.CreateEvent(),
         () => device.Register(new byte[1]), () => GC.KeepAlive(device.Info), () => instance.GetPointerInfo((IntPtr)1),
-        () => instance.ResetPeaks(),
+        () => instance.ResetPeaks(), () => instance.GetStats(MemoryKind.Device), () => instance.GetHostAccess((IntPtr)1),
+        () => device.GetAccess((IntPtr)1), () => instance.CopyRegions(),
       })
       {
         Check.Throws<ObjectDisposedException>(call);
@@ -141,7 +151,7 @@ namespace GpuMem.Tests
       GpuStream stream = device.CreateStream();
       stream.Dispose();
       Check.Elsewhere(() => Check.Throws<ObjectDisposedException>(() => stream.Synchronize()));
-      // Somebody disposes while another one uses: each call works or is refused.
+      // One thread disposes the stream while another one uses it: each call works or is refused.
       for (int i = 0; i < 50; ++i)
       {
         GpuStream raced = device.CreateStream();
@@ -173,7 +183,7 @@ namespace GpuMem.Tests
       instance.Dispose();
       Check.That(instance.IsClosed, "it says that it is open");
       Check.Throws<ObjectDisposedException>(() => device.AllocateDevice(1));
-      // What was made before still works.
+      // Existing objects still work.
       Check.That(stream.Query(), "the stream has work");
       Check.Equal(4096ul, memory.QueryInfo().Size, "size");
       stream.Dispose();
@@ -228,17 +238,17 @@ namespace GpuMem.Tests
       Stream view = pinned.OpenView(FileAccess.Read);
       pinned.Dispose();
       Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(pinned[10]));
-      Check.Equal(1ul, instance.Stats.Pinned.LiveCount, "live while the view lives");
+      Check.Equal(1ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "live while the view lives");
       view.Position = 10;
       Check.Equal(42, view.ReadByte(), "byte");
       Check.Throws<NotSupportedException>(() => view.WriteByte(1));
       view.Dispose();
       view.Dispose();
       Check.Throws<ObjectDisposedException>(() => view.ReadByte());
-      Check.Equal(0ul, instance.Stats.Pinned.LiveCount, "live after the view");
+      Check.Equal(0ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the view");
     }
 
-    /// <summary>A stream that stands still until <c>Open</c>.</summary>
+    /// <summary>Holds a stream until <c>Open</c>.</summary>
     internal sealed class Gate : IDisposable
     {
       readonly PinnedMemory<int> word;
@@ -279,22 +289,22 @@ namespace GpuMem.Tests
         memory.Dispose();
         source.Dispose();
         Check.Throws<ObjectDisposedException>(() => stream.Copy(memory, target));
-        Check.Equal(1ul, instance.Stats.Device.LiveCount, "device memory that lives");
-        Check.Equal(3ul, instance.Stats.Pinned.LiveCount, "pinned memory that lives");
+        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that lives");
+        Check.Equal(3ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory that lives");
         Check.That(!stream.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
-        Check.Equal(1ul, instance.Stats.Device.LiveCount, "device memory after a wait that ran out");
+        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after a wait that ran out");
         gate.Open();
         stream.Synchronize();
-        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory after the end");
+        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
         for (int i = 0; i < Size; ++i) Check.Equal((byte)(i * 3), target[i], "byte");
         target.Dispose();
-        Check.Equal(1ul, instance.Stats.Pinned.LiveCount, "pinned memory but the gate's");
+        Check.Equal(1ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory but the gate's");
       }
     }
 
-    static void EventLetsGo(Scope scope)
+    static void EventReleases(Scope scope)
     {
-      // A CUDA driver waits for the whole device when memory is freed, and so for the closed gate.
+      // A CUDA driver that frees memory waits for the whole device, and so for the closed gate.
       Scope.HostOnly();
       GpuInstance instance = scope.Open();
       GpuDevice device = instance.GetDevice(0);
@@ -310,9 +320,9 @@ namespace GpuMem.Tests
           before.Dispose();
           after.Dispose();
           gpuEvent.Synchronize();
-          Check.Equal(1ul, instance.Stats.Device.LiveCount, "the fill behind the event is not done");
+          Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the fill behind the event is not done");
         }
-        Check.Equal(0ul, instance.Stats.Device.LiveCount, "all is done");
+        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "all is done");
       }
     }
 
@@ -332,11 +342,11 @@ namespace GpuMem.Tests
         Check.That(!gpuEvent.Query(), "it is complete");
         gpuEvent.Record(fast);
         gpuEvent.Synchronize();
-        Check.Equal(1ul, instance.Stats.Device.LiveCount, "the slow stream still uses it");
+        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the slow stream still uses it");
       }
     }
 
-    static void WaitLetsGo(Scope scope)
+    static void WaitReleases(Scope scope)
     {
       GpuInstance instance = scope.Open();
       GpuDevice device = instance.GetDevice(0);
@@ -350,7 +360,7 @@ namespace GpuMem.Tests
         second.Wait(gpuEvent);
         memory.Dispose();
         second.Synchronize();
-        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory after the second stream's end");
+        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the second stream's end");
         first.Synchronize();
       }
     }
@@ -375,7 +385,7 @@ namespace GpuMem.Tests
         GpuMemDiagnostics.ReleaseWaiting();
         return GpuMemDiagnostics.WaitingObjects == 0;
       }, "the stream's end");
-      Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory");
+      Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       word.Dispose();
     }
 
@@ -391,11 +401,11 @@ namespace GpuMem.Tests
         stream.Fill(new GpuRange(memory.DevicePointer, Size), 1);
         memory.Dispose();
         Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
-        Check.Equal(1ul, instance.Stats.Device.LiveCount, "the library refused to free it");
+        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the library refused to free it");
         gate.Open();
         stream.Synchronize();
         Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects after the end");
-        Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory");
+        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       }
     }
 
@@ -418,7 +428,7 @@ namespace GpuMem.Tests
       }
     }
 
-    // Nothing but the stream holds the array when this returns.
+    // When this returns, only the stream refers to the array.
     [MethodImpl(MethodImplOptions.NoInlining)]
     static void SendGarbage(GpuStream stream, GpuMemory memory)
     {
@@ -511,26 +521,26 @@ namespace GpuMem.Tests
       Check.Throws<ArgumentNullException>(() => device.Register((byte[])null));
       Check.Fails(Status.InvalidArgument, () => device.Register(new byte[0]));
       Check.Fails(Status.InvalidArgument, () => device.Register(
-          new byte[64], new MemoryOptions { Require = MemoryFlags.WriteCombined }));
+          new byte[64], new RegisterOptions { Require = MemoryFlags.WriteCombined }));
 #if GPUMEM_MCS
-      // Other compilers refuse the type.
+      // Other compilers reject the type.
       Check.Throws<ArgumentException>(() => device.Register(new[] { new WithReference { Text = "a" } }));
 #endif
       var array = new int[1000];
       using (device.Register(array))
       {
         Check.Fails(Status.AlreadyExists, () => device.Register(array));
-        Check.Equal(1ul, device.Instance.Stats.Registered.LiveCount, "registrations");
+        Check.Equal(1ul, device.Instance.GetStats(MemoryKind.Registered).LiveCount, "registrations");
       }
       device.Register(array).Dispose();
-      // Memory that the CPU may only read needs the flag; .NET's own arrays can all be written.
+      // Memory that the CPU may only read needs the flag. Arrays of .NET can always be written.
       IntPtr page = Libc.mmap(IntPtr.Zero, (UIntPtr)4096, 1, 0x22, -1, IntPtr.Zero);
       try
       {
         if (Scope.IsHost) Check.Fails(Status.PermissionDenied, () => device.Register(page, 4096));
         if (device.GetCapability(Capability.PinRegisterReadOnly).IsAvailable)
         {
-          var readOnly = new MemoryOptions { Require = MemoryFlags.ReadOnly };
+          var readOnly = new RegisterOptions { Require = MemoryFlags.ReadOnly };
           using (GpuMemory memory = device.Register(page, 4096, readOnly))
           {
             Check.That((memory.GrantedFlags & MemoryFlags.ReadOnly) != 0, "not granted");
@@ -548,7 +558,7 @@ namespace GpuMem.Tests
       GpuDevice device = scope.Device();
       var array = new int[5000];
       IntPtr address;
-      using (GpuMemory memory = device.Register(array, new MemoryOptions { Require = MemoryFlags.Mapped | MemoryFlags.Portable }))
+      using (GpuMemory memory = device.Register(array, new RegisterOptions { Require = MemoryFlags.Mapped | MemoryFlags.Portable }))
       {
         Check.Equal(MemoryKind.Registered, memory.Kind, "kind");
         Check.Equal(20000ul, memory.Size, "size");
@@ -648,10 +658,10 @@ namespace GpuMem.Tests
         Check.Equal(8, memory[10], "element");
         var handle = part.Pin();
         memory.Dispose();
-        Check.Equal(1ul, device.Instance.Stats.Pinned.LiveCount, "live while pinned");
+        Check.Equal(1ul, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live while pinned");
         Check.Equal(8, *(int*)handle.Pointer, "element through the pin");
         handle.Dispose();
-        Check.Equal(0ul, device.Instance.Stats.Pinned.LiveCount, "live after the pin");
+        Check.Equal(0ul, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the pin");
         Check.Throws<ObjectDisposedException>(() => memory.GetSpan());
       }
 #endif
@@ -706,6 +716,161 @@ namespace GpuMem.Tests
       }
     }
 
+    static void Regions(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuMemory image = device.AllocateDevice(64 * 256))
+      using (GpuMemory table = device.AllocateDevice(1024))
+      using (PinnedMemory<byte> tile = device.AllocatePinned<byte>(64 * 128))
+      using (PinnedMemory<byte> lookup = device.AllocatePinned<byte>(1024))
+      using (GpuStream stream = device.CreateStream())
+      {
+        var pixels = new byte[64 * 256];
+        var entries = new byte[1024];
+        new Random(2).NextBytes(pixels);
+        new Random(3).NextBytes(entries);
+        image.CopyFrom(pixels);
+        table.CopyFrom(entries);
+        // The left half of an image with 64 rows of 256 bytes, and a table, in one batch.
+        stream.CopyRegions(
+            new CopyRegion(tile, new CopyOperand(image, 256), 128, 64),
+            new CopyRegion(lookup, table, 1024));
+        stream.Synchronize();
+        for (int i = 0; i < 64 * 128; ++i) Check.Equal(pixels[i / 128 * 256 + i % 128], tile[i], "byte " + i + " of the tile");
+        Check.That(lookup.ToArray().SequenceEqual(entries), "content of the table");
+        // A box of 2 x 3 x 5 bytes, into the middle of a slice and from a plain pointer.
+        var box = new byte[2 * 32];
+        new Random(4).NextBytes(box);
+        instance.Fill(table, 0);
+        fixed (byte* first = box)
+        {
+          var source = new CopyOperand { Range = new GpuRange((IntPtr)first, 64), RowPitch = 8, SlicePitch = 32 };
+          var destination = new CopyOperand { Range = table.Slice(100, 400), RowPitch = 10, SlicePitch = 100 };
+          instance.CopyRegions(new CopyRegion(destination, source, 5, 3, 2)
+          {
+            Options = new CopyOptions { Direction = Direction.HostToDevice, SourceOrder = SourceOrder.DuringCall },
+          });
+        }
+        table.CopyTo(entries);
+        var expected = new byte[1024];
+        for (int z = 0; z < 2; ++z)
+        {
+          for (int y = 0; y < 3; ++y) Array.Copy(box, z * 32 + y * 8, expected, 100 + z * 100 + y * 10, 5);
+        }
+        Check.That(entries.SequenceEqual(expected), "content of the box");
+        instance.CopyRegions();
+        stream.CopyRegions(new CopyRegion(), new CopyRegion { Destination = table, Source = tile.Range });
+        stream.Synchronize();
+      }
+    }
+
+    static void RegionsRefused(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuMemory memory = device.AllocateDevice(4096))
+      using (PinnedMemory<byte> pinned = device.AllocatePinned<byte>(4096))
+      using (GpuStream stream = device.CreateStream())
+      {
+        instance.Fill(pinned, 1);
+        instance.Fill(memory, 2);
+        var good = new CopyRegion(pinned, memory, 4096);
+        var narrow = new CopyRegion(pinned, new CopyOperand(memory, 8), 16, 4);
+        var backward = new CopyRegion(pinned, memory, 1) { Options = new CopyOptions { Direction = Direction.HostToDevice } };
+        foreach (CopyRegion bad in new[] { narrow, backward, new CopyRegion(new GpuRange(IntPtr.Zero, 1), memory, 1) })
+        {
+          CopyRegion region = bad;
+          Check.Equal(1, Check.Fails(Status.InvalidArgument, () => instance.CopyRegions(good, region)).FailedRegion, "region");
+          GpuMemException problem = Check.Fails(Status.InvalidArgument, () => stream.CopyRegions(good, good, region, good));
+          Check.Equal(2, problem.FailedRegion, "region of the stream");
+          Check.Equal("gpumem_copy_regions_async", problem.Function, "function");
+          Check.That(problem.ToString().Contains("[region 2]"), problem.ToString());
+        }
+        stream.Synchronize();
+        Check.That(pinned.ToArray().All(value => value == 1), "a region of a refused batch was copied");
+        Check.Equal(null, Check.Fails(Status.InvalidArgument, () => instance.Copy(pinned.Slice(0, 1), memory.Slice(0, 1),
+            new CopyOptions { Direction = (Direction)99 })).FailedRegion, "region of a single copy");
+        foreach (CopyRegion outside in new[]
+        {
+          new CopyRegion(pinned, memory, 4097), new CopyRegion(pinned, memory, 64, 65),
+          new CopyRegion(pinned, new CopyOperand(memory, 128), 64, 33), new CopyRegion(pinned, memory, 64, 32, 3),
+          new CopyRegion(pinned, new CopyOperand(memory, 64, 4000), 64, 1, 3), new CopyRegion(pinned, memory.Slice(1, 63), 64),
+          new CopyRegion(pinned, memory, 2, ulong.MaxValue), new CopyRegion(pinned, memory, 1, 2, ulong.MaxValue),
+          new CopyRegion(pinned, new CopyOperand(memory, ulong.MaxValue), 1, 2),
+          new CopyRegion(pinned, new CopyOperand(memory, 0, ulong.MaxValue), 1, 1, 2),
+          new CopyRegion(pinned, new CopyOperand(memory, 1ul << 63), 1, 3), new CopyRegion(default(GpuRange), memory, 1),
+        })
+        {
+          CopyRegion region = outside;
+          string said = Check.Throws<ArgumentException>(() => instance.CopyRegions(good, region)).Message;
+          Check.That(said.Contains("region 1"), said);
+        }
+        Check.Throws<ArgumentNullException>(() => instance.CopyRegions(null));
+        Check.Throws<ArgumentNullException>(() => stream.CopyRegions(null));
+      }
+    }
+
+    static void RegionsKeepMemory(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (PinnedMemory<byte> target = device.AllocatePinned<byte>(2 * Size))
+      using (var gate = new Gate(stream))
+      {
+        GpuMemory one = device.AllocateDevice(Size), two = device.AllocateDevice(Size);
+        stream.Fill(one, 1);
+        stream.Fill(two, 2);
+        stream.CopyRegions(new CopyRegion(target.Slice(0, Size), one, Size), new CopyRegion(target.Slice(Size, Size), two, Size));
+        one.Dispose();
+        two.Dispose();
+        Check.Throws<ObjectDisposedException>(() => stream.CopyRegions(new CopyRegion(target, one, 1)));
+        Check.Equal(2ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory of the batch");
+        gate.Open();
+        stream.Synchronize();
+        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
+        Check.Equal("1 2", target[Size - 1] + " " + target[Size], "content");
+      }
+    }
+
+    static void RegionsFailMidway(Scope scope)
+    {
+      Scope.HostOnly();
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      int failures = 0;
+      bool done = false;
+      for (ulong step = 1; !done; ++step)
+      {
+        using (GpuStream stream = device.CreateStream())
+        {
+          GpuMemory[] memories = Enumerable.Range(0, 6).Select(i => device.AllocateDevice(4096)).ToArray();
+          CopyRegion[] regions = Enumerable.Range(0, 3).Select(i => new CopyRegion(memories[i], memories[i + 3], 4096)).ToArray();
+          using (new Gate(stream))
+          {
+            HostSimulation.FailStep(instance, step);
+            try
+            {
+              stream.CopyRegions(regions);
+              done = true;
+            }
+            catch (GpuMemException problem)
+            {
+              ++failures;
+              Check.That(problem.FailedRegion == null || problem.FailedRegion < 3, "region " + problem.FailedRegion);
+            }
+            HostSimulation.FailStep(instance, 0);
+            foreach (GpuMemory memory in memories) memory.Dispose();
+            Check.Equal(6ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that is kept");
+            Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "objects that the library refused to free");
+          }
+        }
+        Check.Equal(0ul, instance.Stats.LiveObjects, "live objects after step " + step);
+      }
+      Check.That(failures != 0, "no step failed");
+    }
+
     static void Lists(Scope scope)
     {
       IReadOnlyList<Status> statuses = StatusInfo.All();
@@ -720,9 +885,13 @@ namespace GpuMem.Tests
         bool pair = capability == Capability.PeerAccess || capability == Capability.PeerAtomics;
         CapabilityInfo info = device.GetCapability(capability, pair ? peer : null);
         Check.That(info.Name.Length != 0 && info.Reason.Length != 0, capability + " says nothing");
-        Check.Equal(info.IsAvailable || info.Type != CapabilityType.Answer, info.Status == Status.Success, capability + ": status");
+        Check.Equal(info.Type == AnswerType.YesNo, info.Answer != null, capability + ": answer");
+        Check.Equal(info.Answer != CapabilityAnswer.No, info.Status == Status.Success, capability + ": status");
+        Check.Equal(info.Value != 0, info.IsAvailable, capability + ": available");
+        Check.That(Enum.IsDefined(typeof(AnswerSource), info.Source), capability + ": source");
       }
       Check.Fails(Status.InvalidArgument, () => device.GetCapability(Capability.PeerAccess));
+      Check.Equal(AnswerType.Bytes, device.GetCapability(Capability.DeviceBytes).Type, "type of a number of bytes");
     }
 
     static void DevicesAndPeers(Scope scope)
@@ -754,6 +923,77 @@ namespace GpuMem.Tests
       Check.Fails(Status.LimitExceeded, () => first.AllocatePinned<byte>((1 << 20) + 1));
     }
 
+    static void Fallback(Scope scope)
+    {
+      Check.Equal(Status.Success, GpuInstance.Probe(Scope.Backend).FallbackStatus, "status of a named backend");
+      Check.Equal("", GpuInstance.Probe(Scope.Backend).FallbackReason, "reason of a named backend");
+      Check.Equal(Status.Success, scope.Open().Info.FallbackStatus, "status of a named backend that is open");
+      GpuMemException missing = null;
+      try
+      {
+        GpuInstance.Probe(Backend.Cuda);
+      }
+      catch (GpuMemException problem)
+      {
+        missing = problem;
+      }
+      var warnings = new List<string>();
+      GpuMemLog.SetFunction((level, message) => { lock (warnings) warnings.Add(message); }, LogLevel.Warning);
+      ProbeInfo probe = GpuInstance.Probe(Backend.Any);
+      InstanceInfo info;
+      using (GpuInstance instance = GpuInstance.Open(Backend.Any)) info = instance.Info;
+      GpuMemLog.SetFunction(null, LogLevel.Error);
+      Check.Equal(missing == null ? Backend.Cuda : Backend.Host, info.Backend, "backend");
+      Check.Equal(info.Backend, probe.Backend, "backend of the probe");
+      Check.Equal(missing == null ? Status.Success : missing.Status, info.FallbackStatus, "status");
+      Check.Equal(info.FallbackStatus, probe.FallbackStatus, "status of the probe");
+      Check.Equal(missing == null, info.FallbackReason.Length == 0, "reason: " + info.FallbackReason);
+      Check.Equal(missing == null, probe.FallbackReason.Length == 0, "reason of the probe: " + probe.FallbackReason);
+      lock (warnings) Check.Equal(missing != null, warnings.Count != 0, "a warning: " + string.Join("; ", warnings));
+    }
+
+    static void CudaContexts(Scope scope)
+    {
+      var options = new InstanceOptions { Cuda = new CudaOptions { Contexts = new[] { (IntPtr)8 } } };
+      if (Scope.IsHost)
+      {
+        Check.Equal(2, scope.Open(options).Info.DeviceCount, "devices; the host backend ignores the options");
+        return;
+      }
+      Check.Equal(2, scope.Open(new InstanceOptions { Cuda = new CudaOptions() }).Info.DeviceCount, "devices");
+      IntPtr context;
+      Check.Equal(0, Libcuda.cuDevicePrimaryCtxRetain(&context, 0), "context");
+      options.Cuda.Contexts = new[] { context };
+      using (GpuMemory memory = scope.Open(options).GetDevice(0).AllocateDevice(64)) memory.CopyFrom(new byte[64]);
+      options.Cuda.Contexts = new[] { context, context };
+      Check.Fails(Status.InvalidArgument, () => GpuInstance.Open(options));
+      Check.Equal(0, Libcuda.cuDevicePrimaryCtxRelease_v2(0), "release");
+    }
+
+    static void AccessOfProcessors(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0), peer = instance.GetDevice(1);
+      using (GpuMemory memory = device.AllocateDevice(4096))
+      using (PinnedMemory<byte> pinned = device.AllocatePinned<byte>(4096))
+      {
+        IntPtr inside = (IntPtr)((long)memory.DevicePointer + 4095);
+        Check.Equal(Access.ReadWrite, device.GetAccess(inside), "its device");
+        Check.Equal(Access.None, peer.GetAccess(inside), "a peer");
+        Check.Equal(Access.None, instance.GetHostAccess(inside), "the CPU");
+        peer.EnablePeerAccess(device);
+        Check.Equal(Access.ReadWrite, peer.GetAccess(inside), "a peer with access");
+        peer.DisablePeerAccess(device);
+        Check.Equal(Access.None, peer.GetAccess(inside), "a peer without access");
+        Check.Equal(Access.ReadWrite, instance.GetHostAccess(pinned.HostPointer), "the CPU to pinned memory");
+        Check.Equal(Access.ReadWrite, peer.GetAccess(pinned.HostPointer), "a device to pinned memory");
+      }
+      int local = 0;
+      Check.Equal(Access.ReadWrite, instance.GetHostAccess((IntPtr)(&local)), "the CPU to a local variable");
+      Check.Fails(Status.InvalidArgument, () => instance.GetHostAccess(IntPtr.Zero));
+      Check.Fails(Status.InvalidArgument, () => device.GetAccess(IntPtr.Zero));
+    }
+
     static void Pointers(Scope scope)
     {
       GpuDevice device = scope.Device();
@@ -764,7 +1004,7 @@ namespace GpuMem.Tests
         Check.Equal(MemoryKind.Pinned, info.Kind, "kind");
         Check.Equal(memory.HostPointer, info.Base, "base");
         Check.Equal(memory.Allocation.Info.BufferId, info.BufferId, "id");
-        Check.That(info.IsOfInstance && info.Access == Access.ReadWrite, "owner and access");
+        Check.That(info.IsOfInstance, "owner");
         Check.Equal(memory.DevicePointer, device.GetDevicePointer(memory.HostPointer), "device pointer");
       }
       int local = 0;
@@ -787,14 +1027,31 @@ namespace GpuMem.Tests
       GpuInstance instance = device.Instance;
       GpuMemory memory = device.AllocateDevice(1000, new MemoryOptions { Name = "counted" });
       device.AllocateDevice(500).Dispose();
-      InstanceStats stats = instance.Stats;
-      Check.Equal(1ul, stats.Device.LiveCount, "live");
-      Check.Equal(1000ul, stats.Device.LiveBytes, "bytes");
-      Check.Equal(2ul, stats.Device.PeakCount, "peak");
-      Check.Equal(1500ul, stats.Device.PeakBytes, "peak bytes");
-      Check.Equal(2ul, stats.Device.TotalCount, "total");
+      PinnedMemory<byte> pinned = device.AllocatePinned<byte>(300);
+      GpuStream stream = device.CreateStream();
+      InstanceStats all = instance.Stats;
+      Check.Equal(2ul, all.LiveCount, "live memory");
+      Check.Equal(1300ul, all.LiveBytes, "bytes of live memory");
+      Check.Equal(1ul, all.Streams, "streams");
+      Check.Equal(0ul, all.Events, "events");
+      Check.Equal(3ul, all.LiveObjects, "live objects");
+      KindStats stats = instance.GetStats(MemoryKind.Device);
+      Check.Equal(1ul, stats.LiveCount, "live");
+      Check.Equal(1000ul, stats.LiveBytes, "bytes");
+      Check.Equal(2ul, stats.PeakCount, "peak");
+      Check.Equal(1500ul, stats.PeakBytes, "peak bytes");
+      Check.Equal(2ul, stats.TotalCount, "total");
+      Check.Equal(1500ul, stats.TotalBytes, "total bytes");
+      Check.Equal(300ul, instance.GetStats(MemoryKind.Pinned).PeakBytes, "peak of pinned bytes");
+      Check.Equal(0ul, instance.GetStats(MemoryKind.Registered).TotalCount, "registrations");
+      foreach (MemoryKind kind in new[] { MemoryKind.Unknown, MemoryKind.Pageable, MemoryKind.Foreign, (MemoryKind)77 })
+      {
+        Check.Fails(Status.InvalidArgument, () => instance.GetStats(kind));
+      }
+      stream.Dispose();
+      pinned.Dispose();
       instance.ResetPeaks();
-      Check.Equal(1ul, instance.Stats.Device.PeakCount, "peak after reset");
+      Check.Equal(1ul, instance.GetStats(MemoryKind.Device).PeakCount, "peak after reset");
       Check.That(instance.Report().Contains("counted"), instance.Report());
       memory.Dispose();
     }
@@ -824,7 +1081,7 @@ namespace GpuMem.Tests
       {
         Check.Fails(Status.SymbolMissing, () => stream.WriteValue(word, 1));
       }
-      using (GpuMemory registered = devices[0].Register(new byte[64], new MemoryOptions { Require = MemoryFlags.Mapped }))
+      using (GpuMemory registered = devices[0].Register(new byte[64], new RegisterOptions { Require = MemoryFlags.Mapped }))
       {
         Check.Equal(registered.HostPointer, registered.DevicePointer, "same pointer");
         Check.That((registered.GrantedFlags & MemoryFlags.PageLocked) == 0, "locked");
@@ -852,7 +1109,7 @@ namespace GpuMem.Tests
         Check.Equal(EventFlags.BlockingSync, end.Info.Flags, "flags");
         Check.Equal(!Scope.IsHost, end.Info.NativeEvent != IntPtr.Zero, "native event");
         Check.That(end.Query(), "never recorded is complete");
-        Check.Fails(Status.InvalidState, () => end.GetElapsedSince(start));
+        Check.Fails(Status.InvalidState, () => end.GetElapsedNanoseconds(start));
         start.Record(stream);
         end.Record(stream);
         using (new Gate(stream))
@@ -863,7 +1120,6 @@ namespace GpuMem.Tests
           Check.That(!untimed.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
         }
         Check.That(untimed.Synchronize(System.Threading.Timeout.InfiniteTimeSpan), "not complete");
-        Check.That(end.GetElapsedSince(start) >= 0, "time");
         Check.Throws<ArgumentOutOfRangeException>(() => end.Synchronize(TimeSpan.FromTicks(-5)));
         Check.That(stream.Synchronize(TimeSpan.MaxValue), "a limit of ages");
         if (Scope.IsHost)
@@ -880,6 +1136,29 @@ namespace GpuMem.Tests
             again.Synchronize();
           }
         }
+      }
+    }
+
+    static void ElapsedTime(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent start = device.CreateEvent())
+      using (GpuEvent end = device.CreateEvent())
+      {
+        start.Record(stream);
+        start.Synchronize();
+        using (new Gate(stream))
+        {
+          end.Record(stream);
+          Check.Equal(null, end.GetElapsedNanoseconds(start), "time of a record that is not complete");
+          Thread.Sleep(20);
+        }
+        long? time = end.GetElapsedNanoseconds(start);
+        Check.That(time >= 0, "the time is " + time);
+        Check.Equal(-time, start.GetElapsedNanoseconds(end), "time back");
+        // The fake driver has its own clock.
+        if (Scope.IsHost) Check.That(time >= 20 * 1000 * 1000 && time < 100L * 1000 * 1000 * 1000, "the time is " + time);
       }
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What can only be seen in a process of its own: loading the library, the end of the process, and fork.
+// Tests that need a process of their own: loading the library, the end of the process, and fork.
 
 using System;
 using System.Collections.Generic;
@@ -13,7 +13,7 @@ namespace GpuMem.Tests
 {
   static unsafe class Children
   {
-    // Each makes the first call of its process; the library is found only because of the variable.
+    // Each is the first call of a process in which only the environment variable leads to the library.
     static readonly Dictionary<string, Action> FirstCalls = new Dictionary<string, Action>
     {
       { "load", () => GpuMemLibrary.Load() },
@@ -93,7 +93,7 @@ namespace GpuMem.Tests
       });
     }
 
-    /// <summary>No folder of the system leads to the library.</summary>
+    /// <summary>Removes the library from the search path of the system.</summary>
     static void Away(IDictionary<string, string> environment)
     {
       environment["LD_LIBRARY_PATH"] = "";
@@ -116,7 +116,7 @@ namespace GpuMem.Tests
         string said = Child.Run("child first load", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); },
                                 Path.Combine(folder, Path.GetFileName(program)));
         Check.Equal(copy, said.Trim(), "what was loaded");
-        // The program's word is stronger than a copy beside the assembly.
+        // The program's path takes precedence over a copy beside the assembly.
         said = Child.Run("child path \"" + library + "\"", 0, Away, Path.Combine(folder, Path.GetFileName(program)));
         Check.Equal(library, said.Trim(), "what was loaded");
       }
@@ -130,7 +130,7 @@ namespace GpuMem.Tests
     {
       FirstCalls[call]();
       Console.WriteLine(GpuMemLibrary.LoadedPath);
-      // What was bound is that file and no other.
+      // Only that file was bound.
       string[] mapped = File.ReadAllLines("/proc/self/maps").Where(line => line.Contains("libgpumem"))
           .Select(line => line.Substring(line.IndexOf('/'))).Distinct().ToArray();
       return mapped.Length == 1 ? 0 : 3;
@@ -151,7 +151,7 @@ namespace GpuMem.Tests
       }
     }
 
-    // Every call says the same, and none is a failure of a type to initialise.
+    // Every call fails with the same message, and none with a TypeInitializationException.
     static int Refused()
     {
       string first = null;
@@ -205,7 +205,7 @@ namespace GpuMem.Tests
       Stream view = pinned.OpenView();
       stream.Copy(memory, pinned);
       gpuEvent.Record(stream);
-      // Mono does not end while a thread of other code lives that has run a managed function; so that stream goes before.
+      // Mono does not end while a foreign thread lives that has run a managed function, so dispose that stream first.
       using (GpuStream other = device.CreateStream())
       {
         other.Launch(() => { });
@@ -238,8 +238,8 @@ namespace GpuMem.Tests
       return 0;
     }
 
-    // The child has only this thread, so nothing may make it wait for another: what it does was done once before, and it
-    // ends without the runtime.
+    // The child has only this thread and must not wait for another one. So the parent makes the same calls first, and the
+    // child ends without the runtime.
     static int Fork()
     {
       GpuDevice device = GpuInstance.Open(Backend.Host).GetDevice(0);
@@ -250,7 +250,7 @@ namespace GpuMem.Tests
       if (child == 0) Libc._exit(Refusals(device, memory, stream) == 5 ? 0 : 1);
       int status = -1;
       if (Libc.waitpid(child, &status, 0) != child || status != 0) return 4;
-      // The parent noticed nothing.
+      // The parent is not affected.
       stream.Synchronize();
       memory.Dispose();
       stream.Dispose();

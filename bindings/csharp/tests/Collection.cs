@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the garbage collector, other threads and callbacks do to objects.
+// Tests objects under the garbage collector, other threads, callbacks and the simulation of the host backend.
 
 using System;
 using System.Collections.Generic;
@@ -18,8 +18,8 @@ namespace GpuMem.Tests
       Tap.Run("forgotten memory is freed and counted", ForgottenMemory);
       Tap.Run("a forgotten instance with all its objects is closed", ForgottenInstance);
       Tap.Run("a forgotten stream with work in it keeps what the work needs", ForgottenStream);
-      Tap.Run("a forgotten view lets go of its memory", ForgottenView);
-      Tap.Run("a forgotten object tells where it was made", Origins);
+      Tap.Run("a forgotten view releases its memory", ForgottenView);
+      Tap.Run("a forgotten object reports where it was created", Origins);
       Tap.Run("collections at any time harm nothing", CollectionStorm);
       Tap.Run("many threads make, use and dispose", ThreadStorm);
       Tap.Run("host functions run in order, once, and survive collections", HostFunctions);
@@ -27,7 +27,7 @@ namespace GpuMem.Tests
       Tap.Run("a host function may not use the device", HostFunctionLimits);
       Tap.Run("the log function is kept, and what it throws goes no further", LogFunction);
       Tap.Run("kernels see memory through views", Kernels);
-      Tap.Run("a lost device lets go of everything", LostDevice);
+      Tap.Run("a lost device releases everything", LostDevice);
       Tap.Run("every step may fail", FailingSteps);
       Tap.Run("streams, memory and peers of other code", OtherCode);
       Tap.Run("simulation needs the host backend", SimulationElsewhere);
@@ -67,7 +67,7 @@ namespace GpuMem.Tests
           device.CreateStream();
         }
       });
-      // Whatever the order of the finalizers, no instance goes before what was made through it.
+      // Finalizers run in any order, but no instance closes before its objects are destroyed.
       Check.Eventually(() => GpuMemDiagnostics.FinalizedObjects - before == 15, "the finalizers");
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
     }
@@ -87,12 +87,12 @@ namespace GpuMem.Tests
                     new CopyOptions { SourceOrder = SourceOrder.DuringCall });
       });
       Check.Eventually(() => GpuMemDiagnostics.WaitingObjects == 1, "the finalizer of the stream");
-      Check.Equal(2ul, instance.Stats.Device.LiveCount, "memory of the work");
+      Check.Equal(2ul, instance.GetStats(MemoryKind.Device).LiveCount, "memory of the work");
       word[0] = 1;
       Check.Eventually(() =>
       {
         GpuMemDiagnostics.ReleaseWaiting();
-        return instance.Stats.Streams == 0 && instance.Stats.Device.LiveCount == 0;
+        return instance.Stats.Streams == 0 && instance.GetStats(MemoryKind.Device).LiveCount == 0;
       }, "the end of the stream");
       word.Dispose();
     }
@@ -103,7 +103,7 @@ namespace GpuMem.Tests
       PinnedMemory<int> memory = instance.GetDevice(0).AllocatePinned<int>(100);
       Check.Elsewhere(() => memory.OpenView().WriteByte(1));
       memory.Dispose();
-      Check.Eventually(() => instance.Stats.Pinned.LiveCount == 0, "the finalizer of the view");
+      Check.Eventually(() => instance.GetStats(MemoryKind.Pinned).LiveCount == 0, "the finalizer of the view");
     }
 
     static void Origins(Scope scope)
@@ -144,7 +144,7 @@ namespace GpuMem.Tests
             GpuMemory registered = device.Register(received);
             stream.Copy(memory, (int[])sent.Clone());
             stream.Copy(registered, memory);
-            // The device has room for 32: all that are forgotten, should the finalizers fall behind.
+            // The device has room for 32, which is enough for all forgotten ones if the finalizers fall behind.
             if (round % 4 != 0) memory.Dispose();
             memory = null;
             stream.Launch(() => GC.KeepAlive(new byte[1000]));
@@ -159,7 +159,7 @@ namespace GpuMem.Tests
         Volatile.Write(ref stop, true);
         collector.Wait();
       }
-      // The last objects of the loop may still be on the stack, so something else takes their place there.
+      // The stack may still refer to the last objects of the loop, so close by force.
       instance.Close(CloseMode.Force);
     }
 
@@ -343,7 +343,7 @@ namespace GpuMem.Tests
       Check.That(device.Info.Lost, "not lost");
       Check.Fails(Status.DeviceLost, () => stream.Synchronize());
       Check.Fails(Status.DeviceLost, () => device.AllocateDevice(1));
-      Check.Equal(0ul, instance.Stats.Device.LiveCount, "device memory");
+      Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       word.Dispose();
       stream.Dispose();
       Check.That(!ran, "the host function ran");

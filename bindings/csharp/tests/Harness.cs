@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A small runner: it prints a line of TAP for each test, and looks after each test whether anything is left.
+// A small test runner. It prints a line of TAP for each test, and checks that each test leaves nothing behind.
 
 using System;
 using System.Collections.Generic;
@@ -16,7 +16,7 @@ namespace GpuMem.Tests
     public TestFailure(string message) : base(message) { }
   }
 
-  /// <summary>A test that cannot run here says so by throwing this.</summary>
+  /// <summary>Thrown by a test that cannot run here.</summary>
   sealed class TestSkipped : Exception
   {
     public TestSkipped(string reason) : base(reason) { }
@@ -66,7 +66,7 @@ namespace GpuMem.Tests
     }
   }
 
-  /// <summary>What a test opened; at its end nothing may live there.</summary>
+  /// <summary>The instances of a test. Nothing in them may live at its end.</summary>
   sealed class Scope
   {
     readonly List<GpuInstance> instances = new List<GpuInstance>();
@@ -163,7 +163,7 @@ namespace GpuMem.Tests
       return problem;
     }
 
-    /// <summary>Waits for something that another thread or the collector does; a test that fails takes long.</summary>
+    /// <summary>Waits for another thread or the collector. Only a failing test waits for the whole time.</summary>
     internal static void Eventually(Func<bool> condition, string what)
     {
       Stopwatch time = Stopwatch.StartNew();
@@ -176,7 +176,7 @@ namespace GpuMem.Tests
       throw new TestFailure("it never came: " + what);
     }
 
-    /// <summary>How many objects were finalized, once there are no more of them to find.</summary>
+    /// <summary>Number of finalized objects, once no more are found.</summary>
     internal static long FinalizedObjects()
     {
       long count = GpuMemDiagnostics.FinalizedObjects;
@@ -197,8 +197,8 @@ namespace GpuMem.Tests
     }
 
     /// <summary>
-    /// Runs something that makes garbage on a thread of its own: a collector that scans stacks conservatively finds what
-    /// is left on one.
+    /// Runs an action on another thread, so that the stack of this one does not refer to its garbage. Mono's collector
+    /// scans stacks conservatively.
     /// </summary>
     internal static void Elsewhere(Action action)
     {
@@ -220,7 +220,7 @@ namespace GpuMem.Tests
     }
   }
 
-  /// <summary>This program again, in a process of its own.</summary>
+  /// <summary>Runs this program again in another process.</summary>
   static class Child
   {
     internal static string Run(string arguments, int expectedExit = 0, Action<IDictionary<string, string>> environment = null,

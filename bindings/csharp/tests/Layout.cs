@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Compares the declarations of the binding with what a C compiler says of the headers.
+// Compares the declarations of the binding with those that a C compiler sees in the headers.
 
 using System;
 using System.Collections.Generic;
@@ -98,8 +98,8 @@ namespace GpuMem.Tests
       Check.Equal("", string.Join(",", declared.Except(table)), "not in the table");
     }
 
-    // Mono binds a function when it compiles the method that calls it. If that method became part of a program's own, the
-    // function would be bound before the program could say where the library is.
+    // Mono binds a function when it compiles the method that calls it. If that method were inlined into a program's own,
+    // the function would be bound before the program could set the path of the library.
     static void CheckBinding()
     {
       if (Type.GetType("Mono.Runtime") == null) throw new TestSkipped("only Mono binds so early");

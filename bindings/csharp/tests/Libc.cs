@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the tests need of the system.
+// System and driver functions that the tests need.
 
 using System;
 using System.Runtime.InteropServices;
@@ -22,5 +22,15 @@ namespace GpuMem.Tests
 
     [DllImport("libc")]
     internal static extern int waitpid(int process, int* status, int options);
+  }
+
+  /// <summary>Functions of the driver, as other code would call them.</summary>
+  static unsafe class Libcuda
+  {
+    [DllImport("libcuda.so.1")]
+    internal static extern int cuDevicePrimaryCtxRetain(IntPtr* context, int device);
+
+    [DllImport("libcuda.so.1")]
+    internal static extern int cuDevicePrimaryCtxRelease_v2(int device);
   }
 }

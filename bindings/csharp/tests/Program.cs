@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The tests of the binding. They need the environment that tests/bindings/csharp.py of the source tree gives them.
+// Runs the tests of the binding. tests/bindings/csharp.py of the source tree sets the environment that they need.
 // Usage: GpuMem.Tests [child MODE ARGUMENT...]
 
 namespace GpuMem.Tests

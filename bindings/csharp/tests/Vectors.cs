@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Runs the shared sequences of calls; tests/bindings/README.md of the source tree has their language.
+// Runs the shared sequences of calls, whose language tests/bindings/README.md of the source tree describes.
 
 using System;
 using System.Collections.Generic;
@@ -76,7 +76,7 @@ namespace GpuMem.Tests
 
     internal ulong Value(string name, ulong otherwise = 0) { return Has(name) ? Number(Options[name]) : otherwise; }
 
-    /// <summary>A number, or names of an enumeration with commas.</summary>
+    /// <summary>A number, or comma-separated names of an enumeration.</summary>
     internal ulong Named<TEnum>(string name, ulong otherwise = 0)
     {
       if (!Has(name)) return otherwise;
@@ -191,7 +191,12 @@ namespace GpuMem.Tests
           return Keep(step, Get<GpuDevice>(a[0]).Create(
               (MemoryKind)(int)(long)step.Named<MemoryKind>("kind"), step.Value("size"), OptionsOf(step)));
         case "register":
-          return Keep(step, Get<GpuDevice>(a[0]).Register(Address(a[1]), step.Value("size"), OptionsOf(step)));
+          return Keep(step, Get<GpuDevice>(a[0]).Register(Address(a[1]), step.Value("size"), new RegisterOptions
+          {
+            Require = (MemoryFlags)step.Named<MemoryFlags>("require"),
+            Prefer = (MemoryFlags)step.Named<MemoryFlags>("prefer"),
+            Name = step.Text("name"),
+          }));
         case "buffer": return Keep(step, MakeBlock(Step.Number(a[0])));
         case "malloc":
           return Keep(step, Get<GpuDevice>(a[0]).Allocate((MemoryKind)step.Named<MemoryKind>("kind"), step.Value("size")));
@@ -220,7 +225,7 @@ namespace GpuMem.Tests
           return objects[a[0]] is GpuStream ? Get<GpuStream>(a[0]).Query() : Get<GpuEvent>(a[0]).Query();
         case "synchronize": return Synchronize(step);
         case "elapsed":
-          float? time = Get<GpuEvent>(a[1]).GetElapsedSince(Get<GpuEvent>(a[0]));
+          long? time = Get<GpuEvent>(a[1]).GetElapsedNanoseconds(Get<GpuEvent>(a[0]));
           Check.That(time == null || time >= 0, "the time is negative");
           return time != null;
         case "copy": return Copy(step);
@@ -245,7 +250,7 @@ namespace GpuMem.Tests
           return true;
         case "info": return CompareInfo(step, Get<GpuMemory>(a[0]).QueryInfo());
         case "pointer": return ComparePointer(step);
-        case "count": return CompareCounts(step, Get<GpuInstance>(a[0]).Stats);
+        case "count": return CompareCounts(step, Get<GpuInstance>(a[0]));
         case "capability":
           Check.That(Get<GpuDevice>(a[0]).GetCapability((Capability)Step.Number(a[1])).Name.Length != 0, "no name");
           return true;
@@ -368,13 +373,16 @@ namespace GpuMem.Tests
       return true;
     }
 
-    static bool CompareCounts(Step step, InstanceStats stats)
+    static bool CompareCounts(Step step, GpuInstance instance)
     {
-      if (step.Has("device")) Check.Equal(step.Value("device"), stats.Device.LiveCount, "device");
-      if (step.Has("pinned")) Check.Equal(step.Value("pinned"), stats.Pinned.LiveCount, "pinned");
-      if (step.Has("registered")) Check.Equal(step.Value("registered"), stats.Registered.LiveCount, "registered");
-      if (step.Has("streams")) Check.Equal(step.Value("streams"), stats.Streams, "streams");
-      if (step.Has("events")) Check.Equal(step.Value("events"), stats.Events, "events");
+      InstanceStats stats = instance.Stats;
+      foreach (KeyValuePair<string, string> option in step.Options)
+      {
+        ulong live = option.Key == "streams" ? stats.Streams
+            : option.Key == "events" ? stats.Events
+            : instance.GetStats((MemoryKind)Enum.Parse(typeof(MemoryKind), option.Key, true)).LiveCount;
+        Check.Equal(Step.Number(option.Value), live, option.Key);
+      }
       return true;
     }
 

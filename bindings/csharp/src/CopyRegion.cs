@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Boxes of bytes, which are copied in batches.
+
+using System;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// One side of a region: the range that contains the box, and the distances between its rows and slices.
+  /// </summary>
+  public struct CopyOperand
+  {
+    /// <summary>Describes one side of a region.</summary>
+    /// <param name="range">Range whose first byte is the first byte of the box; the box must lie inside.</param>
+    /// <param name="rowPitch">Bytes from one row to the next; 0 means the width of the region.</param>
+    /// <param name="slicePitch">Bytes from one slice to the next; 0 means the height times the row pitch.</param>
+    public CopyOperand(GpuRange range, ulong rowPitch = 0, ulong slicePitch = 0)
+    {
+      Range = range;
+      RowPitch = rowPitch;
+      SlicePitch = slicePitch;
+    }
+
+    /// <summary>Range whose first byte is the first byte of the box; the box must lie inside.</summary>
+    public GpuRange Range { get; set; }
+
+    /// <summary>Bytes from one row to the next; 0 means the width of the region.</summary>
+    public ulong RowPitch { get; set; }
+
+    /// <summary>Bytes from one slice to the next; 0 means the height times the row pitch.</summary>
+    public ulong SlicePitch { get; set; }
+
+    /// <summary>A range without gaps between rows and slices.</summary>
+    public static implicit operator CopyOperand(GpuRange range) { return new CopyOperand(range); }
+
+    /// <summary>A whole memory without gaps between rows and slices.</summary>
+    public static implicit operator CopyOperand(GpuMemory memory) { return new CopyOperand(memory); }
+
+    // The range may be a slice, and the library would not see its end. Pitches that are too small are left to the
+    // library.
+    internal bool Fits(ulong width, ulong height, ulong depth)
+    {
+      ulong rowPitch = RowPitch == 0 ? width : RowPitch;
+      if (height != 0 && rowPitch > ulong.MaxValue / height) return false;
+      ulong slicePitch = SlicePitch == 0 ? height * rowPitch : SlicePitch;
+      if (width > Range.Size) return false;
+      ulong left = Range.Size - width;
+      if (height > 1 && rowPitch > left / (height - 1)) return false;
+      left -= (height - 1) * rowPitch;
+      return depth == 1 || slicePitch <= left / (depth - 1);
+    }
+
+    internal gpumem_copy_operand Describe()
+    {
+      gpumem_copy_operand native = default(gpumem_copy_operand);
+      if (Range.Memory != null)
+      {
+        native.memory = Range.Memory.Raw;
+        native.offset = Range.Offset;
+      }
+      else
+      {
+        native.pointer = Range.Pointer;
+      }
+      native.row_pitch = RowPitch;
+      native.slice_pitch = SlicePitch;
+      return native;
+    }
+  }
+
+  /// <summary>
+  /// A box of bytes to copy: <see cref="Depth"/> slices of <see cref="Height"/> rows of <see cref="Width"/> bytes.
+  /// </summary>
+  public struct CopyRegion
+  {
+    /// <summary>Describes a box of bytes.</summary>
+    /// <param name="destination">Where to write.</param>
+    /// <param name="source">Where to read; it must share no byte with the destination.</param>
+    /// <param name="width">Bytes of a row; 0 copies nothing.</param>
+    /// <param name="height">Rows of a slice; 0 means 1.</param>
+    /// <param name="depth">Slices; 0 means 1.</param>
+    public CopyRegion(CopyOperand destination, CopyOperand source, ulong width, ulong height = 1, ulong depth = 1)
+        : this()
+    {
+      Destination = destination;
+      Source = source;
+      Width = width;
+      Height = height;
+      Depth = depth;
+    }
+
+    /// <summary>Where to write.</summary>
+    public CopyOperand Destination { get; set; }
+
+    /// <summary>Where to read; it must share no byte with the destination.</summary>
+    public CopyOperand Source { get; set; }
+
+    /// <summary>Bytes of a row; 0 copies nothing.</summary>
+    public ulong Width { get; set; }
+
+    /// <summary>Rows of a slice; 0 means 1.</summary>
+    public ulong Height { get; set; }
+
+    /// <summary>Slices; 0 means 1.</summary>
+    public ulong Depth { get; set; }
+
+    /// <summary>Direction and source order.</summary>
+    public CopyOptions Options { get; set; }
+
+    internal void Check(int index)
+    {
+      if (Width == 0) return;
+      ulong height = Math.Max(Height, 1), depth = Math.Max(Depth, 1);
+      bool destinationFits = Destination.Fits(Width, height, depth);
+      if (destinationFits && Source.Fits(Width, height, depth)) return;
+      string side = destinationFits ? "source" : "destination";
+      ulong size = (destinationFits ? Source : Destination).Range.Size;
+      throw new ArgumentException("region " + index + " leaves the range of its " + side + ", which has " + size + " bytes",
+                                  "regions");
+    }
+
+    internal unsafe gpumem_copy_region Describe()
+    {
+      gpumem_copy_region native = default(gpumem_copy_region);
+      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_region);
+      native.destination = Destination.Describe();
+      native.source = Source.Describe();
+      native.width = Width;
+      native.height = Height;
+      native.depth = Depth;
+      native.direction = (int)Options.Direction;
+      native.source_order = (int)Options.SourceOrder;
+      return native;
+    }
+  }
+}
