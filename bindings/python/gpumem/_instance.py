@@ -20,7 +20,7 @@ from ._memory import Memory
 from ._operands import operand
 from ._results import (CapabilityInfo, DeviceInfo, InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats, StatusInfo,
                        known)
-from ._stream import Event, Stream, hold, instance_closed, let_go
+from ._stream import Event, Stream, hold, instance_closed, release
 from .errors import Error, InvalidArgument, NotFound
 
 
@@ -278,7 +278,7 @@ class Instance(Copies):
         try:
             call(function, self._handle, *arguments)
         finally:
-            let_go(held)
+            release(held)
 
     # ---- pointers ----
 

@@ -63,7 +63,7 @@ class Queue:
         except Exception:
             if in_part:
                 self._enqueued(use)
-                self.poll()  # lets go at once if nothing is in the stream
+                self.poll()  # releases them at once if the stream is idle
             else:
                 use.sequence = 0
                 self.observed(0)
@@ -140,7 +140,7 @@ class Queue:
 
 def hold(kept, by):
     """Keeps the memory of operands open while a call uses its addresses: on behalf of the queue of a stream, or of None
-    until ``let_go``. Fails if it is closed."""
+    until ``release``. Fails if it is closed."""
     held = []
     for memory in map(memory_of, kept):
         if memory is None:
@@ -152,12 +152,12 @@ def hold(kept, by):
             try:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
             except Exception:
-                let_go(held, by)
+                release(held, by)
                 raise
     return held
 
 
-def let_go(held, by=None):
+def release(held, by=None):
     for memory in held:
         memory._holds.remove(by)
 
