@@ -109,9 +109,7 @@ NAMES = {
            "gpumem_answer": None},
     "C#": {"gpumem_wait_value": "WaitCondition", "gpumem_kind": "MemoryKind",
            "gpumem_host_lock_mode": "HostLock", "gpumem_answer": "CapabilityAnswer"},
-    "Python": {"gpumem_wait_value": "WaitCondition", "gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None,
-               "gpumem_native_domain": None, "gpumem_capability_type": None, "gpumem_capability_source": None,
-               "gpumem_host_lock_mode": None, "gpumem_answer": None},
+    "Python": {"gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None, "gpumem_host_lock_mode": "HostLock"},
 }
 # What the languages call a constant, if not by the words of its C name.
 VALUES = {

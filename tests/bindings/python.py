@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Tests the Python binding. Usage: python.py SOURCE_ROOT BUILD_ROOT
 
-Runs its own tests from a copy of the package, on each backend, with numpy and without, with warnings as errors; compares
-what the samples print; runs the code of the guide; and builds the package.
+Runs the binding's own tests from a copy of the package, on each backend, with numpy and without, with warnings as errors.
+Compares the output of the samples, runs the code of the guide, and builds the package.
 """
 
 import ast
@@ -28,7 +28,7 @@ def has(interpreter, module):
 
 
 def interpreter_with(*modules):
-    """An interpreter that has some modules: the one that runs this, or Debian's; or None."""
+    """An interpreter that has some modules: this one or Debian's, or None."""
     for interpreter in (sys.executable, "/usr/bin/python3"):
         if Path(interpreter).exists() and all(has(interpreter, module) for module in modules):
             return interpreter
@@ -36,7 +36,7 @@ def interpreter_with(*modules):
 
 
 def run(*command, **options):
-    """(exit status, all that was printed)"""
+    """(exit status, output)"""
     result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                             timeout=TIME_LIMIT, check=False, **options)
     return result.returncode, result.stdout
@@ -61,9 +61,9 @@ def own_tests(tap, staged, package, backend, numpy, interpreter):
         else:
             tap.check(name, case["note"] if case["outcome"] == "failed" else [])
     good = status == 0 and found and not output
-    tap.check(f"{title}: the tests end well and print nothing", "" if good else f"exit status {status}\n{output}")
+    tap.check(f"{title}: the tests exit with 0 and print nothing", "" if good else f"exit status {status}\n{output}")
     lines.unlink(missing_ok=True)
-    tap.check(f"{title}: the driver was used as it must be", staged.violations())
+    tap.check(f"{title}: the driver was used correctly", staged.violations())
 
 
 def samples(tap, staged, package, source):
@@ -100,10 +100,10 @@ def sources(tap, package):
         except SyntaxError as problem:
             problems.append(f"{path}: {problem}")
     tap.check(f"the sources are Python {'.'.join(map(str, OLDEST))}", problems)
-    name = "pyflakes has nothing to say"
+    name = "pyflakes finds nothing"
     interpreter = interpreter_with("pyflakes")
     if interpreter:
-        # __init__.py hands names on.
+        # __init__.py imports names for others.
         files = [path for path in sorted(package.rglob("*.py")) if path.name != "__init__.py"]
         status, output = run(interpreter, "-m", "pyflakes", *files)
         tap.check(name, "" if status == 0 else output)
@@ -112,7 +112,7 @@ def sources(tap, package):
 
 
 def building(tap, staged, package, folder):
-    """A wheel, made without the network, holds the package and works from where it was unpacked."""
+    """A wheel, built without the network, has the package and works when it is unpacked."""
     name = "the package can be built"
     interpreter = interpreter_with("setuptools.build_meta", "wheel")
     if interpreter is None:

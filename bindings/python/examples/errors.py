@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Three mistakes and what the library says to them."""
+"""Three mistakes, and the messages of the library."""
 
 import gpumem
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Page-locked memory with its flags, memory that is page-locked where it lies, and a copy between the two on a stream."""
+"""Page-locked memory with its flags, existing memory that is page-locked in place, and a copy between them in a stream."""
 
 import array
 

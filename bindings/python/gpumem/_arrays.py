@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays in page-locked memory, in the manner of PyCUDA: the same names, flags and meanings.
+"""Arrays in page-locked memory, with the names, flags and meanings of PyCUDA.
 
-The arrays are plain ``numpy.ndarray``. The ``base`` of each is a :class:`View`, which keeps its :class:`Memory`: it lives as
-long as an array over it does, and cannot be closed before.
+The arrays are plain ``numpy.ndarray``. The ``base`` of each is a :class:`View`, which keeps its :class:`Memory` alive: it
+cannot be closed before the last array over it is gone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class host_alloc_flags:
-    """Flags of page-locked memory that is allocated."""
+    """Flags of allocated page-locked memory."""
 
     PORTABLE = c.GPUMEM_MEMORY_PORTABLE
     DEVICEMAP = c.GPUMEM_MEMORY_MAPPED
@@ -28,7 +28,7 @@ class host_alloc_flags:
 
 
 class host_register_flags:
-    """Flags of memory that is page-locked where it lies. The numbers are those of CUDA."""
+    """Flags of memory that is page-locked in place. The numbers are those of CUDA."""
 
     PORTABLE = 1
     DEVICEMAP = 2
@@ -52,17 +52,16 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
                      device: Optional[Device] = None) -> numpy.ndarray:
     """An array in page-locked memory with indeterminate contents.
 
-    ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. ``device`` is the device that
-    the memory shall be near to: device 0 of the default instance if nothing is said. An array without elements is an
-    ordinary one.
+    ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
+    ``device``, by default device 0 of the default instance. An array without elements is in ordinary memory.
     """
     import numpy
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
-        raise TypeError(f"elements of type {dtype} hold Python objects, which a device cannot use")
+        raise TypeError(f"elements of type {dtype} are Python objects, which a device cannot use")
     shape, size = extent(shape, dtype.itemsize)
     if order not in ("C", "F"):
-        raise ValueError(f"the order is {order!r}, not 'C' or 'F'")
+        raise ValueError(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
         return numpy.empty(shape, dtype, order)
     memory = Memory(device or default_device(), size, Kind.PINNED, require=mem_flags)
@@ -90,11 +89,11 @@ def pagelocked_zeros_like(array: numpy.ndarray, mem_flags: int = 0, *,
 
 
 def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> numpy.ndarray:
-    """An ordinary array whose first byte is aligned, as some systems want it for :func:`register_host_memory`."""
+    """An ordinary array whose first byte is aligned, as some systems need it for :func:`register_host_memory`."""
     import numpy
     dtype = numpy.dtype(dtype)
     if alignment < 1 or alignment & (alignment - 1):
-        raise InvalidArgument(f"the alignment {alignment} is no power of two")
+        raise InvalidArgument(f"the alignment is {alignment}; it must be a power of two")
     shape, size = extent(shape, dtype.itemsize)
     room = numpy.empty(size + alignment - 1, numpy.uint8)
     start = -room.__array_interface__["data"][0] % alignment
@@ -119,18 +118,18 @@ def aligned_zeros_like(array: numpy.ndarray, alignment: int = 4096) -> numpy.nda
 
 
 def register_host_memory(ary: numpy.ndarray, flags: int = 0, *, device: Optional[Device] = None) -> numpy.ndarray:
-    """Page-locks the memory of an array where it lies, and returns an array over the same bytes.
+    """Page-locks the memory of an array in place, and returns an array over the same bytes.
 
-    The memory is pageable again when neither the returned array nor a view of it lives. ``ary`` must be contiguous; it is
-    kept alive and cannot be resized meanwhile. A read-only array needs the flag READ_ONLY.
+    The memory becomes pageable again when the returned array and all views of it are gone. ``ary`` must be contiguous. It
+    is kept alive and cannot be resized meanwhile. A read-only array needs the flag READ_ONLY.
     """
     require = 0
     for flag, wanted in _REGISTER_FLAGS.items():
         if flags & flag:
             require |= wanted
     if flags & ~sum(_REGISTER_FLAGS):
-        raise InvalidArgument(f"{flags:#x} has a bit that is no flag of registered memory")
+        raise InvalidArgument(f"flags are {flags:#x}, which has a bit that is not in host_register_flags")
     if not (ary.flags.c_contiguous or ary.flags.f_contiguous):
         raise ValueError("the array is not contiguous")
-    memory = Memory(device or default_device(), None, Kind.REGISTERED, require=require, source=ary)
+    memory = Memory.register(device or default_device(), ary, require=require)
     return memory.numpy(ary.dtype, ary.shape, order=_order_of(ary))

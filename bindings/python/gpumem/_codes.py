@@ -19,6 +19,14 @@ class Feature(enum.IntEnum):
     HOST_SIMULATION = c.GPUMEM_FEATURE_HOST_SIMULATION
 
 
+class NativeDomain(enum.IntEnum):
+    """What ``native_code`` is a code of."""
+
+    NONE = c.GPUMEM_NATIVE_NONE
+    ERRNO = c.GPUMEM_NATIVE_ERRNO
+    CUDA = c.GPUMEM_NATIVE_CUDA
+
+
 class Capability(enum.IntEnum):
     """Something that a device may be able to do."""
 
@@ -130,6 +138,15 @@ class Access(enum.IntEnum):
     UNKNOWN = c.GPUMEM_ACCESS_UNKNOWN
 
 
+class HostLock(enum.IntEnum):
+    """When the host backend locks pages."""
+
+    DEFAULT = c.GPUMEM_HOST_LOCK_DEFAULT
+    TRY = c.GPUMEM_HOST_LOCK_TRY
+    REQUIRE = c.GPUMEM_HOST_LOCK_REQUIRE
+    OFF = c.GPUMEM_HOST_LOCK_OFF
+
+
 class Backend(enum.IntEnum):
     """What does the work."""
 
@@ -154,3 +171,11 @@ class WaitCondition(enum.IntEnum):
     EQ = c.GPUMEM_WAIT_EQ
     AND = c.GPUMEM_WAIT_AND
     NOR = c.GPUMEM_WAIT_NOR
+
+
+class Answer(enum.IntEnum):
+    """The answer to a question that is not about a number."""
+
+    NO = c.GPUMEM_ANSWER_NO
+    YES = c.GPUMEM_ANSWER_YES
+    EMULATED = c.GPUMEM_ANSWER_EMULATED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""DLPack in both directions, with the capsules made and taken by ctypes."""
+"""DLPack in both directions, with capsules through ctypes."""
 
 import atexit
 import ctypes
@@ -8,7 +8,7 @@ from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char
 
 from . import _types
 
-# Types of devices.
+# Device types.
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
 VERSION = 1, 0
 READ_ONLY, IS_COPIED = 0x1, 0x2
@@ -32,7 +32,7 @@ class _ManagedVersioned(Structure):
                 ("flags", c_uint64), ("tensor", _Tensor)]
 
 
-# The capsule keeps a pointer to its name.
+# The names are never freed, because a capsule points to its name.
 _NAMES = {_Managed: (b"dltensor", b"used_dltensor"),
           _ManagedVersioned: (b"dltensor_versioned", b"used_dltensor_versioned")}
 
@@ -40,22 +40,22 @@ _new_capsule = PYFUNCTYPE(py_object, c_void_p, c_char_p, c_void_p)(("PyCapsule_N
 _is_valid = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _get_pointer = PYFUNCTYPE(c_void_p, py_object, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _set_name = PYFUNCTYPE(c_int, py_object, c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
-# For the destructor, whose capsule is dying and must not be counted as a Python object any more.
+# For the destructor: its capsule is being destroyed, and must not be passed as a Python object any more.
 _dying_is_valid = PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _dying_get_pointer = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
-# What consumers have not given back: the address of the struct, and all that it points to.
+# Tensors that consumers have not released: the address of the struct, and everything that it points to.
 _exported = {}
 
 
-# These have all they need as defaults, because the names of a module are gone when the interpreter ends.
+# These have everything they need as defaults, because a module's names are gone at the end of the interpreter.
 def _delete(address, exported=_exported):
     exported.pop(address, None)
 
 
 def _destroy_capsule(capsule, is_valid=_dying_is_valid, get_pointer=_dying_get_pointer, exported=_exported,
                      names=tuple(unused for unused, _ in _NAMES.values())):
-    """A capsule that nobody took gives its tensor back itself."""
+    """A capsule that was not consumed releases its tensor itself."""
     for name in names:
         if is_valid(capsule, name):
             exported.pop(get_pointer(capsule, name), None)
@@ -69,28 +69,28 @@ for _lasting in (_deleter, _destructor, _exported):
 
 @atexit.register
 def _at_exit(exported=_exported):
-    """Consumers that outlive the interpreter find no deleter, instead of one that calls into it."""
+    """Removes the deleters: consumers that outlive the interpreter must not call into it."""
     for managed, *_ in list(exported.values()):
         managed.deleter = None
 
 
 class DLPackView:
-    """The producer's side, for a class with the attributes of a view."""
+    """The producer's side. A subclass has the attributes of a view."""
 
     __slots__ = ()
 
     def __dlpack_device__(self):
-        """(type, number) of the device that the bytes lie on."""
+        """(type, number) of the device of the memory."""
         if self.dlpack_device is None:
-            raise BufferError("device memory of the host backend is on no device that DLPack knows; copy it to host memory")
+            raise BufferError("DLPack has no device type for device memory of the host backend; copy it to host memory")
         return self.dlpack_device
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        """A capsule for another library, as the array API describes it.
+        """A capsule for another library, as the array API specifies it.
 
-        ``stream`` is the consumer's CUDA stream, which is made to wait for the work in streams of gpumem that uses the
-        memory: None or 1 (the legacy default stream), 2 (the per-thread one), another stream's number, or -1 for no
-        wait. Host memory takes None or -1.
+        ``stream`` is the consumer's CUDA stream: None or 1 (the legacy default stream), 2 (the per-thread one), the
+        number of another stream, or -1 for no wait. It waits for the work in streams of gpumem that uses the memory. Host
+        memory accepts None or -1.
         """
         place = self.dlpack_device
         wanted = tuple(dl_device) if dl_device is not None else place
@@ -99,11 +99,11 @@ class DLPackView:
         wanted = int(wanted[0]), int(wanted[1])
         versioned = max_version is not None and max_version[0] >= 1
         if self.readonly and not versioned:
-            raise BufferError("the memory is read-only, which only DLPack 1.0 and later can say")
+            raise BufferError("the memory is read-only, which needs a consumer of DLPack 1.0 or later")
         in_place = wanted == place or (place == (CUDA_HOST, 0) and wanted == (CPU, 0))
         self._check_stream(stream, wanted)
         if not in_place and (copy is False or wanted != (CPU, 0)):
-            raise BufferError(f"memory on the device {place} cannot be handed out on {wanted}"
+            raise BufferError(f"memory on the device {place} cannot be exported on {wanted}"
                               + (" without a copy" if wanted == (CPU, 0) else ""))
         if copy or not in_place:
             return self._copied()._capsule(wanted, versioned, IS_COPIED)
@@ -117,12 +117,12 @@ class DLPackView:
             return
         if wanted[0] != CUDA:
             if stream != -1:
-                raise ValueError(f"a stream ({stream}) was given for memory of the host, which has none")
+                raise ValueError(f"the stream is {stream}; for host memory it must be None or -1")
         elif stream == 0 or stream < -1:
-            raise ValueError(f"{stream} is no stream: 1 and 2 are the default streams, -1 means no wait")
+            raise ValueError(f"the stream is {stream}; pass 1 or 2 for a default stream, or -1 for no wait")
 
     def _order_before(self, stream):
-        """Makes the consumer's stream wait for what is in flight on the memory."""
+        """Makes the consumer's stream wait for the work in flight on the memory."""
         queues = {hold for hold in self.memory._holds if hold is not None} if self.memory else ()
         if queues:
             from ._stream import Stream
@@ -132,7 +132,7 @@ class DLPackView:
                     queue.order_before(consumer.handle)
 
     def _copied(self):
-        """A view of ordinary memory of this process with the same elements, after the work that is in flight."""
+        """A view of a copy in ordinary memory, made after the work in flight."""
         from ._memory import View
         if not self.contiguous:
             raise BufferError("the view is not contiguous and cannot be copied")
@@ -171,7 +171,7 @@ class DLPackView:
 
 
 class _Imported:
-    """A tensor taken from another library, given back when this dies."""
+    """A tensor of another library, released when this object is destroyed."""
 
     __slots__ = ("managed",)
 
@@ -185,23 +185,23 @@ class _Imported:
 
 
 def _take(capsule):
-    """Takes the tensor out of a capsule, which cannot be taken again."""
+    """Consumes the tensor of a capsule."""
     for cls in (_ManagedVersioned, _Managed):
         unused, used = _NAMES[cls]
         if _is_valid(capsule, unused):
             managed = cls.from_address(_get_pointer(capsule, unused))
             if cls is _ManagedVersioned and managed.major != VERSION[0]:
                 raise BufferError(f"the tensor has version {managed.major}.{managed.minor} of DLPack, not {VERSION[0]}.x")
-            # From here on the capsule leaves the tensor alone, and _Imported gives it back exactly once.
+            # From here on the capsule does not release the tensor any more, and _Imported does it exactly once.
             _set_name(capsule, used)
             return _Imported(managed)
-    raise ValueError("the capsule holds no tensor, or its tensor was taken before")
+    raise ValueError("the capsule has no tensor, or its tensor was consumed before")
 
 
 def from_dlpack(source, *, device=None, copy=None):
     """A view of an array of another library, without a copy.
 
-    ``source`` has ``__dlpack__``, or is a capsule. ``device`` and ``copy`` are handed on to it.
+    ``source`` is an object with ``__dlpack__``, or a capsule. ``device`` and ``copy`` are passed to ``__dlpack__``.
     """
     from ._memory import View, strides_of
     if hasattr(source, "__dlpack__"):
@@ -230,7 +230,7 @@ def _ask(source, device, copy):
     try:
         return source.__dlpack__(max_version=VERSION, **more)
     except TypeError:
-        # A producer of before DLPack 1.0 knows none of these, and always hands out the array as it is.
+        # A producer from before DLPack 1.0 knows none of these, and always exports the array in place.
         if more:
             raise
         return source.__dlpack__()

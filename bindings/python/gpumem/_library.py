@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The C interface of gpumem: every constant, struct and function of `_native`, which declares them, by its C name.
+"""The C interface of gpumem: every constant, struct and function under its C name. `_native` declares them.
 
-Nothing is loaded when this module is imported. The library is found and checked when a function is first used, as an
-attribute of this module (``_library.gpumem_version()``), or by :func:`load`:
+Importing this module loads nothing. The library is found and checked when a function is first used, as an attribute of
+this module (``_library.gpumem_version()``), or by :func:`load`:
 
-1. the file named by the environment variable ``GPUMEM_LIBRARY``, and then no other;
-2. ``libgpumem.so.0`` where the system's dynamic loader finds it.
+1. If the environment variable ``GPUMEM_LIBRARY`` names a file, only that file is tried.
+2. Otherwise the system's dynamic loader searches for ``libgpumem.so.0``.
 
-The structs have the names and fields of the headers, which describe them. A struct is made with its ``struct_size``
-filled in. This layer checks nothing: handles and addresses are plain integers, and what is passed as a pointer must live
-for as long as the header says. Every call releases the interpreter lock.
+The headers describe the structs and their fields. A new struct is zeroed, with its ``struct_size`` set. This layer checks
+nothing: handles and addresses are plain integers, and memory that is passed by its address must live for as long as the
+header says. Every call releases the interpreter lock.
 """
 
 import ctypes
@@ -18,20 +18,25 @@ import threading
 from ctypes import c_uint32
 
 from . import _native
-from ._native import GPUMEM_SUCCESS, GPUMEM_VERSION, GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR, PROTOTYPES, gpumem_table
+from ._native import GPUMEM_VERSION, GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR, PROTOTYPES, gpumem_table
 from .errors import LibraryNotFound, VersionMismatch
 
-# All that is declared, as attributes of this module.
+# Every declaration is an attribute of this module.
 globals().update({name: value for name, value in vars(_native).items() if name.lower().startswith("gpumem_")})
 
 
 def GPUMEM_MAKE_VERSION(major, minor, patch):
-    """A version as one number that grows with it."""
+    """A version as one number; newer versions are larger."""
     return major << 22 | minor << 12 | patch
 
 
-# The same functions without argument types, for hot calls whose arguments were all made beforehand, by byref() or
-# c_void_p.from_param(): ctypes then converts nothing.
+def GPUMEM_FAILED(status):
+    """Whether a status is a failure. Success and notes are not."""
+    return status < 0
+
+
+# The same functions without argument types, so that ctypes converts nothing. They are for hot calls whose arguments were
+# all prepared by byref() or c_void_p.from_param().
 PREPARED = {"memory_create_prepared": "gpumem_memory_create"}
 
 SONAME = "libgpumem.so.0"
@@ -47,7 +52,7 @@ def _open(path, source):
 
 
 def _check(library, path):
-    """Makes sure that the library speaks this interface, before anything else of it is called."""
+    """Checks that the library has this interface, before any other function of it is called."""
     try:
         version = library.gpumem_version
     except AttributeError:
@@ -71,9 +76,9 @@ def _declare(library, path):
 
 
 def load():
-    """Loads the library if that has not been done, and returns it as a ``ctypes.CDLL`` with all functions declared.
+    """Loads the library unless it is loaded, and returns it as a ``ctypes.CDLL`` with every function declared.
 
-    A failure is not remembered: the next call looks again.
+    A failure is not remembered: the next call tries again.
     """
     global _loaded
     with _lock:
@@ -82,8 +87,8 @@ def load():
             if named:
                 path, source = named, "named by the environment variable GPUMEM_LIBRARY"
             else:
-                path, source = SONAME, ("searched by the system's dynamic loader; install the library, or name its file "
-                                        "in the environment variable GPUMEM_LIBRARY")
+                path, source = SONAME, ("not found by the system's dynamic loader; install the library, or set the "
+                                        "environment variable GPUMEM_LIBRARY to its file")
             library = _open(path, source)
             _check(library, path)
             _declare(library, path)
@@ -94,15 +99,15 @@ def load():
 
 
 def table():
-    """The addresses of all functions, as a gpumem_table, for code that calls them by pointer."""
+    """The addresses of all functions as a gpumem_table, for code that calls them through pointers."""
     found = gpumem_table()
-    if load().gpumem_table_get(GPUMEM_VERSION, found, None) != GPUMEM_SUCCESS:
+    if GPUMEM_FAILED(load().gpumem_table_get(GPUMEM_VERSION, found, None)):
         raise VersionMismatch("the library has no table of functions for this version")
     return found
 
 
 def __getattr__(name):
-    """The functions become attributes of this module when the first one is used."""
+    """Loads the library at the first use of a function, which makes every function an attribute of this module."""
     if name in PROTOTYPES or name in PREPARED:
         load()
         return globals()[name]

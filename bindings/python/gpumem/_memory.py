@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Memory of every kind, and typed views of it that other libraries can use in place."""
+"""Memory of every kind, and typed views that other libraries can use in place."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 Shape = Union[int, Tuple[int, ...]]
 
-_DEVICE, _PINNED, _REGISTERED = int(Kind.DEVICE), int(Kind.PINNED), int(Kind.REGISTERED)
-# kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc, written in one go.
+_DEVICE = int(Kind.DEVICE)
+# Writes kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc at once.
 _pack_desc = struct.Struct("=iiQQQQ").pack_into
 _DESC_OFFSET = c.gpumem_memory_desc.kind.offset
 
 
 class _Creation:
-    """Structs for one call of gpumem_memory_create, used again and again."""
+    """Structs for a call of gpumem_memory_create, kept for the next one."""
 
     __slots__ = ("desc", "out", "detail", "desc_pointer", "out_pointer", "detail_pointer")
 
@@ -43,14 +43,13 @@ _creations: list = []
 
 
 class Memory:
-    """One allocation, or one piece of memory of yours that is page-locked where it lies.
+    """One allocation, or existing memory that is page-locked in place.
 
     ``Memory(device, size)`` allocates device memory, ``Memory(device, size, Kind.PINNED)`` page-locked host memory.
-    ``Memory(device, kind=Kind.REGISTERED, source=array)`` page-locks the bytes of an array or any other object with a
-    buffer, which is kept alive meanwhile; ``source`` can also be an address, with ``size``, of memory that you keep.
+    :meth:`register` page-locks existing memory.
 
-    ``require`` are properties without which the call fails, ``prefer`` those that may be missing from
-    :attr:`granted_flags`. Fresh memory has indeterminate contents.
+    ``require`` are properties without which the call fails. Those in ``prefer`` may be missing from
+    :attr:`granted_flags`. The contents of fresh memory are indeterminate.
 
     The memory is freed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it any more: neither
     this object, nor a view of it, nor a copy in a stream that was not observed complete.
@@ -58,14 +57,9 @@ class Memory:
 
     __slots__ = ("device", "_handle", "_open", "_holds", "_info", "_source", "__weakref__")
 
-    def __init__(self, device: Device, size: Optional[int] = None, kind: int = _DEVICE, *, alignment: int = 0,
-                 require: int = 0, prefer: int = 0, numa_node: int = 0, name: Optional[str] = None, source: Any = None):
+    def __init__(self, device: Device, size: int, kind: int = _DEVICE, *, alignment: int = 0, require: int = 0,
+                 prefer: int = 0, numa_node: int = 0, name: Optional[str] = None):
         # Nothing is set before the memory exists: that is how __del__ knows.
-        address = None
-        if source is not None:
-            source, address, size = _registered_source(source, size, require)
-        elif size is None:
-            raise TypeError("the size is missing")
         if leftovers:
             sweep()
         try:
@@ -77,45 +71,66 @@ class Memory:
         except struct.error:
             raise InvalidArgument(f"a number is out of its range: size {size}, alignment {alignment}, kind {kind}, "
                                   f"numa_node {numa_node}, require {require}, prefer {prefer}") from None
-        if address is not None or name is not None:
-            creation.desc.host_pointer, creation.desc.name = address, encoded(name)
+        if name is not None:
+            creation.desc.name = encoded(name)
         status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
                                           creation.detail_pointer)
         self._handle = creation.out.value
-        error = status_error(status, creation.detail) if status else None
-        if address is not None or name is not None:
-            creation.desc.host_pointer = creation.desc.name = None
+        error = status_error(status, creation.detail) if status < 0 else None
+        if name is not None:
+            creation.desc.name = None
         _creations.append(creation)
         if error is not None:
             raise error
-        self.device, self._info, self._source = device, None, source
+        self.device, self._info, self._source = device, None, None
         # One entry for each view (None), and the work queue for each use in a stream that was not observed complete. A
         # list, because append, pop and remove are atomic.
         self._holds = []
-        # Not there once it is closed, nor while a thread tries that: the one that could delete it, which is atomic.
+        # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
         self._open = True
+
+    @classmethod
+    def register(cls, device: Device, source: Any, size: Optional[int] = None, *, require: int = 0, prefer: int = 0,
+                 name: Optional[str] = None) -> Memory:
+        """Page-locks existing memory, so that devices can use it; closing makes it pageable again.
+
+        ``source`` is an array or any other object with a buffer, which is kept alive, or the address of memory that you
+        keep mapped, with its ``size``. A read-only source needs ``MemoryFlags.READ_ONLY`` in ``require``.
+        """
+        source, address, size = _registered_source(source, size, require)
+        if leftovers:
+            sweep()
+        desc = c.gpumem_register_desc(pointer=address, size=u64(size, "size"), require=u64(require, "require"),
+                                      prefer=u64(prefer, "prefer"), name=encoded(name))
+        handle = c_void_p()
+        call(c.gpumem_memory_register, device._handle, desc, handle)
+        self = cls.__new__(cls)
+        self._handle = handle.value
+        self.device, self._info, self._source, self._holds, self._open = device, None, source, [], True
+        return self
 
     def close(self) -> None:
         """Frees the memory, or makes registered memory pageable again. A second call does nothing.
 
-        BufferError: a view of it lives (an array, a memoryview, a tensor of another library), or another thread is in a
-        copy or fill of it. Busy: work in a stream uses it and was not observed complete. The memory then stays as it was.
+        Raises BufferError while a view of it is alive (an array, a memoryview, a tensor of another library), or while
+        another thread copies or fills it; and Busy while work in a stream that uses it was not observed complete. The
+        memory is then unchanged.
         """
         try:
-            # Before the views are counted, so that a view in another thread comes first or not at all.
+            # Before the views are counted, so that a view in another thread is made before this or not at all.
             del self._open
         except AttributeError:
             return
         if self._holds:
-            self._open = True  # at once: who holds it may be waiting for this
+            self._open = True  # at once, because a holder may be waiting for this
             self._refuse()
             return
-        if c.gpumem_memory_destroy(self._handle, None):
+        if c.gpumem_memory_destroy(self._handle, None) < 0:
             self._destroy()
         self._source = None
 
     def _destroy(self):
-        """Once more, for the detail of the error."""
+        """Destroys it again, for the detail of the error."""
         try:
             call(c.gpumem_memory_destroy, self._handle)
         except Exception as problem:
@@ -125,7 +140,7 @@ class Memory:
 
     def _refuse(self):
         try:
-            self.info()  # a fork or a closed instance comes first
+            self.info()  # a fork or a closed instance is reported first
         except StaleHandle:
             if not self.closed:
                 raise
@@ -133,13 +148,13 @@ class Memory:
         if any(hold is not None for hold in self._holds):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function="gpumem_memory_destroy")
-        raise BufferError("memory cannot be closed while views of it live or another thread is in a call with it")
+        raise BufferError("memory cannot be closed while views of it are alive or another thread is in a call with it")
 
     def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
         try:
             if self._open and finalizing():
                 return
-        except AttributeError:  # it is closed, or never came into being
+        except AttributeError:  # it is closed, or was never created
             return
         destroy(c.gpumem_memory_destroy, self._handle, self._source)
 
@@ -166,11 +181,11 @@ class Memory:
 
     @property
     def closed(self) -> bool:
-        """Whether the memory was given back by :meth:`close`."""
+        """Whether the memory was closed."""
         return not hasattr(self, "_open")
 
     def info(self) -> MemoryInfo:
-        """What is known about the memory. Asks the library, so it fails once the memory is gone."""
+        """Information about the memory. It queries the library, so it fails once the memory is destroyed."""
         found = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), self._handle)
         self._info = MemoryInfo(
             known(Kind, found.kind), found.numa_node, found.device_ordinal, found.host_pointer, found.device_pointer,
@@ -179,7 +194,7 @@ class Memory:
         return self._info
 
     def _known(self):
-        """The same without a call: it never changes."""
+        """The same without a call, because it never changes."""
         return self._info or self.info()
 
     @property
@@ -189,12 +204,12 @@ class Memory:
 
     @property
     def size(self) -> int:
-        """Bytes asked for: the only ones that may be used."""
+        """Bytes requested: the only ones that may be used."""
         return self._known().size
 
     @property
     def nbytes(self) -> int:
-        """The same as ``size``."""
+        """The same as :attr:`size`."""
         return self._known().size
 
     @property
@@ -209,12 +224,12 @@ class Memory:
 
     @property
     def granted_flags(self) -> MemoryFlags:
-        """What the memory really has; contains what was required."""
+        """Properties of the memory; contains what was required."""
         return self._known().granted_flags
 
     @property
     def requested_flags(self) -> MemoryFlags:
-        """What was required and preferred."""
+        """The required and preferred properties together."""
         return self._known().requested_flags
 
     @property
@@ -227,10 +242,10 @@ class Memory:
         return info.host_pointer or info.device_pointer, info.size, self
 
     def view(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> View:
-        """A typed view of the memory, or of a part of it; bytes if nothing else is said.
+        """A typed view of the memory or of a part of it; of bytes by default.
 
-        ``dtype`` is what numpy calls a type, or without numpy a text such as "float32" or "<f4". ``shape`` is a number
-        or a tuple; without it the view has one dimension and reaches to the end.
+        ``dtype`` is anything that numpy accepts as one, or without numpy a text such as "float32" or "<f4". ``shape`` is
+        a number or a tuple; without it the view has one dimension and reaches to the end.
         """
         return View._of(self, dtype, shape, offset, order)
 
@@ -239,7 +254,7 @@ class Memory:
         return self.view().buffer()
 
     def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C"):
-        """The same memory as a numpy array. Its ``base`` is the view that keeps the memory."""
+        """The memory as a numpy array, whose ``base`` is the view that keeps the memory alive."""
         return self.view(dtype, shape, offset=offset, order=order).numpy()
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -253,21 +268,28 @@ class Memory:
 
     def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
                   stream: Optional[Stream] = None) -> None:
-        """Copies bytes of any other operand into the memory; see :meth:`Instance.copy`."""
-        self.device.instance.copy(self.view(offset=offset), source, size, stream=stream)
+        """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
+        (stream or self.device.instance).copy(self.view(offset=offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
-        """Copies bytes of the memory into any other operand; see :meth:`Instance.copy`."""
-        self.device.instance.copy(destination, self.view(offset=offset), size, stream=stream)
+        """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
+        (stream or self.device.instance).copy(destination, self.view(offset=offset), size)
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
-        """Fills the whole memory with a number; see :meth:`Instance.fill`."""
-        self.device.instance.fill(self, value=value, value_size=value_size, stream=stream)
+        """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
+        (stream or self.device.instance).fill(self, None, value, value_size)
+
+
+def memory_of(value):
+    """The memory of a Memory or View; None for any other operand."""
+    if isinstance(value, Memory):
+        return value
+    return value.memory if isinstance(value, View) else None
 
 
 def _registered_source(source, size, require):
-    """(what to keep, address, size) of memory that is to be registered."""
+    """(object to keep alive, address, size) of memory to register."""
     if isinstance(source, int):
         if size is None:
             raise TypeError("the size is missing")
@@ -281,7 +303,7 @@ def _registered_source(source, size, require):
 
 
 def extent(shape, itemsize):
-    """(shape as a tuple, bytes), refused where no array can be so large."""
+    """(shape as a tuple, bytes). Fails if no array can be that large."""
     shape = tuple(int(length) for length in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
     size = itemsize
     for length in shape:
@@ -304,11 +326,11 @@ def strides_of(shape, itemsize, order):
 class View(DLPackView):
     """A typed view of memory, which other libraries can use in place.
 
-    Made by :meth:`Memory.view` and :func:`from_dlpack`. For as long as it, or an array, memoryview or tensor made from
-    it, lives, the memory cannot be closed. It offers:
+    :meth:`Memory.view` and :func:`from_dlpack` make them. The memory cannot be closed while a view is alive, or an array,
+    memoryview or tensor made from it. A view offers:
 
     - the buffer protocol (:meth:`buffer`, and ``memoryview(view)`` from Python 3.12 on) and numpy's array interface
-      (``numpy.asarray(view)``) for memory that the CPU can touch;
+      (``numpy.asarray(view)``) for memory that the CPU can access;
     - DLPack (``torch.from_dlpack(view)``, ``cupy.from_dlpack(view)``, ...);
     - ``__cuda_array_interface__`` for memory that devices can use, on the cuda backend.
     """
@@ -326,12 +348,12 @@ class View(DLPackView):
                  "_descr", "_owner", "__weakref__")
 
     def __init__(self):
-        raise TypeError("views are made by Memory.view() and gpumem.from_dlpack()")
+        raise TypeError("get views from Memory.view() or gpumem.from_dlpack()")
 
     @classmethod
     def _of(cls, memory, dtype, shape, offset, order):
         if order not in ("C", "F"):
-            raise ValueError(f"the order is {order!r}, not 'C' or 'F'")
+            raise ValueError(f"the order is {order!r}; it must be 'C' or 'F'")
         typestr, itemsize, descr = _types.element_type(dtype)
         info = memory._known()
         offset = u64(offset, "offset")
@@ -352,7 +374,7 @@ class View(DLPackView):
         self.typestr, self.itemsize, self._descr = typestr, itemsize, descr
         self.readonly = bool(info.granted_flags & MemoryFlags.READ_ONLY)
         self.dlpack_device = _dlpack_device(memory)
-        # Counted first, then checked: close() does it the other way round.
+        # Counted first, then checked: close() does it in the reverse order.
         memory._holds.append(None)
         instance = memory.device.instance
         instance._views.append(None)
@@ -365,7 +387,7 @@ class View(DLPackView):
 
     @classmethod
     def _foreign(cls, owner, address, shape, strides, typestr, itemsize, readonly, device):
-        """A view of memory that another library keeps, for as long as ``owner`` lives."""
+        """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
         self.memory, self._owner = None, owner
         self.address, self.shape, self.strides = address, shape, strides
@@ -390,7 +412,7 @@ class View(DLPackView):
 
     @property
     def contiguous(self) -> bool:
-        """Whether the bytes lie in one piece without gaps."""
+        """Whether there are no gaps between the elements."""
         return 0 in self.shape or any(self.strides == strides_of(self.shape, self.itemsize, order) for order in "CF")
 
     def _operand(self, writable):
@@ -402,7 +424,7 @@ class View(DLPackView):
 
     @property
     def device_pointer(self) -> Optional[int]:
-        """The first byte for devices; None if the memory has no such address."""
+        """Address of the first byte for devices; None if the memory has none."""
         if self.memory is None:
             return self.address if self.dlpack_device[0] != CPU else None
         info = self.memory._known()
@@ -411,7 +433,7 @@ class View(DLPackView):
         return info.device_pointer + self.address - (info.host_pointer or info.device_pointer)
 
     def get_device_pointer(self) -> Optional[int]:
-        """The same, by the name that it has in PyCUDA."""
+        """The same, under its name in PyCUDA."""
         return self.device_pointer
 
     # ---- the CPU ----
@@ -420,13 +442,13 @@ class View(DLPackView):
         return self.memory._known().host_pointer is not None if self.memory else self.dlpack_device[0] != CUDA
 
     def buffer(self) -> memoryview:
-        """A memoryview of the bytes: typed and shaped if the view is C-contiguous and of a type that memoryview has."""
+        """A memoryview of the bytes: typed and shaped if the view is C-contiguous and memoryview has its type."""
         if not self._host_accessible():
-            raise BufferError("the CPU cannot touch device memory; copy it")
+            raise BufferError("the CPU cannot access device memory; copy it")
         if not self.contiguous:
             raise BufferError("the view is not contiguous")
         array = (c_ubyte * self.nbytes).from_address(self.address)
-        array._view = self  # which the memoryview keeps with the array
+        array._view = self  # the memoryview keeps the array, and so the view
         found = memoryview(array).cast("B")
         code = _types.buffer_format(self.typestr)
         if code and self.nbytes and self.shape and self.strides == strides_of(self.shape, self.itemsize, "C"):
@@ -439,7 +461,7 @@ class View(DLPackView):
     @property
     def __array_interface__(self) -> dict:
         if not self._host_accessible():
-            raise AttributeError("the CPU cannot touch device memory; copy it")
+            raise AttributeError("the CPU cannot access device memory; copy it")
         found = {"version": 3, "shape": self.shape, "typestr": self.typestr, "data": (self.address, self.readonly),
                  "strides": self.strides}
         if self._descr:
@@ -447,7 +469,7 @@ class View(DLPackView):
         return found
 
     def numpy(self):
-        """The same memory as a numpy array, whose ``base`` is this view."""
+        """The memory as a numpy array, whose ``base`` is this view."""
         import numpy
         return numpy.asarray(self)
 
@@ -455,10 +477,10 @@ class View(DLPackView):
 
     @property
     def __cuda_array_interface__(self) -> dict:
-        """Version 3. ``stream`` names the stream whose work the user must wait for, if there is any."""
+        """Version 3 of the interface. ``stream`` is the stream to wait for, if work is in flight."""
         memory = self.memory
         if memory is None or memory.device.instance.backend != Backend.CUDA:
-            raise AttributeError("__cuda_array_interface__ is for memory of the cuda backend")
+            raise AttributeError("only memory of the cuda backend has a __cuda_array_interface__")
         address = self.device_pointer
         if address is None:
             raise AttributeError("the memory has no device pointer; register it with MemoryFlags.MAPPED")
@@ -471,7 +493,7 @@ class View(DLPackView):
 
 
 def _dlpack_device(memory):
-    """Type and number of DLPack for the place of the bytes, or None if it has none."""
+    """Device type and number in DLPack, or None if DLPack has none for the memory."""
     kind, host = memory.kind, memory.device.instance.backend == Backend.HOST
     if kind == _DEVICE:
         return None if host else (CUDA, memory.device.ordinal)
@@ -479,7 +501,7 @@ def _dlpack_device(memory):
 
 
 def _work_stream(memory):
-    """The native stream that the work on the memory ends in, or None if no work is known."""
+    """The native stream to wait for before using the memory, or None if no work is in flight."""
     queues = {hold for hold in memory._holds if hold is not None}
     if not queues:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What can stand for an address: memory and views of gpumem, arrays of others, anything with a buffer, and plain numbers."""
+"""Operands of copies: memory and views of gpumem, arrays of other libraries, anything with a buffer, and addresses."""
 
 import ctypes
 import numbers
@@ -24,8 +24,7 @@ _release_buffer.argtypes, _release_buffer.restype = (POINTER(_PyBuffer),), None
 
 
 class Buffer:
-    """The bytes of an object with the buffer protocol, held for as long as this lives: its owner cannot free or move
-    them meanwhile."""
+    """The bytes of an object with the buffer protocol. While this is alive, the object cannot free or move them."""
 
     __slots__ = ("_buffer", "address", "size", "readonly")
 
@@ -42,12 +41,12 @@ class Buffer:
     def __del__(self, release=_release_buffer):
         try:
             release(self._buffer)
-        except AttributeError:  # never got one
+        except AttributeError:  # there is no buffer
             pass
 
 
 class _Strange:
-    """An array whose type the buffer protocol cannot say, such as numpy's dates."""
+    """An array of a type that the buffer protocol does not have, such as numpy's dates."""
 
     __slots__ = ("owner", "address", "size", "readonly")
 
@@ -62,10 +61,10 @@ class _Strange:
 
 
 def host_buffer(owner, writable):
-    """The bytes of an array or buffer; ValueError or BufferError if they are not in one piece, or read-only."""
+    """The bytes of an array or buffer. ValueError or BufferError if they are not contiguous, or read-only."""
     dtype = getattr(owner, "dtype", None)
     if getattr(dtype, "hasobject", False):
-        raise TypeError("an array of Python objects cannot be used by a device")
+        raise TypeError("a device cannot use an array of Python objects")
     if getattr(dtype, "kind", "") in ("m", "M"):
         return _Strange(owner, writable)
     return Buffer(owner, writable)

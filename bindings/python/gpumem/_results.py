@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""The results of the C interface as named tuples. The enumerations of its numbers are in `_codes`."""
+"""The results of calls as named tuples. `_codes` has the enumerations."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional
 
-from ._codes import Access, Backend, Capability, EventFlags, Kind, Location, MemoryFlags
+from ._codes import (AnswerSource, AnswerType, Backend, Capability, EventFlags, Kind, Location, MemoryFlags,
+                     NativeDomain)
 
 
 def known(cls, number):
-    """The member of an enumeration, or the bare number if a newer library knows more of them."""
+    """The member of an enumeration, or the number itself if only a newer version has a name for it."""
     try:
         return cls(number)
     except ValueError:
@@ -17,7 +18,7 @@ def known(cls, number):
 
 
 class StatusInfo(NamedTuple):
-    """Everything that is known about a status code."""
+    """Name, cause and remedy of a status code."""
 
     code: int
     name: str
@@ -26,27 +27,39 @@ class StatusInfo(NamedTuple):
 
 
 class ProbeInfo(NamedTuple):
-    """What a probe found out about a backend."""
+    """Result of a probe.
+
+    If "any" would fall back to the host backend, ``fallback_status`` is the status of the cuda backend, and
+    ``fallback_reason`` says why in one line. Otherwise they are 0 and empty.
+    """
 
     backend: Backend
     driver_version: int
     device_count: int
+    fallback_status: int
     name: str
+    fallback_reason: str
 
 
 class InstanceInfo(NamedTuple):
-    """What is known about an open instance."""
+    """Information about an open instance.
+
+    If "any" fell back to the host backend, ``fallback_status`` is the status of the cuda backend, and ``fallback_reason``
+    says why in one line. Otherwise they are 0 and empty.
+    """
 
     backend: Backend
     driver_version: int
     device_count: int
     strict: bool
     pin_budget: int
+    fallback_status: int
     name: str
+    fallback_reason: str
 
 
 class DeviceInfo(NamedTuple):
-    """What is known about a device."""
+    """Information about a device."""
 
     ordinal: int
     numa_node: int
@@ -63,21 +76,25 @@ class DeviceInfo(NamedTuple):
 
 
 class CapabilityInfo(NamedTuple):
-    """Answer to a capability question. ``value`` is 0 (no), 1 (yes) or 2 (emulated) for type 1, else a number."""
+    """Answer to a capability query.
+
+    ``value`` is an :class:`Answer` if ``type`` is ``AnswerType.TRI``, otherwise a number. ``source`` says how the library
+    found it. ``status`` is the status of a call that needs the capability: 0 unless the answer is no.
+    """
 
     capability: Capability
-    type: int
+    type: AnswerType
     value: int
-    source: int
+    source: AnswerSource
     status: int
-    native_domain: int
+    native_domain: NativeDomain
     native_code: int
     name: str
     reason: str
 
 
 class MemoryInfo(NamedTuple):
-    """What is known about an allocation. Pointers that it does not have are None."""
+    """Information about memory. A pointer that it does not have is None."""
 
     kind: Kind
     numa_node: int
@@ -94,7 +111,7 @@ class MemoryInfo(NamedTuple):
 
 
 class PointerInfo(NamedTuple):
-    """What is known about an address."""
+    """Information about an address."""
 
     kind: Kind
     location: Location
@@ -106,12 +123,10 @@ class PointerInfo(NamedTuple):
     size: int
     buffer_id: int
     granted_flags: MemoryFlags
-    access: Access
-    access_devices: Tuple[int, ...]
 
 
 class StreamInfo(NamedTuple):
-    """What is known about a stream."""
+    """Information about a stream."""
 
     device_ordinal: int
     wrapped: bool
@@ -121,7 +136,7 @@ class StreamInfo(NamedTuple):
 
 
 class EventInfo(NamedTuple):
-    """What is known about an event."""
+    """Information about an event."""
 
     device_ordinal: int
     wrapped: bool
@@ -130,8 +145,23 @@ class EventInfo(NamedTuple):
     name: str
 
 
+class Stats(NamedTuple):
+    """Counters of an instance: live memory of all kinds with its bytes as requested, and live streams and events."""
+
+    live_count: int
+    live_bytes: int
+    streams: int
+    events: int
+
+    @property
+    def live_objects(self) -> int:
+        """Live memory, streams and events together."""
+        return self.live_count + self.streams + self.events
+
+
 class KindStats(NamedTuple):
-    """Counts of one kind of memory."""
+    """Counters of one kind of memory: what is live, the peak since the instance was opened or the peaks were reset, and
+    everything created since it was opened."""
 
     live_count: int
     live_bytes: int
@@ -139,20 +169,3 @@ class KindStats(NamedTuple):
     peak_bytes: int
     total_count: int
     total_bytes: int
-
-
-class Stats(NamedTuple):
-    """Counts of an instance."""
-
-    device: KindStats
-    pinned: KindStats
-    registered: KindStats
-    streams: int
-    events: int
-    file_descriptors: int
-
-    @property
-    def live_objects(self) -> int:
-        """All memory, streams and events that live."""
-        return (self.device.live_count + self.pinned.live_count + self.registered.live_count + self.streams
-                + self.events)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Types of elements, known by the type string of the array interface ("<f4"), with numpy or without."""
+"""Element types as type strings of the array interface ("<f4"), with numpy or without."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ _NAMES = {"bool": "b1", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8
           "uint32": "u4", "uint64": "u8", "float16": "f2", "float32": "f4", "float64": "f8", "complex64": "c8",
           "complex128": "c16"}
 _TYPESTR = re.compile(r"([<>|=]?)([biufcV])(\d+)$")
-# For memoryview.cast; what is missing is seen as bytes.
+# For memoryview.cast; other types become bytes.
 _FORMATS = {"b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
             "f4": "f", "f8": "d"}
 # DLPack's type codes.
@@ -18,7 +18,7 @@ _DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
 
 
 def element_type(dtype):
-    """(type string, bytes, description of fields or None) of what a user calls a type."""
+    """(type string, bytes, description of fields or None) of a type as the user names it."""
     if dtype is None:
         return "|u1", 1, None
     if isinstance(dtype, str):
@@ -31,16 +31,16 @@ def element_type(dtype):
     try:
         import numpy
     except ImportError:
-        raise TypeError(f"{dtype!r} is no known element type without numpy; use a text such as 'float32' or '<f4'"
+        raise TypeError(f"{dtype!r} is not a known element type without numpy; use a text such as 'float32' or '<f4'"
                         ) from None
     found = numpy.dtype(dtype)
     if found.hasobject:
-        raise TypeError(f"elements of type {found} hold Python objects, which a device cannot use")
+        raise TypeError(f"elements of type {found} are Python objects, which a device cannot use")
     return found.str, found.itemsize, found.descr if found.fields else None
 
 
 def buffer_format(typestr):
-    """Format for memoryview.cast, or None if it has none for the type."""
+    """Format for memoryview.cast, or None if there is none for the type."""
     if typestr[0] not in "|" + _NATIVE:
         return None
     return _FORMATS.get(typestr[1:])
@@ -55,10 +55,10 @@ def to_dlpack(typestr):
 
 
 def from_dlpack(code, bits, lanes):
-    """(type string, bytes); elements that numpy has no name for, such as bfloat16, are plain bytes."""
+    """(type string, bytes). Elements that numpy has no type for, such as bfloat16, become plain bytes."""
     size = bits // 8 * lanes
     if bits % 8 or lanes != 1:
-        raise BufferError(f"elements of {bits} bits in {lanes} lanes cannot be taken over")
+        raise BufferError(f"elements of {bits} bits in {lanes} lanes cannot be imported")
     kind = _DL_KINDS.get(code)
     if kind is None:
         return f"|V{size}", size

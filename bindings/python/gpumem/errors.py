@@ -1,31 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The exceptions of gpumem: one class for each status of the C interface, all derived from :class:`Error`.
 
-Programs decide by the class (or by :attr:`Error.code`); the texts are for people and may change.
+Decide by the class or by :attr:`Error.code`. The texts are for people and may change.
 """
 
 from typing import Optional
 
 
 class Error(Exception):
-    """A call of gpumem failed. The class says how; the attributes say what was wrong.
+    """A call of gpumem failed. The class says how, and the attributes have the details.
 
     A status that this version does not know is raised as :class:`InternalError` with its number in ``code``.
     """
 
-    #: Number of the status, such as -203; None if it never came to a call of the library.
+    #: Number of the status, such as -203; None if the library was not called.
     code: Optional[int] = None
+    #: Index of the region that failed in a call of copy_regions(); None if the failure does not belong to one region.
+    region: Optional[int] = None
 
     def __init__(self, message: str = "", *, code: Optional[int] = None, function: str = "", native_domain: int = 0,
                  native_code: int = 0, native_name: str = "", entry_point: str = ""):
         super().__init__(message)
-        #: One line: what is wrong and what to do.
+        #: One line: what is wrong, and what to do.
         self.message = message
         if code is not None:
             self.code = code
         #: The function of the C interface that failed, such as "gpumem_memory_create".
         self.function = function
-        #: Who gave ``native_code``: 0 nobody, 1 the operating system (errno), 2 the CUDA driver (CUresult).
+        #: What ``native_code`` is a code of: a :class:`NativeDomain`.
         self.native_domain = native_domain
         #: Code of the driver or operating system; 0 if there was none.
         self.native_code = native_code
@@ -36,7 +38,7 @@ class Error(Exception):
 
     @property
     def name(self) -> str:
-        """Name of the status, such as "GPUMEM_ERROR_BUSY"; empty if it never came to a call of the library."""
+        """Name of the status, such as "GPUMEM_ERROR_BUSY"; empty if the class belongs to no status."""
         return STATUS_NAMES.get(self.code, "" if self.code is None else "GPUMEM_ERROR_?")
 
     def __reduce__(self):
@@ -50,7 +52,7 @@ def _restore(cls, message, attributes):
 
 
 class LibraryNotFound(Error):
-    """The shared library of gpumem cannot be loaded, or the file is something else."""
+    """The shared library of gpumem cannot be loaded, or the file is another library."""
 
 
 class VersionMismatch(Error):
@@ -58,13 +60,13 @@ class VersionMismatch(Error):
 
 
 class NotReady(Error):
-    """The work that was asked about is not complete."""
+    """The work that was queried is not complete."""
 
     code = 1
 
 
 class NoEffect(Error):
-    """A valid hint that this device or driver cannot use."""
+    """The hint is valid, but this device or driver cannot use it."""
 
     code = 2
 
@@ -82,7 +84,7 @@ class WrongKind(Error, TypeError):
 
 
 class NotFound(Error, LookupError):
-    """Nothing of that name, address or number exists in this instance."""
+    """This instance has nothing of that name, address or number."""
 
     code = -103
 
@@ -112,7 +114,7 @@ class NoAccess(Error):
 
 
 class Busy(Error):
-    """In use by work that was not observed complete, or by objects that live."""
+    """In use by work that was not observed complete, or by live objects."""
 
     code = -203
 
@@ -124,7 +126,7 @@ class Closed(Error):
 
 
 class Forked(Error):
-    """An object of the parent was used in a forked child."""
+    """An object of the parent process was used in a forked child."""
 
     code = -205
 
@@ -142,19 +144,19 @@ class DeviceLost(Error):
 
 
 class OutOfDeviceMemory(Error, MemoryError):
-    """The device has not enough memory."""
+    """Not enough memory on a device."""
 
     code = -301
 
 
 class OutOfHostMemory(Error, MemoryError):
-    """The system has not enough memory."""
+    """Not enough host memory."""
 
     code = -302
 
 
 class OutOfAddressSpace(Error, MemoryError):
-    """There is no range of addresses of that size."""
+    """There is no address range of that size."""
 
     code = -303
 
@@ -166,7 +168,7 @@ class LimitExceeded(Error):
 
 
 class Unsupported(Error):
-    """A valid request that this device, driver, backend or object cannot serve."""
+    """The request is valid, but this device, driver, backend or object cannot do it."""
 
     code = -401
 
@@ -178,13 +180,13 @@ class PermissionDenied(Error):
 
 
 class NoDevice(Error):
-    """The driver is there but offers no device."""
+    """The driver is present but has no usable device."""
 
     code = -403
 
 
 class DriverNotFound(Error):
-    """No driver library can be loaded, or it is a stub."""
+    """No driver library can be loaded, or only a stub."""
 
     code = -404
 
@@ -202,7 +204,7 @@ class SymbolMissing(Error):
 
 
 class InternalError(Error):
-    """Something unexpected; the native code is attached."""
+    """Anything else; the native code is attached."""
 
     code = -901
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What only the host backend has: stand-ins for kernels, and the means to put a program into situations that are hard to
-come by on a GPU. On the cuda backend every function here raises :class:`gpumem.Unsupported`."""
+"""Functions that only the host backend has: stand-ins for kernels, and ways to bring a program into situations that are
+rare on a GPU. On the cuda backend they raise :class:`gpumem.Unsupported`; :func:`set_current_device` needs no backend."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Kernel:
         self._handle, self._views = handle, []
 
     def view(self, address, size=None, access=Access.READWRITE):
-        """Opens memory with the rights that the device has, as a memoryview for the time of the function.
+        """Opens memory with the rights of the device, as a memoryview that is valid until the function returns.
 
-        ``address`` is an address for devices, or a Memory or View. Access that the device would not have loses the
-        device, as a kernel that faults does, and raises DeviceLost.
+        ``address`` is a device address, or a Memory or View. A view that the device has no right to loses the device, as
+        a faulting kernel does, and raises DeviceLost.
         """
         start = getattr(address, "device_pointer", None)
         if start is None:
@@ -48,7 +48,7 @@ class Kernel:
 
 
 def launch(stream, function, *arguments):
-    """Runs ``function(kernel, *arguments)`` in stream order as a kernel would run on the device. What it raises goes to
+    """Enqueues ``function(kernel, *arguments)``, which stands in for a kernel. An exception goes to
     ``sys.unraisablehook``."""
     if not callable(function):
         raise TypeError("the function must be callable")
@@ -64,51 +64,51 @@ def launch(stream, function, *arguments):
 
 
 def native_stream_create(device) -> int:
-    """Makes a stream as other code would make one, to be adopted by :meth:`gpumem.Stream.wrap`."""
+    """Creates a native stream as other code would, to be wrapped with :meth:`gpumem.Stream.wrap`."""
     found = c_void_p()
     call(c.gpumem_host_native_stream_create, device.handle, found)
     return found.value
 
 
 def native_stream_destroy(device, native_stream):
-    """Destroys what :func:`native_stream_create` made."""
+    """Destroys a stream of :func:`native_stream_create`."""
     call(c.gpumem_host_native_stream_destroy, device.handle, u64(native_stream, "native_stream"))
 
 
 def set_capturing(stream, capturing):
-    """Marks a stream as being captured into a graph by other code, or no longer so."""
+    """Marks a stream as being captured into a graph by other code, or not."""
     call(c.gpumem_host_stream_set_capturing, stream.handle, u32(capturing, "capturing"))
 
 
 def lose(device):
-    """Loses a device, as a faulting kernel would."""
+    """Loses a device, as a faulting kernel does."""
     call(c.gpumem_host_device_lose, device.handle)
 
 
 def fail_step(instance, step, repeat=False):
-    """Lets the ``step``-th step of the backend fail, from now on; 0 switches it off."""
+    """Makes the ``step``-th step of the backend from now fail, and all later ones with ``repeat``; 0 switches it off."""
     call(c.gpumem_host_fail_step, instance.handle, u64(step, "step"), u32(repeat, "repeat"))
 
 
 def foreign_alloc(device, kind, size) -> int:
-    """Makes memory as other code would make it through the driver."""
+    """Allocates memory as other code would through the driver."""
     found = c_void_p()
     call(c.gpumem_host_foreign_alloc, device.handle, i32(kind, "kind"), u64(size, "size"), found)
     return found.value
 
 
 def foreign_free(device, pointer):
-    """Frees what :func:`foreign_alloc` made."""
+    """Frees memory of :func:`foreign_alloc`."""
     call(c.gpumem_host_foreign_free, device.handle, u64(pointer, "pointer"))
 
 
 def foreign_peer_access(device, peer, enabled):
-    """Switches peer access on or off as other code of the process would."""
+    """Enables or disables peer access as other code of the process would."""
     call(c.gpumem_host_foreign_peer_access, device.handle, peer.handle, u32(enabled, "enabled"))
 
 
 def set_current_device(ordinal) -> int:
-    """Sets the calling thread's current device, -1 for none, and returns the former one."""
+    """Sets the current device of the calling thread, -1 for none, and returns the previous one."""
     previous = c_int32()
     call(c.gpumem_host_set_current_device, i32(ordinal, "ordinal"), previous)
     return previous.value

@@ -139,29 +139,29 @@ class NumbaTest(unittest.TestCase):
         address = gpumem._operands.Buffer(owner, True).address
         for mapped in (False, True, False):
             pointer = self.manager.mempin(owner, address, 8192, mapped)
-            self.assertEqual(self.instance.stats().registered.live_count, 1)
+            self.assertEqual(self.instance.kind_stats(Kind.REGISTERED).live_count, 1)
             self.assertIs(pointer.owner, owner)
             if mapped:
                 self.manager.allocations.clear()
             del pointer
-            self.assertEqual(self.instance.stats().registered.live_count, 0)
+            self.assertEqual(self.instance.kind_stats(Kind.REGISTERED).live_count, 0)
 
     def test_frees_are_deferred_when_asked(self):
         pointer = self.manager.memhostalloc(4096)
         with self.manager.defer_cleanup():
             del pointer
-            self.assertEqual(self.instance.stats().pinned.live_count, 1)
+            self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_count, 1)
         self.manager.deallocations.clear()
-        self.assertEqual(self.instance.stats().pinned.live_count, 0)
+        self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_count, 0)
 
     def test_pending_frees_make_room(self):
         with self.manager.defer_cleanup():
             size = self.manager.get_memory_info().total // 2 + (1 << 22)
             self.manager.memalloc(size)
             self.manager.allocations.clear()
-        self.assertEqual(self.instance.stats().device.live_count, 1)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, 1)
         self.manager.memalloc(size)
-        self.assertEqual(self.instance.stats().device.live_count, 1)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, 1)
         with self.assertRaises(self.driver.CudaAPIError) as caught:
             self.manager.memalloc(1 << 50)
         self.assertEqual(caught.exception.code, 2)

@@ -83,15 +83,15 @@ class ArrayTest(Case):
 
     def test_freed_when_forgotten(self):
         found = gpumem.pagelocked_zeros(100, "u1", device=self.device)
-        self.assertEqual(self.instance.stats().pinned.live_count, 1)
+        self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_count, 1)
         del found
-        self.assertEqual(self.instance.stats().pinned.live_count, 0)
+        self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_count, 0)
 
     def test_default_device(self):
-        before = gpumem.default_instance().stats().pinned.live_count
+        before = gpumem.default_instance().kind_stats(Kind.PINNED).live_count
         found = gpumem.pagelocked_empty(10, "f4")
         self.assertIs(found.base.memory.device, gpumem.default_device())
-        self.assertEqual(gpumem.default_instance().stats().pinned.live_count, before + 1)
+        self.assertEqual(gpumem.default_instance().kind_stats(Kind.PINNED).live_count, before + 1)
 
     def test_aligned(self):
         for alignment in (1, 64, 4096, 1 << 16):

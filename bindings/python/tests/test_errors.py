@@ -48,7 +48,8 @@ class ErrorTest(Case):
         error = caught.exception
         self.assertEqual((error.code, error.name, error.function),
                          (-101, "GPUMEM_ERROR_INVALID_ARGUMENT", "gpumem_memory_create"))
-        self.assertEqual((error.native_domain, error.native_code, error.entry_point), (0, 0, ""))
+        self.assertEqual((error.native_domain, error.native_code, error.entry_point), (gpumem.NativeDomain.NONE, 0, ""))
+        self.assertIsInstance(error.native_domain, gpumem.NativeDomain)
         self.assertTrue(error.message)
         self.assertEqual(str(error), error.message)
 
@@ -58,7 +59,7 @@ class ErrorTest(Case):
             self.device.memory(1 << 50)
         error = caught.exception
         self.assertEqual((error.native_domain, error.native_code, error.native_name),
-                         (2, 2, "CUDA_ERROR_OUT_OF_MEMORY"))
+                         (gpumem.NativeDomain.CUDA, 2, "CUDA_ERROR_OUT_OF_MEMORY"))
         self.assertTrue(error.entry_point)
 
     def test_pickle(self):

@@ -11,9 +11,9 @@ import warnings
 from unittest import mock
 
 import gpumem
-from gpumem import Kind, MemoryFlags, _calls
+from gpumem import Access, CopyRegion, Kind, MemoryFlags, _calls
 
-from .support import BACKEND, Case, needs_numpy, numpy, on_host
+from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
 
 
 class InstanceTest(unittest.TestCase):
@@ -21,12 +21,14 @@ class InstanceTest(unittest.TestCase):
         info = gpumem.probe(BACKEND)
         self.assertEqual(info.backend.name.lower(), BACKEND)
         self.assertEqual(info.device_count, 2)
+        self.assertEqual((info.fallback_status, info.fallback_reason), (0, ""))
 
     def test_info_and_close(self):
         instance = gpumem.Instance(BACKEND, name="mine", pin_budget=1 << 30)
         info = instance.info()
         self.assertEqual((info.backend.name.lower(), info.device_count, info.name, info.pin_budget),
                          (BACKEND, 2, "mine", 1 << 30))
+        self.assertEqual((info.fallback_status, info.fallback_reason), (0, ""))
         self.assertEqual(len(instance.devices), 2)
         self.assertEqual(instance.close(), 0)
         self.assertTrue(instance.closed)
@@ -128,6 +130,45 @@ class InstanceTest(unittest.TestCase):
         self.assertFalse(instance.closed)
         self.assertEqual(instance.backend.name.lower(), BACKEND)
 
+    def test_a_fallback_is_explained(self):
+        # Every driver is without devices here, if there is one at all.
+        _, out, _ = python("""
+import gpumem
+heard = []
+gpumem.set_log_function(lambda level, message: heard.append((level, message)))
+try:
+    gpumem.probe("cuda")
+except gpumem.Error as error:
+    status = error.code
+probed = gpumem.probe()
+with gpumem.Instance() as instance:
+    for info in (probed, instance.info()):
+        assert info.backend == gpumem.Backend.HOST, info
+        assert info.fallback_status == status < 0 and info.fallback_reason, info
+assert [level for level, _ in heard] == [gpumem.LogLevel.WARNING], heard
+assert probed.fallback_reason in heard[0][1], heard
+print(gpumem.status_name(status))
+""", FAKE_CUDA_DEVICES="0", CUDA_VISIBLE_DEVICES="")
+        self.assertTrue(out.startswith("GPUMEM_ERROR_"), out)
+
+    @on_cuda
+    def test_cuda_options(self):
+        driver = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        with gpumem.Instance("cuda"):  # which initialises the driver
+            self.assertEqual(driver.cuCtxCreate_v2(ctypes.byref(context), 0, 1), 0)
+            driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+        with gpumem.Instance("cuda", cuda=gpumem.CudaOptions(contexts=[context.value])) as instance:
+            with instance.device(1).memory(64) as memory:
+                memory.fill(7)
+                self.assertEqual(instance.pointer_info(memory.device_pointer).device_ordinal, 1)
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.Instance("cuda", cuda=gpumem.CudaOptions(contexts=[context.value, context.value]))
+        with self.assertRaises(gpumem.InvalidArgument):
+            gpumem.Instance("cuda", cuda=gpumem.CudaOptions(contexts=[1 << 64]))
+        gpumem.Instance("cuda", cuda=gpumem.CudaOptions()).close()
+        self.assertEqual(driver.cuCtxDestroy_v2(context), 0)
+
     @on_host
     def test_host_options(self):
         options = gpumem.HostOptions(device_count=3, device_bytes=8 << 20, strict=False, peers="0>1", masked="write_value")
@@ -145,6 +186,9 @@ class InstanceTest(unittest.TestCase):
                 stream.write_value(memory, 1)
         with self.assertRaises(gpumem.InvalidArgument):
             gpumem.Instance("host", host=gpumem.HostOptions(device_count=65))
+        with gpumem.Instance("host", host=gpumem.HostOptions(lock_mode=gpumem.HostLock.OFF)) as instance:
+            with instance.device(0).memory(64, Kind.PINNED) as memory:
+                self.assertFalse(memory.granted_flags & MemoryFlags.PAGE_LOCKED)
 
 
 class DeviceTest(Case):
@@ -170,6 +214,11 @@ class DeviceTest(Case):
             info = self.device.capability(capability, peer)
             self.assertEqual(info.capability, capability)
             self.assertTrue(info.name)
+            self.assertIsInstance(info.source, gpumem.AnswerSource)
+            self.assertIsInstance(info.value, gpumem.Answer if info.type == gpumem.AnswerType.TRI else int)
+        count = self.device.capability(gpumem.Capability.DEVICE_COUNT)
+        self.assertEqual((count.type, count.value, count.status), (gpumem.AnswerType.INT, 2, 0))
+        self.assertEqual(self.device.capability(gpumem.Capability.UVA).value, gpumem.Answer.YES)
         with self.assertRaises(gpumem.InvalidArgument):
             self.device.capability(12345)
 
@@ -190,7 +239,7 @@ class MemoryTest(Case):
             self.assertTrue(memory.device_pointer)
             info = self.instance.pointer_info(memory.device_pointer + 10)
             self.assertEqual((info.kind, info.size, info.base), (Kind.DEVICE, 1000, memory.device_pointer))
-            self.assertEqual(self.instance.stats().device.live_bytes, 1000)
+            self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_bytes, 1000)
             self.assertIn("device of 1000 bytes", repr(memory))
         self.assertTrue(memory.closed)
         self.assertIn("closed", repr(memory))
@@ -217,7 +266,7 @@ class MemoryTest(Case):
         with self.device.memory(100) as memory:
             self.assertEqual((memory.info().alignment, memory.name), (0, ""))
         with self.assertRaises(gpumem.InvalidArgument):
-            self.device.memory(100, name="wrong", source=4096)
+            self.device.memory(0, name="wrong")
         with self.device.memory(100) as memory:
             self.assertEqual(memory.name, "")
 
@@ -225,6 +274,8 @@ class MemoryTest(Case):
         for arguments in ((), (1, 2, 3)):
             with self.assertRaises(TypeError):
                 self.device.memory(*arguments)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.memory(4096, Kind.REGISTERED)
         with self.assertRaises(TypeError):
             gpumem.Memory(self.device)
         with self.assertRaises(TypeError):
@@ -257,12 +308,13 @@ class MemoryTest(Case):
             memory.__dlpack__()
         # By the memory, not by its address, which may be somebody else's by now.
         with self.device.stream() as stream, self.device.memory(16) as other:
-            for where in (None, stream):
-                for wrong in (lambda: self.instance.copy(memory, bytes(16), stream=where),
-                              lambda: self.instance.copy(other, memory, 16, stream=where),
-                              lambda: self.instance.copy_2d(memory, 4, bytes(16), 4, 4, 4, stream=where),
-                              lambda: self.instance.fill(memory, stream=where),
-                              lambda: self.instance.fill_2d(memory, 4, 4, 4, stream=where)):
+            for where in (self.instance, stream):
+                for wrong in (lambda: where.copy(memory, bytes(16)),
+                              lambda: where.copy(other, memory, 16),
+                              lambda: where.copy_2d(memory, 4, bytes(16), 4, 4, 4),
+                              lambda: where.copy_regions([CopyRegion(other, memory, 16)]),
+                              lambda: where.fill(memory),
+                              lambda: where.fill_2d(memory, 4, 4, 4)):
                     with self.assertRaises(gpumem.StaleHandle):
                         wrong()
             for wrong in (stream.write_value, stream.wait_value):
@@ -334,13 +386,37 @@ class MemoryTest(Case):
     def test_statistics(self):
         with self.device.memory(100), self.pinned(200), self.device.stream(), self.device.event():
             stats = self.instance.stats()
-            self.assertEqual((stats.device.live_bytes, stats.pinned.live_bytes, stats.streams, stats.events),
-                             (100, 200, 1, 1))
-            self.assertEqual(stats.live_objects, 4)
+            self.assertEqual((stats.live_count, stats.live_bytes, stats.streams, stats.events, stats.live_objects),
+                             (2, 300, 1, 1, 4))
+            self.assertEqual(self.instance.kind_stats(Kind.PINNED).live_bytes, 200)
             self.assertIn("100", self.instance.report())
-        self.assertEqual(self.instance.stats().device.peak_bytes, 100)
+        self.device.memory(10).close()
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE), (0, 0, 1, 100, 2, 110))
         self.instance.reset_peaks()
-        self.assertEqual(self.instance.stats().device.peak_bytes, 0)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE), (0, 0, 0, 0, 2, 110))
+        self.assertEqual(self.instance.kind_stats(Kind.REGISTERED), (0,) * 6)
+        for kind in (Kind.PAGEABLE, Kind.UNKNOWN, 77):
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.kind_stats(kind)
+
+    def test_access(self):
+        peer = self.instance.device(1)
+        with self.device.memory(64) as memory, self.pinned(64) as pinned:
+            access = self.instance.pointer_access
+            self.assertEqual((access(memory), access(memory, self.device), access(memory, peer)),
+                             (Access.NONE, Access.READWRITE, Access.NONE))
+            peer.enable_peer_access(self.device)
+            self.assertEqual(access(memory.device_pointer + 63, peer), Access.READWRITE)
+            peer.disable_peer_access(self.device)
+            self.assertEqual(access(memory, peer), Access.NONE)
+            for processor in (None, peer):
+                self.assertEqual(access(pinned.view(offset=8), processor), Access.READWRITE)
+            with self.device.register(bytes(4096), require=MemoryFlags.READ_ONLY | MemoryFlags.MAPPED) as registered:
+                self.assertEqual(access(registered.device_pointer, self.device), Access.READ)
+            with gpumem.Instance(BACKEND) as other, self.assertRaises(gpumem.InvalidArgument):
+                access(memory, other.device(0))
+            with self.assertRaises(gpumem.InvalidArgument):
+                access(None)
 
     def test_long_report(self):
         many = [self.pinned(256, name=f"a rather long name of memory number {i}") for i in range(100)]
@@ -496,6 +572,87 @@ class CopyTest(Case):
                 self.instance.copy_2d(memory, 8, b"abcdef", 2, 2, 4)
             with self.assertRaises(gpumem.InvalidArgument):
                 self.instance.copy_2d(memory, 1, b"abcdef", 2, 2, 3)
+
+    def test_regions(self):
+        with self.device.memory(256) as box, self.pinned(64) as pinned, self.device.stream() as stream:
+            pinned.buffer()[:] = bytes(range(64))
+            for where in (self.instance, stream):
+                with self.subTest(type(where).__name__):
+                    box.fill(0xee)
+                    where.copy_regions([
+                        CopyRegion(box, pinned, 2, 2, 2, destination_offset=16, destination_row_pitch=4,
+                                   destination_slice_pitch=16, source_row_pitch=8, source_slice_pitch=32),
+                        CopyRegion(box.view(offset=64), pinned.view(offset=60)),
+                        CopyRegion(box.device_pointer, pinned.host_pointer, 4, destination_offset=8, source_offset=40),
+                        CopyRegion(box, b"text", source_offset=1, destination_offset=100),
+                        CopyRegion(None, None, 0), CopyRegion(box, pinned, 8, 0), CopyRegion(box, pinned, 8, depth=0),
+                    ])
+                    stream.synchronize()
+                    expected = bytearray(b"\xee" * 256)
+                    for place, found in ((16, (0, 1)), (20, (8, 9)), (32, (32, 33)), (36, (40, 41)),
+                                         (64, (60, 61, 62, 63)), (8, (40, 41, 42, 43)), (100, b"ext")):
+                        expected[place:place + len(found)] = bytes(found)
+                    result = bytearray(256)
+                    box.copy_to(result)
+                    self.assertEqual(result, expected)
+            # To a buffer, and between rows without a gap.
+            result = bytearray(24)
+            region = CopyRegion(result, pinned, 4, 3, source_row_pitch=16, destination_offset=12)
+            self.instance.copy_regions(iter([region]))
+            self.assertEqual(bytes(result), bytes(12) + bytes((0, 1, 2, 3, 16, 17, 18, 19, 32, 33, 34, 35)))
+            self.instance.copy_regions([])
+
+    def test_regions_refused(self):
+        good = bytes(16)
+        with self.device.memory(64) as memory, self.device.stream() as stream, gpumem.Instance(BACKEND) as other:
+            memory.fill(0x33)
+            short = memory.view("u1", 8, offset=56)
+            foreign = other.device(0).memory(64)
+            for where in (self.instance, stream):
+                for number, (error, region) in enumerate((
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(65))),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(8), destination_offset=60)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(8), 9)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(8), 2, 3, source_row_pitch=4)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(8), 2, 1, 3, source_slice_pitch=4)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(8), 1, source_offset=8)),
+                        (gpumem.InvalidArgument, CopyRegion(short, bytes(16))),
+                        (gpumem.InvalidArgument, CopyRegion(memory, bytes(16), 4, 2, destination_row_pitch=3)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, None, 8)),
+                        (gpumem.InvalidArgument, CopyRegion(None, good, 8, destination_offset=8)),
+                        (gpumem.InvalidArgument, CopyRegion(foreign, good)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, good, direction=gpumem.Direction.DEVICE_TO_HOST)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, good, source_order=99)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, good, -1)),
+                        (gpumem.InvalidArgument, CopyRegion(memory, good, 1 << 64)),
+                        (gpumem.InvalidArgument, CopyRegion((1 << 64) - 1, good, 8, destination_offset=8)),
+                        (gpumem.NotFound, CopyRegion(memory, 4096, 8)))):
+                    with self.subTest(f"{type(where).__name__} {number}"):
+                        with self.assertRaises(error) as caught:
+                            where.copy_regions([CopyRegion(memory, good, 8), region, CopyRegion(memory, good, 4)])
+                        self.assertEqual(caught.exception.region, 1)
+                for wrong in (lambda: CopyRegion(memory, good, height=2), lambda: CopyRegion(4096, 8192),
+                              lambda: CopyRegion(memory, object())):
+                    with self.assertRaises(TypeError):
+                        where.copy_regions([wrong()])
+            foreign.close()
+            del short, region, wrong
+            result = bytearray(64)
+            memory.copy_to(result)
+            self.assertEqual(result, b"\x33" * 64)  # nothing was copied
+            with self.assertRaises(gpumem.InvalidArgument) as caught:
+                self.instance.copy(memory, bytes(65))
+            self.assertIsNone(caught.exception.region)
+        memory = self.device.memory(64)
+        memory.close()
+        with self.assertRaises(gpumem.StaleHandle) as caught:
+            self.instance.copy_regions([CopyRegion(bytearray(8), good, 8), CopyRegion(memory, good)])
+        self.assertEqual(caught.exception.region, 1)
+        with gpumem.Instance(BACKEND) as other:
+            pass
+        with self.assertRaises(gpumem.Closed) as caught:
+            other.copy_regions([CopyRegion(bytearray(8), good, 8)])
+        self.assertIsNone(caught.exception.region)
 
     def test_options(self):
         with self.device.memory(64) as memory:

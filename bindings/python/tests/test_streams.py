@@ -8,7 +8,7 @@ import threading
 import time
 
 import gpumem
-from gpumem import Kind, _calls, _stream, host
+from gpumem import CopyRegion, Kind, _calls, _stream, host
 
 from .support import Case, on_cuda, on_host
 
@@ -74,6 +74,8 @@ class StreamTest(Case):
 class KeepingTest(Case):
     """The order of free is kept by the binding."""
 
+    zeros = bytes(8)
+
     def test_close_while_a_copy_is_in_flight(self):
         stream, release = self.held_stream()
         source, target = self.pinned(64), self.device.memory(64)
@@ -91,9 +93,9 @@ class KeepingTest(Case):
         stream, release = self.held_stream()
         self.device.memory(64).copy_from(bytearray(b"\x5a" * 64), stream=stream)
         gc.collect()
-        self.assertEqual(self.instance.stats().device.live_count, 1)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, 1)
         release()
-        self.assertEqual(self.instance.stats().device.live_count, 0)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, 0)
         stream.close()
 
     def test_the_other_operand_is_kept(self):
@@ -120,12 +122,12 @@ class KeepingTest(Case):
         event.record(stream)
         del stream
         gc.collect()
-        stats = self.instance.stats()
-        self.assertEqual((stats.device.live_count, stats.pinned.live_count, stats.streams), (1, 2, 1))
+        counts = [self.instance.kind_stats(kind).live_count for kind in (Kind.DEVICE, Kind.PINNED)]
+        self.assertEqual((*counts, self.instance.stats().streams), (1, 2, 1))
         flag.buffer()[0] = 1
         while self.instance.stats().streams:  # which ends when the work does
             self.device.event().close()  # anything that creates looks for leftovers
-        self.assertEqual(self.instance.stats().device.live_count, 0)
+        self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_count, 0)
         event.close()
         flag.close()
 
@@ -181,9 +183,52 @@ class KeepingTest(Case):
     def test_a_failed_call_keeps_nothing(self):
         with self.device.memory(64) as memory, self.device.stream() as stream:
             with self.assertRaises(gpumem.InvalidArgument):
-                self.instance.copy(memory, bytes(64), stream=stream, direction=3)
+                stream.copy(memory, bytes(64), direction=3)
             self.assertEqual(stream._queue.uses, [])
             self.assertNotIn(stream._queue, _stream._active)
+
+    def test_a_batch_of_regions_is_kept(self):
+        stream, release = self.held_stream()
+        source, target = self.pinned(64), self.device.memory(64)
+        stream.copy_regions([CopyRegion(target, source, 8), CopyRegion(target, bytes(8), destination_offset=8)])
+        self.assertEqual((source._holds, target._holds), ([stream._queue], [stream._queue]))
+        for memory in (source, target):
+            with self.assertRaises(gpumem.Busy):
+                memory.close()
+        # A failed batch may be in the stream in part.
+        other = self.device.memory(64)
+        with self.assertRaises(gpumem.InvalidArgument):
+            stream.copy_regions([CopyRegion(other, source, 8), CopyRegion(other, source, 65)])
+        with self.assertRaises(gpumem.Busy):
+            other.close()
+        release()
+        for memory in (source, target, other):
+            memory.close()
+        with self.device.memory(64) as memory:
+            with self.assertRaises(gpumem.InvalidArgument):
+                stream.copy_regions([CopyRegion(memory, bytes(64), 65)])
+            self.assertEqual((stream._queue.uses, memory._holds), ([], []))
+        stream.close()
+
+    @on_host
+    def test_a_batch_that_fails_midway(self):
+        with self.device.memory(64) as memory, self.device.stream() as stream:
+            for where in (self.instance, stream):
+                seen, step = [], 0
+                regions = [CopyRegion(memory, self.zeros, 8, destination_offset=8 * index) for index in range(4)]
+                while not seen or seen[-1] is not False:
+                    step += 1
+                    host.fail_step(self.instance, step)
+                    try:
+                        where.copy_regions(regions)
+                        seen.append(False)
+                    except gpumem.Error as error:
+                        seen.append(error.region)
+                    finally:
+                        host.fail_step(self.instance, 0)
+                    stream.synchronize()
+                    self.assertEqual((memory._holds, stream._queue.uses), ([], []))
+                self.assertTrue({0, 3} <= set(seen), seen)
 
     def test_a_stream_closes_after_its_work(self):
         with self.device.memory(64) as memory:
@@ -227,19 +272,24 @@ class EventTest(Case):
             event.query()
         with self.assertRaises(gpumem.InvalidArgument):
             self.device.event(flags=0x80)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.device.event(flags=1 << 32)  # which is one of 64 bits
 
     def test_time(self):
         stream, release = self.held_stream()
         with self.device.event() as start, self.device.event() as end:
             with self.assertRaises(gpumem.InvalidState):
-                start.elapsed_time(end)
+                start.elapsed_time_ns(end)
             start.record(stream)
             end.record(stream)
             with self.assertRaises(gpumem.NotReady):
-                start.elapsed_time(end)
+                start.elapsed_time_ns(end)
             release()
             end.synchronize()
-            self.assertGreaterEqual(start.elapsed_time(end), 0)
+            elapsed = start.elapsed_time_ns(end)
+            self.assertIsInstance(elapsed, int)
+            self.assertGreaterEqual(elapsed, 0)
+            self.assertEqual(end.elapsed_time_ns(start), -elapsed)
         stream.close()
 
     def test_waiting_across_devices(self):
@@ -260,13 +310,13 @@ class EventTest(Case):
     @on_cuda
     def test_wrap(self):
         with self.device.event() as event, self.device.stream() as stream:
-            with gpumem.Event.wrap(self.device, event.info().native_event) as adopted:
-                self.assertTrue(adopted.info().wrapped)
-                adopted.record(stream)
-                self.assertTrue(adopted.synchronize())
-            with gpumem.Stream.wrap(self.device, stream.native_stream) as adopted:
-                self.assertTrue(adopted.info().wrapped)
-                self.assertTrue(adopted.synchronize())
+            with gpumem.Event.wrap(self.device, event.info().native_event) as wrapped:
+                self.assertTrue(wrapped.info().wrapped)
+                wrapped.record(stream)
+                self.assertTrue(wrapped.synchronize())
+            with gpumem.Stream.wrap(self.device, stream.native_stream) as wrapped:
+                self.assertTrue(wrapped.info().wrapped)
+                self.assertTrue(wrapped.synchronize())
 
 
 class HostFunctionTest(Case):

@@ -56,8 +56,9 @@ class Runner:
     def run(self, operation, words, options):
         return getattr(self, "do_" + operation)(*words, **options)
 
-    def stream_of(self, name):
-        return None if name is None else self.names[name]
+    def place(self, instance, stream):
+        """What copies and fills: the stream if one is named, otherwise the instance."""
+        return self.names[stream or instance]
 
     def do_open(self, backend=BACKEND, pin_budget="0"):
         if backend[0].isdigit():
@@ -130,24 +131,22 @@ class Runner:
         self.ready(self.names[name].synchronize(None if timeout is None else number(timeout) * NANOSECONDS))
 
     def do_elapsed(self, start, end):
-        self.names[start].elapsed_time(self.names[end])
+        self.names[start].elapsed_time_ns(self.names[end])
 
     def do_copy(self, instance, destination, source, size, stream=None, direction="0", source_order="0"):
-        self.names[instance].copy(self.address(destination), self.address(source), number(size),
-                                  stream=self.stream_of(stream), direction=number(direction),
-                                  source_order=number(source_order))
+        self.place(instance, stream).copy(self.address(destination), self.address(source), number(size),
+                                          direction=number(direction), source_order=number(source_order))
 
     def do_copy_2d(self, instance, destination, source, dpitch, spitch, width, height, stream=None):
-        self.names[instance].copy_2d(self.address(destination), number(dpitch), self.address(source), number(spitch),
-                                     number(width), number(height), stream=self.stream_of(stream))
+        self.place(instance, stream).copy_2d(self.address(destination), number(dpitch), self.address(source),
+                                             number(spitch), number(width), number(height))
 
     def do_fill(self, instance, destination, size, value, width="1", stream=None):
-        self.names[instance].fill(self.address(destination), number(size), number(value), number(width),
-                                  stream=self.stream_of(stream))
+        self.place(instance, stream).fill(self.address(destination), number(size), number(value), number(width))
 
     def do_fill_2d(self, instance, destination, pitch, size_x, size_y, value, width="1", stream=None):
-        self.names[instance].fill_2d(self.address(destination), number(pitch), number(size_x), number(size_y),
-                                     number(value), number(width), stream=self.stream_of(stream))
+        self.place(instance, stream).fill_2d(self.address(destination), number(pitch), number(size_x), number(size_y),
+                                             number(value), number(width))
 
     def do_write_value(self, stream, address, value, size):
         self.names[stream].write_value(self.address(address), number(value), number(size))
@@ -183,10 +182,10 @@ class Runner:
             self.same(getattr(info, what), number(text, KINDS))
 
     def do_count(self, instance, **expected):
-        stats = self.names[instance].stats()
+        instance = self.names[instance]
         for what, text in expected.items():
-            found = getattr(stats, what)
-            self.same(getattr(found, "live_count", found), number(text))
+            found = instance.kind_stats(KINDS[what]).live_count if what in KINDS else getattr(instance.stats(), what)
+            self.same(found, number(text))
 
     def do_capability(self, device, capability):
         self.names[device].capability(number(capability))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""gpumem as the memory of other packages. Each module here needs the package it is named after:
+"""gpumem as the allocator of other packages. Each module needs the package that it is named after:
 
 - :mod:`gpumem.adapters.numba`: an External Memory Manager for numba-cuda
 - :mod:`gpumem.adapters.cupy`: allocators for CuPy's device and pinned memory
-- :mod:`gpumem.adapters.torch`: tensors over memory of gpumem, by DLPack
+- :mod:`gpumem.adapters.torch`: tensors over memory of gpumem, through DLPack
 """

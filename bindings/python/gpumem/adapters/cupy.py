@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Allocators for CuPy: ``gpumem.adapters.cupy.install()``, or one of the two by itself:
+"""Allocators for CuPy: ``gpumem.adapters.cupy.install()`` sets both. To set one:
 
     cupy.cuda.set_allocator(gpumem.adapters.cupy.allocator)
     cupy.cuda.set_pinned_memory_allocator(gpumem.adapters.cupy.pinned_allocator)
 
-Each allocation is one of the driver's. With CuPy's pools on top, freed memory is used again:
+Each allocation goes to the driver. With a pool of CuPy on top, freed memory is reused:
 
     cupy.cuda.set_allocator(cupy.cuda.MemoryPool(gpumem.adapters.cupy.allocator).malloc)
 """
@@ -16,7 +16,7 @@ import cupy
 import gpumem
 from gpumem import Kind
 
-_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation, which CuPy does not always name
+_OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation; not every version of CuPy has a name for it
 
 
 @functools.lru_cache(maxsize=None)
@@ -29,12 +29,12 @@ def _make(size, kind):
     try:
         return device.memory(size, kind)
     except MemoryError as problem:
-        # For this one CuPy's pools free what they keep and try again.
+        # CuPy's pools catch this one, free the memory that they keep, and try again.
         raise cupy.cuda.runtime.CUDARuntimeError(_OUT_OF_MEMORY) from problem
 
 
 def allocator(size):
-    """Device memory for ``cupy.cuda.set_allocator``, freed when CuPy forgets it."""
+    """Device memory for ``cupy.cuda.set_allocator``, freed when CuPy drops it."""
     number = cupy.cuda.runtime.getDevice()
     memory = _make(size, Kind.DEVICE) if size else None
     address = memory.device_pointer if memory else 0
@@ -46,11 +46,11 @@ class _PinnedMemory(cupy.cuda.PinnedMemory):
         self.memory, self.ptr, self.size = memory, memory.host_pointer, size
 
     def __del__(self):
-        self.ptr = 0  # which CuPy would free; gpumem does when its object goes
+        self.ptr = 0  # otherwise CuPy would free it, as gpumem does
 
 
 def pinned_allocator(size):
-    """Pinned memory for ``cupy.cuda.set_pinned_memory_allocator``, freed when CuPy forgets it."""
+    """Pinned memory for ``cupy.cuda.set_pinned_memory_allocator``, freed when CuPy drops it."""
     mem = _PinnedMemory(_make(size, Kind.PINNED), size) if size else cupy.cuda.PinnedMemory(0)
     return cupy.cuda.PinnedMemoryPointer(mem, 0)
 

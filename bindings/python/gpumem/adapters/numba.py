@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""An External Memory Manager plug-in (interface version 1), so that numba-cuda takes its memory from gpumem.
+"""An External Memory Manager plug-in (interface version 1) that makes numba-cuda take its memory from gpumem.
 
 Set ``NUMBA_CUDA_MEMORY_MANAGER=gpumem.adapters.numba`` in the environment, or call
 ``numba.cuda.set_memory_manager(gpumem.adapters.numba.MemoryManager)`` before the first use of CUDA.
 
-Device, pinned, mapped and registered memory come from gpumem, with the flags that numba was asked for; what cannot be granted
-fails. Managed memory, which gpumem does not have yet, and IPC handles are made by numba itself.
+Device, pinned, mapped and registered memory come from gpumem, with the flags that numba requests; a flag that cannot be
+granted is a failure. numba itself creates IPC handles, and managed memory, which gpumem does not have yet.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 def _new_binding():
-    """Whether this numba keeps pointers as objects of NVIDIA's bindings, as later versions always do."""
+    """Whether this numba has pointers as objects of NVIDIA's bindings, as later versions always do."""
     return getattr(driver, "USE_NV_BINDING", True)
 
 
@@ -38,7 +38,7 @@ def _close(memory):
 
 
 class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
-    """What ``numba.cuda.set_memory_manager`` takes. ``memallocmanaged`` is numba's own."""
+    """The class for ``numba.cuda.set_memory_manager``. ``memallocmanaged`` is numba's own."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -52,7 +52,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         if self._instance is None or self._instance.closed:
             self._instance = gpumem.Instance("cuda", name="numba")
         device = self.context.device
-        # In a context that other code has made, numba keeps the driver's own handle, which is the number.
+        # In a context that other code created, numba has the driver's handle of the device, which is the ordinal.
         return self._instance.device(int(getattr(device, "id", device)))
 
     def initialize(self):
@@ -63,7 +63,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         return cuda.MemoryInfo(*self._device().memory_info())
 
     def _make(self, make):
-        """Calls a function that makes memory; once more after numba's pending frees, if there is not enough."""
+        """Calls a function that allocates. If there is not enough memory, tries again after numba's pending frees."""
         try:
             return make()
         except MemoryError:
@@ -107,7 +107,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         allocations, key = self.allocations, memory.handle
 
         def finalize():
-            # At once and not with the pending frees, so that the same array can be pinned again.
+            # At once, not with the pending frees, so that the same array can be pinned again.
             allocations.pop(key, None)
             memory.close()
         arguments = weakref.proxy(self.context), _host_pointer(address), size
@@ -118,7 +118,7 @@ class MemoryManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
     def reset(self):
         super().reset()
         if self._instance is not None:
-            # numba may destroy the context now, which the instance must not outlive.
+            # numba may now destroy the context, which must outlive the instance.
             try:
                 self._instance.close()
             except gpumem.Busy:

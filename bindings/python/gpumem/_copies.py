@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Copies and fills: the methods that instances and streams share, and the description of a region."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from typing import Any, Iterable, Optional
+
+from . import _library as c
+from ._calls import i32, u32, u64
+from ._memory import Memory, View, memory_of
+from ._operands import operand
+from .errors import Error, InvalidArgument
+
+
+@dataclasses.dataclass
+class CopyRegion:
+    """A box of bytes to copy: ``depth`` slices of ``height`` rows of ``width`` bytes.
+
+    ``destination`` and ``source`` are operands as in :meth:`Instance.copy`. Each side begins at its offset in bytes. A
+    row pitch is the distance in bytes from one row to the next, a slice pitch from one slice to the next; 0 means that
+    no bytes lie between them. Without ``width`` the region is a single row: the rest of the source. A width, height or
+    depth of 0 copies nothing.
+    """
+
+    destination: Any
+    source: Any
+    width: Optional[int] = None
+    height: int = 1
+    depth: int = 1
+    destination_offset: int = 0
+    source_offset: int = 0
+    destination_row_pitch: int = 0
+    source_row_pitch: int = 0
+    destination_slice_pitch: int = 0
+    source_slice_pitch: int = 0
+    direction: int = 0
+    source_order: int = 0
+
+    def _write(self, out):
+        """Fills in a gpumem_copy_region. Returns the objects to keep alive."""
+        target = _Side(_DESTINATION, self.destination, self.destination_offset, self.destination_row_pitch,
+                       self.destination_slice_pitch)
+        source = _Side(_SOURCE, self.source, self.source_offset, self.source_row_pitch, self.source_slice_pitch)
+        if self.width is not None:
+            width = u64(self.width, "width")
+        elif self.height != 1 or self.depth != 1:
+            raise TypeError("the width is missing")
+        else:
+            width = source.rest(target)
+        height, depth = u64(self.height, "height"), u64(self.depth, "depth")
+        out.struct_size = _REGION_BYTES
+        out.direction, out.source_order = i32(self.direction, "direction"), i32(self.source_order, "source_order")
+        if not (width and height and depth):
+            return ()
+        target.write(out.destination, width, height, depth)
+        source.write(out.source, width, height, depth)
+        out.width, out.height, out.depth = width, height, depth
+        return target.kept, source.kept
+
+
+_REGION_BYTES = ctypes.sizeof(c.gpumem_copy_region)
+# What messages call the numbers of a side.
+_DESTINATION = "destination", "destination_offset", "destination_row_pitch", "destination_slice_pitch"
+_SOURCE = "source", "source_offset", "source_row_pitch", "source_slice_pitch"
+
+
+class _Side:
+    """One side of a region."""
+
+    __slots__ = ("what", "address", "room", "kept", "offset", "row_pitch", "slice_pitch")
+
+    def __init__(self, names, value, offset, row_pitch, slice_pitch):
+        self.what = names[0]
+        self.address, self.room, self.kept = operand(value, names is _DESTINATION)
+        self.offset, self.row_pitch = u64(offset, names[1]), u64(row_pitch, names[2])
+        self.slice_pitch = u64(slice_pitch, names[3])
+
+    def rest(self, other):
+        """Bytes from the offset to the end, of the other side if the length of this one is unknown."""
+        for side in (self, other):
+            if side.room is not None:
+                return max(side.room - side.offset, 0)
+        raise TypeError("the width is missing")
+
+    def write(self, out, width, height, depth):
+        row = self.row_pitch or width
+        last_slice = (self.slice_pitch or row * height) * (depth - 1)
+        check_room(self.what, self.room, self.offset + last_slice + row * (height - 1) + width, self.kept)
+        memory = memory_of(self.kept)
+        if memory is not None:
+            if memory.closed:
+                memory.info()  # fails and says why, unless another thread is only trying to close it
+            out.memory, out.offset = memory.handle, self.address - memory._operand(False)[0] + self.offset
+        elif self.address:
+            out.pointer = u64(self.address + self.offset, f"the address of the {self.what}")
+        out.row_pitch, out.slice_pitch = self.row_pitch, self.slice_pitch
+
+
+class Copies:
+    """Copies and fills. A subclass adds ``_instance()``, and ``_work(kept, function, function_async, *arguments,
+    in_part)``, which calls one of the two functions. ``in_part``: a call that fails may have enqueued some of the work.
+    """
+
+    __slots__ = ()
+
+    def copy(self, destination: Any, source: Any, size: Optional[int] = None, *, direction: int = 0,
+             source_order: int = 0) -> None:
+        """Copies bytes between any two operands.
+
+        An instance returns when the bytes are copied. A stream enqueues the copy, and keeps both operands alive until the
+        copy was observed complete.
+
+        An operand is a :class:`Memory`, a :class:`View`, an array or other object with a buffer, an array of another
+        library on a device (by its ``__cuda_array_interface__`` or ``__dlpack__``), or an address as a number. Without
+        ``size`` the whole source is copied.
+        """
+        target, room, kept_target = operand(destination, True)
+        origin, length, kept_source = operand(source, False)
+        if size is None:
+            if length is None:
+                length = room
+            if length is None:
+                raise TypeError("the size is missing")
+            size = length
+        else:
+            size = u64(size, "size")
+        check_room("destination", room, size, kept_target)
+        check_room("source", length, size, kept_source)
+        self._await_producers(destination, source)
+        self._work((kept_target, kept_source), c.gpumem_copy, c.gpumem_copy_async, target, origin, size,
+                   _options(direction, source_order))
+
+    def copy_2d(self, destination: Any, destination_pitch: int, source: Any, source_pitch: int, width: int,
+                height: int, *, direction: int = 0, source_order: int = 0) -> None:
+        """Copies ``height`` rows of ``width`` bytes. A pitch is the distance in bytes from one row to the next."""
+        target, room, kept_target = operand(destination, True)
+        origin, length, kept_source = operand(source, False)
+        numbers = [u64(value, what) for value, what in (
+            (destination_pitch, "destination_pitch"), (source_pitch, "source_pitch"), (width, "width"),
+            (height, "height"))]
+        check_room("destination", room, _rectangle(numbers[0], width, height), kept_target)
+        check_room("source", length, _rectangle(numbers[1], width, height), kept_source)
+        self._await_producers(destination, source)
+        self._work((kept_target, kept_source), c.gpumem_copy_2d, c.gpumem_copy_2d_async, target, numbers[0], origin,
+                   *numbers[1:], _options(direction, source_order))
+
+    def copy_regions(self, regions: Iterable[CopyRegion]) -> None:
+        """Copies a batch of :class:`CopyRegion`, in any order: no region may write bytes that another reads or writes.
+
+        Every region is checked before the first is copied. If the call fails because of one region, :attr:`Error.region`
+        of the exception is its index. If the driver fails midway, the regions before that one are copied (or enqueued),
+        that one may be copied in part, and later ones are not. A stream keeps all operands alive even then.
+        """
+        regions = list(regions)
+        batch, kept = (c.gpumem_copy_region * len(regions))(), {}
+        for index, region in enumerate(regions):
+            try:
+                kept.update((id(value), value) for value in region._write(batch[index]))
+            except Error as problem:
+                problem.region = index
+                raise
+        for region in regions:
+            self._await_producers(region.destination, region.source)
+        failed = ctypes.c_uint64(len(regions))
+        try:
+            self._work(kept.values(), c.gpumem_copy_regions, c.gpumem_copy_regions_async, batch, len(regions), failed,
+                       in_part=True)
+        except Error as problem:
+            if failed.value < len(regions):
+                problem.region = failed.value
+            raise
+
+    def fill(self, destination: Any, size: Optional[int] = None, value: int = 0, value_size: int = 1) -> None:
+        """Fills memory with a number of 1, 2 or 4 bytes, repeated. Without ``size`` the whole destination is filled.
+
+        An instance returns when the memory is filled. A stream enqueues the fill, and keeps the destination alive until
+        the fill was observed complete.
+        """
+        target, room, kept = operand(destination, True)
+        if size is None:
+            if room is None:
+                raise TypeError("the size is missing")
+            size = room
+        size = u64(size, "size")
+        check_room("destination", room, size, kept)
+        self._await_producers(destination)
+        self._work((kept,), c.gpumem_fill, c.gpumem_fill_async, target, size, u32(value, "value"),
+                   u32(value_size, "value_size"))
+
+    def fill_2d(self, destination: Any, pitch: int, width: int, height: int, value: int = 0, value_size: int = 1) -> None:
+        """Fills ``height`` rows of ``width`` bytes with a number of 1, 2 or 4 bytes, repeated."""
+        target, room, kept = operand(destination, True)
+        numbers = u64(pitch, "pitch"), u64(width, "width"), u64(height, "height")
+        check_room("destination", room, _rectangle(*numbers), kept)
+        self._await_producers(destination)
+        self._work((kept,), c.gpumem_fill_2d, c.gpumem_fill_2d_async, target, *numbers, u32(value, "value"),
+                   u32(value_size, "value_size"))
+
+    def _await_producers(self, *operands):
+        """Waits for the work in the stream that an array of another library names in its __cuda_array_interface__."""
+        for value in operands:
+            if isinstance(value, _OURS):
+                continue
+            interface = getattr(value, "__cuda_array_interface__", None)
+            number = interface.get("stream") if interface is not None else None
+            if number is not None and interface["data"][0]:
+                _await_stream(self._instance(), interface["data"][0], number)
+
+
+_OURS = (int, Memory, View, bytes, bytearray, memoryview)
+
+
+def _await_stream(instance, address, number):
+    from ._stream import Stream
+    ordinal = instance.pointer_info(address).device_ordinal
+    # The legacy default stream is 1 there and NULL in the driver.
+    with Stream.wrap(instance.device(max(ordinal, 0)), 0 if number == 1 else number) as producer:
+        producer.synchronize()
+
+
+def _rectangle(pitch, width, height):
+    """Bytes from the first to the last of a rectangle."""
+    return pitch * (height - 1) + width if width and height else 0
+
+
+def check_room(what, room, size, kept):
+    # The library knows the bounds of memory made here, and its message says more.
+    if room is not None and size > room and not isinstance(kept, Memory):
+        raise InvalidArgument(f"{size} bytes are more than the {room} of the {what}")
+
+
+def _options(direction, source_order):
+    if not direction and not source_order:
+        return None
+    return c.gpumem_copy_options(direction=i32(direction, "direction"),
+                                 source_order=i32(source_order, "source_order"))
