@@ -103,11 +103,11 @@ def version_script(interface):
 
 # What the languages call a type of numbers, if not by its C name. None: the language offers something else in its place.
 NAMES = {
-    "Rust": {"gpumem_wait_value": "WaitCondition", "gpumem_host_lock_mode": "LockMode", "gpumem_toggle": None,
+    "Rust": {"gpumem_host_lock_mode": "LockMode", "gpumem_toggle": None,
              "gpumem_close_mode": None, "gpumem_answer": None},
     "Go": {"gpumem_host_lock_mode": "LockMode", "gpumem_close_mode": "closeMode",
            "gpumem_answer": None},
-    "C#": {"gpumem_wait_value": "WaitCondition", "gpumem_kind": "MemoryKind",
+    "C#": {"gpumem_kind": "MemoryKind",
            "gpumem_host_lock_mode": "HostLock", "gpumem_answer": "CapabilityAnswer"},
     "Python": {"gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None, "gpumem_host_lock_mode": "HostLock"},
 }
@@ -168,7 +168,7 @@ def value_name(numbers, constant, language):
 
 def purpose(numbers):
     """The text of a type of numbers without the part that names its constants in C."""
-    return re.sub(r":? *\b(?:one|a sum|sum) of the GPUMEM_\w+ values", "", numbers.text, flags=re.IGNORECASE).strip()
+    return re.sub(r":? *\b(?:one|a sum|sum) of (?:the )?GPUMEM_\w+ values", "", numbers.text, flags=re.IGNORECASE).strip()
 
 
 def translate(text, constant, function="`{}()`", code="`{}`"):

@@ -145,7 +145,7 @@ const (
 	SourceOrderAny        SourceOrder = 2 // At any time before completion, even before earlier work of the stream.
 )
 
-// EventFlags: properties of an event: a sum of GPUMEM_EVENT_ values.
+// EventFlags: properties of an event.
 type EventFlags uint64
 
 // The values of EventFlags.
@@ -167,7 +167,7 @@ const (
 	KindForeign    Kind = 9 // Known to the driver, but made by other code.
 )
 
-// MemoryFlags: properties of memory: a sum of GPUMEM_MEMORY_ values.
+// MemoryFlags: properties of memory.
 type MemoryFlags uint64
 
 // The values of MemoryFlags.

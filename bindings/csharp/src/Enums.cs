@@ -225,7 +225,7 @@ namespace GpuMem
     Any = Constants.GPUMEM_SOURCE_ORDER_ANY,
   }
 
-  /// <summary>Properties of an event: a sum of GPUMEM_EVENT_ values.</summary>
+  /// <summary>Properties of an event.</summary>
   [Flags]
   public enum EventFlags : ulong
   {
@@ -254,7 +254,7 @@ namespace GpuMem
     Foreign = Constants.GPUMEM_KIND_FOREIGN,
   }
 
-  /// <summary>Properties of memory: a sum of GPUMEM_MEMORY_ values.</summary>
+  /// <summary>Properties of memory.</summary>
   [Flags]
   public enum MemoryFlags : ulong
   {

@@ -91,7 +91,7 @@ class SourceOrder(enum.IntEnum):
 
 
 class EventFlags(enum.IntFlag):
-    """Properties of an event: a sum of GPUMEM_EVENT_ values."""
+    """Properties of an event."""
 
     DISABLE_TIMING = c.GPUMEM_EVENT_DISABLE_TIMING
     BLOCKING_SYNC = c.GPUMEM_EVENT_BLOCKING_SYNC
@@ -109,7 +109,7 @@ class Kind(enum.IntEnum):
 
 
 class MemoryFlags(enum.IntFlag):
-    """Properties of memory: a sum of GPUMEM_MEMORY_ values."""
+    """Properties of memory."""
 
     PORTABLE = c.GPUMEM_MEMORY_PORTABLE
     MAPPED = c.GPUMEM_MEMORY_MAPPED

@@ -209,14 +209,14 @@ codes! {
 }
 
 flags! {
-    /// Properties of an event: a sum of GPUMEM_EVENT_ values.
+    /// Properties of an event.
     EventFlags: u64 {
         /// The event takes no time stamp, which makes it cheaper.
         DISABLE_TIMING = GPUMEM_EVENT_DISABLE_TIMING,
         /// `gpumem_event_synchronize()` yields the processor while it waits.
         BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
     }
-    /// Properties of memory: a sum of GPUMEM_MEMORY_ values.
+    /// Properties of memory.
     MemoryFlags: u64 {
         /// All devices treat the memory as pinned. Pinned allocations always have it.
         PORTABLE = GPUMEM_MEMORY_PORTABLE,
