@@ -481,7 +481,7 @@ class Model {
 };
 
 TEST(PageMap, RandomOperationsAgreeWithAModel) {
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
     SCOPED_TRACE(seed);
     Model model(seed);
     for (int step = 0; step < 2000 && !testing::Test::HasFatalFailure(); ++step) {
