@@ -5,11 +5,13 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/syscall.h>
 
 #include <array>
 #include <bitset>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <set>
 #include <thread>
 #include <vector>
@@ -399,6 +401,43 @@ TEST(ThreadRecord, AQuestionWithinAnotherGivesItBack) {
   const Question outer(record, object(8));
   { const Question inner(record, object(9)); }
   EXPECT_EQ(record.question, reinterpret_cast<uint64_t>(object(8)));
+}
+
+// ---- without membarrier(2) ----
+
+// Threads that came before it was refused do not fence themselves, those that come later do.
+TEST(ThreadRecord, WaitsWhereTheSystemRefusesMembarrier) {
+  constexpr int kNoFilter = 7;
+  const int code = exit_code_of([] {
+    alarm(60);  // a child that hangs is ended
+    Worker early;
+    early.do_now([] { thread_record(); });
+    if (!test::refuse_system_call(SYS_membarrier)) return kNoFilter;
+    Worker late;
+    bool fences = false;
+    late.do_now([&] { fences = thread_record().fences; });
+    if (!fences) return 1;
+    early.do_now([&] { fences = thread_record().fences; });
+    if (fences) return 2;
+    char* const base = objects[8].data();
+    for (Worker* const worker : {&early, &late}) {
+      Use use;
+      worker->do_now([&] { use = Use(thread_record(), object(0)); });
+      if (!waits([] { wait_for_uses(object(0)); }, [&] { worker->do_now([&] { use.release(); }); })) return 3;
+      std::unique_ptr<Look> look;
+      worker->do_now([&] { look = std::make_unique<Look>(thread_record()); });
+      if (!waits([] { wait_for_looks(); }, [&] { worker->do_now([&] { look.reset(); }); })) return 4;
+      std::unique_ptr<Question> question;
+      worker->do_now([&] { question = std::make_unique<Question>(thread_record(), base); });
+      if (!waits([&] { const Freeing freeing(reinterpret_cast<uint64_t>(base), 16); },
+                 [&] { worker->do_now([&] { question.reset(); }); })) {
+        return 6;
+      }
+    }
+    return 5;
+  });
+  if (code == kNoFilter) GTEST_SKIP() << "this system takes no filter of system calls";
+  EXPECT_EQ(code, 5);
 }
 
 // ---- forks ----
