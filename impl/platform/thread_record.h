@@ -51,11 +51,14 @@ inline ThreadRecord& thread_record() {
   return make_thread_record();
 }
 
+// std::atomic_thread_fence(std::memory_order_seq_cst), which GCC refuses together with ThreadSanitizer.
+inline void full_fence() { __sync_synchronize(); }
+
 // Orders an announcement before the loads that follow it. The other half is in the functions that wait.
 inline void order_announcement(const ThreadRecord& record) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   if (record.fences) [[unlikely]]
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
 }
 
 // ---- uses ----

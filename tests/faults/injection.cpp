@@ -263,15 +263,10 @@ WRAP(long, syscall, (long number, ...)) {
   return __real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
 }
 
-// A thread that cannot give its record back keeps it for good.
+// Without a key, threads keep their records for good.
 WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
   if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
   return __real_pthread_key_create(key, destroy);
-}
-
-WRAP(int, pthread_setspecific, (pthread_key_t key, const void* value)) {
-  if (fails("pthread_setspecific", {ENOMEM})) return errno;
-  return __real_pthread_setspecific(key, value);
 }
 
 // std::thread::hardware_concurrency() and std::thread::_M_start_thread(), by their symbols.
