@@ -23,8 +23,9 @@ namespace {
 bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first) {
   // Only the first slice, and in it the first row, that ends behind `first` may reach in.
   const uint64_t slice_extent = (box.height - 1) * side.pitch + box.width;
-  const uint64_t slice =
-      first < base + slice_extent ? 0 : (first - base - slice_extent) / side.slice_pitch + 1;
+  const bool behind = first >= base + slice_extent;
+  if (behind && box.depth == 1) return false;  // then there is no slice pitch
+  const uint64_t slice = behind ? (first - base - slice_extent) / side.slice_pitch + 1 : 0;
   if (slice >= box.depth) return false;
   const uint64_t start = base + slice * side.slice_pitch;
   const uint64_t row = first < start + box.width ? 0 : (first - start - box.width) / side.pitch + 1;

@@ -1342,6 +1342,7 @@ TEST_F(Com, com_22_the_primary_context_is_left_alone) {
 // ---- COM-23 and COM-24: counters and close ----
 
 TEST_F(Com, com_23_counters_follow_what_lives) {
+  const gpumem_stats empty = stats(instance_);
   EXPECT_EQ(empty.live_count, 0u);
   Pages pages(4 * page_size());
   struct Case {
