@@ -25,7 +25,7 @@ std::string text_of(uint64_t size) {
 }
 
 void check(gpumem_status status, const gpumem_error& error) {
-  if (status != GPUMEM_SUCCESS) {
+  if (GPUMEM_FAILED(status)) {
     fail(std::string(error.function) + ": " + gpumem_status_name(status) + ": " + error.message);
   }
 }
@@ -37,7 +37,7 @@ void must(Function function, Arguments... arguments) {
   check(function(arguments..., &error), error);
 }
 inline void must_succeed(gpumem_status status) {
-  if (status != GPUMEM_SUCCESS) fail(gpumem_status_name(status));
+  if (GPUMEM_FAILED(status)) fail(gpumem_status_name(status));
 }
 
 // Ordinary memory whose pages exist.
@@ -57,12 +57,19 @@ class Pages {
   uint64_t size_;
 };
 
-gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require, void* existing) {
+gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   desc.kind = kind;
   desc.size = size;
   desc.require = require;
-  desc.host_pointer = existing;
+  return desc;
+}
+
+gpumem_register_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require) {
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = pointer;
+  desc.size = size;
+  desc.require = require;
   return desc;
 }
 
@@ -112,6 +119,12 @@ void create_and_destroy(Bench& bench, const gpumem_memory_desc& desc) {
   must_succeed(gpumem_memory_destroy(memory, nullptr));
 }
 
+void register_and_destroy(Bench& bench, const gpumem_register_desc& desc) {
+  gpumem_memory memory = nullptr;
+  must_succeed(gpumem_memory_register(bench.device, &desc, &memory, nullptr));
+  must_succeed(gpumem_memory_destroy(memory, nullptr));
+}
+
 void creating(Bench& bench) {
   struct Kind {
     const char* name;
@@ -126,7 +139,7 @@ void creating(Bench& bench) {
     for (const uint64_t size : kCreateSizes) {
       const std::string name = "create_destroy/" + std::string(kind.name) + "/" + text_of(size);
       if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
-      const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require, nullptr);
+      const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require);
       bench.runner.time(
           name, [&] { create_and_destroy(bench, desc); },
           [&] { raw.free(kind.kind, raw.allocate(kind.kind, kind.require, size), size); });
@@ -136,10 +149,10 @@ void creating(Bench& bench) {
     const std::string name = "create_destroy/registered/" + text_of(size);
     if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
     const Pages pages(size);
-    const gpumem_memory_desc desc =
-        memory_desc(GPUMEM_KIND_REGISTERED, size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, pages.get());
+    const gpumem_register_desc desc =
+        register_desc(pages.get(), size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED);
     bench.runner.time(
-        name, [&] { create_and_destroy(bench, desc); },
+        name, [&] { register_and_destroy(bench, desc); },
         [&] {
           raw.pin(pages.get(), size);
           raw.unpin(pages.get(), size);
@@ -182,12 +195,14 @@ class Operand {
     }
     if (place == Place::kPageable) return;
     if (place == Place::kRegistered) {
-      make(bench, memory_desc(GPUMEM_KIND_REGISTERED, size, 0, ours_));
+      const gpumem_register_desc desc = register_desc(ours_, size, 0);
+      must(gpumem_memory_register, bench.device, &desc, &memory_);
       raw_.pin(raw_pointer_, size);
       return;
     }
     const gpumem_memory_flags require = place == Place::kWriteCombined ? GPUMEM_MEMORY_WRITE_COMBINED : 0;
-    make(bench, memory_desc(kind_, size, require, nullptr));
+    const gpumem_memory_desc desc = memory_desc(kind_, size, require);
+    must(gpumem_memory_create, bench.device, &desc, &memory_);
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     must(gpumem_memory_get_info, memory_, &info);
     ours_ = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
@@ -204,10 +219,6 @@ class Operand {
   void* raw() const { return raw_pointer_; }
 
  private:
-  void make(Bench& bench, const gpumem_memory_desc& desc) {
-    must(gpumem_memory_create, bench.device, &desc, &memory_);
-  }
-
   Raw& raw_;
   Place place_;
   uint64_t size_;
@@ -252,8 +263,7 @@ void copies(Bench& bench) {
         must_succeed(gpumem_copy(bench.instance, to.ours(), from.ours(), size, nullptr, nullptr));
       };
       const Call enqueue = [&] {
-        must_succeed(
-            gpumem_copy_async(bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
+        must_succeed(gpumem_copy_async(bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
         must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
       };
       check_copy(bench, to, from, size, copy);
@@ -271,7 +281,7 @@ void copies(Bench& bench) {
 
 void small_calls(Bench& bench) {
   gpumem_memory memory = nullptr;
-  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0, nullptr);
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0);
   must(gpumem_memory_create, bench.device, &desc, &memory);
   gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
   must(gpumem_memory_get_info, memory, &memory_info);
@@ -297,9 +307,8 @@ void small_calls(Bench& bench) {
           [&] { must_succeed(gpumem_stream_query(bench.stream, nullptr)); });
   measure("event_record", SmallCall::kEventRecord,
           [&] { must_succeed(gpumem_event_record(event, bench.stream, nullptr)); });
-  measure("empty_copy", SmallCall::kEmptyCopy, [&] {
-    must_succeed(gpumem_copy_async(bench.stream, pointer, pointer, 0, nullptr, nullptr));
-  });
+  measure("empty_copy", SmallCall::kEmptyCopy,
+          [&] { must_succeed(gpumem_copy_async(bench.stream, pointer, pointer, 0, nullptr, nullptr)); });
 
   bench.raw->free(GPUMEM_KIND_DEVICE, raw_pointer, kMiB);
   must(gpumem_event_destroy, event);

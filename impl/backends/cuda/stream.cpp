@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <thread>
 
 #include "base/cleanup.h"
@@ -244,7 +243,8 @@ Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
   auto complete = answer(device_, outcome, "the elapsed time cannot be had");
   if (!complete) return complete.error();
   if (!*complete) return std::optional<int64_t>();
-  return std::optional<int64_t>(std::llround(double{milliseconds} * 1e6));
+  const double nanoseconds = double{milliseconds} * 1e6;
+  return std::optional(static_cast<int64_t>(nanoseconds < 0 ? nanoseconds - 0.5 : nanoseconds + 0.5));
 }
 
 Result<void> Event::release() {
