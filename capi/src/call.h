@@ -172,17 +172,17 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
 }
 
 // The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's
-// own. `body()` answers whether it has answered; if not, the caller goes the full way, which says what is
+// own. `body(process)` says whether it has answered; if not, the caller goes the full way, which says what is
 // wrong.
 template <class Body>
 bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;
-  if (record == nullptr || record->process.load(std::memory_order_relaxed) != platform::process_epoch())
-    return false;
+  const uint32_t process = platform::process_epoch();
+  if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) return false;
   if (error != nullptr && !takes_detail(error)) return false;
   {
     const platform::Look look(*record);
-    if (!body()) return false;
+    if (!body(process)) return false;
   }
   if (error != nullptr) clear_error(error, GPUMEM_SUCCESS);
   return true;
@@ -190,8 +190,8 @@ bool look(gpumem_error* error, Body body) noexcept {
 
 // The object of a live handle, inside look(); or null.
 template <class T, class Handle>
-T* peek(Handle handle) noexcept {
-  return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType));
+T* peek(Handle handle, uint32_t process) noexcept {
+  return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType, process));
 }
 
 // Whether a struct that receives an answer has this version's size, as the short way needs it.

@@ -404,7 +404,7 @@ Result<uint64_t> Instance::open_default() {
   if (!handle) return handle;
   {
     const platform::Look look(platform::thread_record());
-    if (Object* const root = handles::look_up(*handle, Type::kInstance)) root->instance().is_default_ = true;
+    if (Object* const root = handles::look_up(*handle, Type::kInstance, epoch)) root->instance().is_default_ = true;
   }
   default_instance.handle.store(*handle);
   default_instance.epoch.store(epoch, std::memory_order_release);

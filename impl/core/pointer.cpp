@@ -45,8 +45,8 @@ FoundRegion find_region(Instance& instance, const void* pointer, bool passing) {
     found.released = !region->traits().registered;
     return found;
   }
-  found.base = region->base_of(*range);
-  found.offset = address_of(pointer) - found.base;
+  found.base = range->base;
+  found.offset = address_of(pointer) - range->base;
   if (found.offset >= region->size()) {
     found.covered = true;  // granted beyond what was asked for
     return found;
@@ -70,13 +70,12 @@ bool own_pointer_info(Instance& instance, const void* pointer, gpumem_pointer_in
   if (range == nullptr) return false;
   const Region& region = *range->region;
   if (!region.live()) return false;
-  const uint64_t base = region.base_of(*range);
-  const uint64_t offset = address_of(pointer) - base;
+  const uint64_t offset = address_of(pointer) - range->base;
   if (offset >= region.size()) return false;
   *out = region.info();
   out->host_pointer = advance(out->host_pointer, offset);
   out->device_pointer = advance(out->device_pointer, offset);
-  out->base = pointer_to(base);
+  out->base = pointer_to(range->base);
   return true;
 }
 
