@@ -4,6 +4,7 @@
 
 - Each struct's _INIT macro gives the bytes of a zeroed struct with its size set. A struct that begins with struct_size and
   lacks the macro makes a program that does not compile.
+- A flag is a 64-bit constant, so that its complement clears one bit of flags.
 - Each function has the type that its PFN_ type says (else the program does not compile), and the member of the table
   from gpumem_table_get is that function.
 """
@@ -45,6 +46,14 @@ STRUCT = """\
     check("_INIT is a zeroed struct with its size set", "{name}", memcmp(&from_macro, &zeroed, sizeof zeroed) == 0);
   }}
 """
+FLAG = """\
+  {{
+    uint64_t flags = UINT64_MAX;
+    flags &= ~{name};
+    check("the complement of a flag clears one bit", "{name}",
+          sizeof {name} == 8 && flags == UINT64_MAX - {name} && ({name} & ({name} - 1)) == 0);
+  }}
+"""
 FUNCTION = """\
   {{
     PFN_{name} function = {name};
@@ -68,6 +77,7 @@ def main():
     output, *headers = sys.argv[1:]
     structs = dict.fromkeys(public_headers.growing_structs(headers) + public_headers.init_macros(headers))
     body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in structs if name not in WITHOUT_INIT]
+    body += [FLAG.format(name=name) for name in public_headers.flags(headers)]
     body += [(TYPE_ONLY if function.name in WITHOUT_MEMBER else FUNCTION).format(name=function.name)
              for function in public_headers.functions(headers)]
     Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")

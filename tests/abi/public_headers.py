@@ -43,6 +43,12 @@ def init_macros(headers):
     return [macro.lower() for macro in re.findall(r"^#define (GPUMEM_\w+)_INIT\b", text, re.MULTILINE)]
 
 
+def flags(headers):
+    """The constants that are bits of flags."""
+    text = "\n".join(without_comments(Path(path).read_text(encoding="utf-8")) for path in headers)
+    return re.findall(r"^#define (GPUMEM_(?:MEMORY|EVENT)_(?!\w*_INIT\b)\w+)[ \t]", text, re.MULTILINE)
+
+
 def growing_structs(headers):
     """The structs that begin with struct_size."""
     text = "\n".join(without_comments(Path(path).read_text(encoding="utf-8")) for path in headers)
