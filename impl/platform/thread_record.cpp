@@ -209,6 +209,12 @@ uint32_t own_uses(const void* object) noexcept {
   uint32_t count = 0;
   for (const auto& use : record->uses)
     count += matches(use.load(std::memory_order_relaxed), object) ? 1U : 0U;
+  if (Overflow* const more = overflow.find(); more != nullptr) {
+    const std::lock_guard lock(more->mutex);
+    count += static_cast<uint32_t>(std::ranges::count_if(more->entries, [&](const Overflow::Entry& entry) {
+      return entry.record == record && matches(entry.object, object);
+    }));
+  }
   return count;
 }
 

@@ -767,6 +767,11 @@ TEST_F(FakeCuda, TheLegacyStreamWaitsForBlockingStreamsOnly) {
   EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
   int priority = 9;
   EXPECT_EQ(CALL(cuStreamGetPriority, 5050, blocking, &priority), CUDA_SUCCESS);
+  unsigned long long id = 0;
+  unsigned long long legacy_id = 0;
+  EXPECT_EQ(CALL(cuStreamGetId, 12000, blocking, &id), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamGetId, 12000, nullptr, &legacy_id), CUDA_SUCCESS);
+  EXPECT_NE(id, legacy_id);
   EXPECT_EQ(priority, 0);
   unsigned flags = 9;
   EXPECT_EQ(CALL(cuStreamGetFlags, 5050, free_running, &flags), CUDA_SUCCESS);

@@ -472,6 +472,12 @@ CUresult cuStreamGetPriority(CUstream handle, int* priority) {
   return CUDA_SUCCESS;
 }
 
+CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
+  require(id != nullptr);
+  *id = find_stream(handle)->id;
+  return CUDA_SUCCESS;
+}
+
 CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   require(status != nullptr);
   auto stream = find_stream(handle);

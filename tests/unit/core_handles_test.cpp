@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The handle table (COM-10, COM-11): stale, forged and mistyped values, ends and their reasons, races.
+// The handle table (COM-10, COM-11): stale, forged and mistyped values, ends and their reasons, races, forks.
+#include "core/handles.h"
+
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
-#include "core/object.h"
+#include "process_support.h"
 
 namespace gpumem::core {
 namespace {
@@ -21,6 +25,12 @@ class Probe final : public Object {
   std::atomic<int>* deaths_;
 };
 
+// Never made: a type that no handle here has.
+class Stranger final : public Object {
+ public:
+  static constexpr Type kType = Type::kStream;
+};
+
 uint64_t make(std::atomic<int>* deaths) {
   auto* object = new Probe(deaths);
   const uint64_t handle = *handles::reserve(*object);
@@ -28,18 +38,30 @@ uint64_t make(std::atomic<int>* deaths) {
   return handle;
 }
 
-Status status_of(uint64_t handle, Type type = Type::kMemory) {
-  auto found = handles::acquire(handle, type);
-  if (!found) return found.error().status;
-  handles::release(*found);
-  return GPUMEM_SUCCESS;
+template <class T>
+Ref<T> hold(uint64_t handle) {
+  return acquire<T>(platform::thread_record(), handle);
+}
+
+template <class T = Probe>
+Status status_of(uint64_t handle) {
+  return hold<T>(handle) ? GPUMEM_SUCCESS : handles::refusal(handle, T::kType).status;
+}
+
+// What every call that destroys an object does once it has ended the handle.
+void remove_ended(Ref<Probe> held) {
+  platform::fence_all_threads();
+  platform::wait_for_uses(held.get());
+  Probe* const gone = held.get();
+  held = {};
+  handles::remove(gone);
 }
 
 void destroy(uint64_t handle, End how = End::kDestroyed) {
-  auto held = acquire<Probe>(handle);
-  ASSERT_TRUE(held.ok());
-  ASSERT_TRUE(handles::end(**held, how));
-  handles::wait_for_others(**held);
+  auto held = hold<Probe>(handle);
+  ASSERT_TRUE(held);
+  ASSERT_TRUE(handles::end(*held, how));
+  remove_ended(std::move(held));
 }
 
 TEST(Handles, LiveUntilEndedAndThenStale) {
@@ -78,11 +100,12 @@ TEST(Handles, AReusedSlotDoesNotChangeHowItsHandleEnded) {
   const uint64_t second = make(&deaths);
   ASSERT_EQ(first & 0xffffff, second & 0xffffff) << "the test needs the slot to be used again";
   {
-    auto held = acquire<Probe>(second);
-    ASSERT_TRUE(handles::end(**held, End::kClosed));
-    EXPECT_FALSE(handles::end(**held, End::kDestroyed));
+    auto held = hold<Probe>(second);
+    ASSERT_TRUE(handles::end(*held, End::kClosed));
+    EXPECT_FALSE(handles::end(*held, End::kDestroyed));
     EXPECT_EQ(status_of(first), GPUMEM_ERROR_STALE_HANDLE);
     EXPECT_EQ(status_of(second), GPUMEM_ERROR_CLOSED);
+    remove_ended(std::move(held));
   }
   EXPECT_EQ(status_of(first), GPUMEM_ERROR_STALE_HANDLE);
   EXPECT_EQ(status_of(second), GPUMEM_ERROR_CLOSED);
@@ -119,10 +142,10 @@ TEST(Handles, ForgedAndMistypedValuesAreRefused) {
   std::atomic<int> deaths{0};
   const uint64_t handle = make(&deaths);
   EXPECT_EQ(status_of(0), GPUMEM_ERROR_INVALID_ARGUMENT);
-  EXPECT_EQ(status_of(handle, Type::kStream), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(status_of<Stranger>(handle), GPUMEM_ERROR_INVALID_ARGUMENT);
   const uint64_t other_type =
       (handle & ~(uint64_t{0xff} << 24)) | uint64_t{static_cast<uint8_t>(Type::kStream)} << 24;
-  EXPECT_EQ(status_of(other_type, Type::kStream), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(status_of<Stranger>(other_type), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(status_of(handle + (uint64_t{1} << 32)), GPUMEM_ERROR_INVALID_ARGUMENT);  // a generation to come
   EXPECT_EQ(status_of(handle & 0xffffffff), GPUMEM_ERROR_INVALID_ARGUMENT);           // generation 0
   EXPECT_EQ(status_of(UINT64_MAX), GPUMEM_ERROR_INVALID_ARGUMENT);
@@ -148,11 +171,11 @@ TEST(Handles, ReviveTakesTheEndBack) {
   std::atomic<int> deaths{0};
   const uint64_t handle = make(&deaths);
   {
-    auto held = acquire<Probe>(handle);
-    ASSERT_TRUE(handles::end(**held, End::kDestroyed));
+    const auto held = hold<Probe>(handle);
+    ASSERT_TRUE(handles::end(*held, End::kDestroyed));
     EXPECT_EQ(status_of(handle), GPUMEM_ERROR_STALE_HANDLE);
-    EXPECT_FALSE(handles::end(**held, End::kDestroyed));
-    handles::revive(**held);
+    EXPECT_FALSE(handles::end(*held, End::kDestroyed));
+    handles::revive(*held);
   }
   EXPECT_EQ(deaths, 0);
   EXPECT_EQ(status_of(handle), GPUMEM_SUCCESS);
@@ -196,10 +219,10 @@ TEST(Handles, OneOfManyDestroyersWins) {
     std::vector<std::thread> threads;
     for (int i = 0; i < 3; ++i) {
       threads.emplace_back([&] {
-        auto held = acquire<Probe>(handle);
-        if (held && handles::end(**held, End::kDestroyed)) {
+        auto held = hold<Probe>(handle);
+        if (held && handles::end(*held, End::kDestroyed)) {
           ++winners;
-          handles::wait_for_others(**held);
+          remove_ended(std::move(held));
         }
       });
     }
@@ -220,6 +243,192 @@ TEST(Handles, ManyLiveAtOnce) {
   for (const uint64_t handle : all)
     destroy(handle);
   EXPECT_EQ(deaths, 5000);
+}
+
+TEST(Handles, AnObjectLivesWhileAThreadUsesIt) {
+  std::atomic<int> deaths{0};
+  const uint64_t handle = make(&deaths);
+  auto held = hold<Probe>(handle);
+  ASSERT_TRUE(held);
+  std::atomic<bool> ended{false};
+  std::atomic<bool> removed{false};
+  std::thread destroyer([&] {
+    auto own = hold<Probe>(handle);
+    ASSERT_TRUE(handles::end(*own, End::kDestroyed));
+    ended = true;
+    remove_ended(std::move(own));
+    removed = true;
+  });
+  while (!ended)
+    std::this_thread::yield();
+  EXPECT_FALSE(hold<Probe>(handle)) << "the handle has ended";
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(removed);
+  EXPECT_EQ(deaths, 0);
+  held = {};
+  destroyer.join();
+  EXPECT_EQ(deaths, 1);
+}
+
+TEST(Handles, OnlyTheCallsOfThisThreadCountAsItsOwn) {
+  std::atomic<int> deaths{0};
+  const uint64_t handle = make(&deaths);
+  {
+    const auto own = hold<Probe>(handle);
+    std::thread([&] {
+      const auto others = hold<Probe>(handle);
+      EXPECT_TRUE(not_used_by_this_thread(*others));
+    }).join();
+    EXPECT_TRUE(not_used_by_this_thread(*own));
+    const auto further_up = hold<Probe>(handle);
+    const auto refused = not_used_by_this_thread(*own);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().status, GPUMEM_ERROR_INVALID_STATE);
+  }
+  destroy(handle);
+}
+
+// More uses than fit into the record of a thread.
+TEST(Handles, OwnUsesAreSeenHoweverManyThereAre) {
+  std::atomic<int> deaths{0};
+  const uint64_t many = make(&deaths);
+  const uint64_t handle = make(&deaths);
+  {
+    std::vector<Ref<Probe>> others;
+    for (uint32_t i = 0; i < platform::ThreadRecord::kUses; ++i)
+      others.push_back(hold<Probe>(many));
+    const auto first = hold<Probe>(handle);
+    EXPECT_TRUE(not_used_by_this_thread(*first));
+    const auto second = hold<Probe>(handle);
+    EXPECT_FALSE(not_used_by_this_thread(*second));
+  }
+  destroy(handle);
+  destroy(many);
+}
+
+// Lives as long as the test, so that a reader can tell whether its object does.
+struct Cell {
+  std::atomic<bool> alive{false};
+  std::atomic<uint64_t> handle{0};
+};
+
+class Tenant final : public Object {
+ public:
+  static constexpr Type kType = Type::kMemory;
+  explicit Tenant(Cell& cell) : Object(kType, nullptr), cell_(cell) { cell_.alive = true; }
+  ~Tenant() override { cell_.alive = false; }
+  bool alive() const { return cell_.alive; }
+
+ private:
+  Cell& cell_;
+};
+
+TEST(Handles, SixteenThreadsLookUpWhatComesAndGoes) {
+  constexpr int kReaders = 12;
+  constexpr int kMakers = 4;
+  constexpr int kRounds = 100;
+  std::array<Cell, kMakers> cells;
+  std::atomic<int> making{kMakers};
+  std::atomic<int> wrong{0};
+  std::atomic<uint64_t> served{0};
+  std::vector<std::thread> threads;
+  for (int number = 0; number < kReaders; ++number) {
+    threads.emplace_back([&, number] {
+      for (size_t round = static_cast<size_t>(number); making > 0; ++round) {
+        const uint64_t handle = cells[round % kMakers].handle;
+        const auto held = hold<Tenant>(handle);
+        if (!held) {
+          const Status status = handles::refusal(handle, Type::kMemory).status;
+          const bool known = status == GPUMEM_ERROR_STALE_HANDLE || status == GPUMEM_ERROR_CLOSED;
+          if (handle != 0 && !known) ++wrong;
+          continue;
+        }
+        ++served;
+        for (int look = 0; look < 5; ++look) {
+          if (!held->alive() || held->handle() != handle) ++wrong;
+        }
+        std::this_thread::yield();
+      }
+    });
+  }
+  for (int number = 0; number < kMakers; ++number) {
+    threads.emplace_back([&, number] {
+      Cell& cell = cells[static_cast<size_t>(number)];
+      for (int round = 0; round < kRounds; ++round) {
+        auto* object = new Tenant(cell);
+        const uint64_t handle = *handles::reserve(*object);
+        handles::publish(object);
+        cell.handle = handle;
+        if (round % 3 == 0) std::this_thread::yield();
+        if (!handles::end(*object, round % 2 == 0 ? End::kDestroyed : End::kClosed)) ++wrong;
+        platform::fence_all_threads();
+        platform::wait_for_uses(object);
+        handles::remove(object);
+        if (cell.alive) ++wrong;
+      }
+      --making;
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(served, 0U);
+}
+
+TEST(Handles, AChildDoesNotReachTheObjectsOfItsParent) {
+  std::atomic<int> deaths{0};
+  const uint64_t handle = make(&deaths);
+  const uint64_t ended = make(&deaths);
+  destroy(ended);
+  const auto used = hold<Probe>(handle);  // by a call that the fork comes in the middle of
+  EXPECT_EQ(test::exit_code_of([&] {
+              if (status_of(handle) != GPUMEM_ERROR_FORKED) return 1;
+              if (status_of<Stranger>(handle) != GPUMEM_ERROR_INVALID_ARGUMENT) return 2;
+              if (status_of(ended) != GPUMEM_ERROR_STALE_HANDLE) return 3;
+              const uint64_t own = make(&deaths);
+              if (status_of(own) != GPUMEM_SUCCESS) return 4;
+              destroy(own);
+              return status_of(own) == GPUMEM_ERROR_STALE_HANDLE ? 5 : 6;
+            }),
+            5);
+  EXPECT_EQ(status_of(handle), GPUMEM_SUCCESS);
+  EXPECT_EQ(deaths, 1);
+}
+
+// A child never waits for threads that only its parent has, whatever these were doing.
+TEST(Handles, AChildForkedAmongBusyThreadsCanGoOn) {
+  std::atomic<int> deaths{0};
+  std::atomic<uint64_t> current{make(&deaths)};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!stop)
+        (void)status_of(current);
+    });
+  }
+  threads.emplace_back([&] {
+    while (!stop) {
+      const uint64_t old = current;
+      current = make(&deaths);
+      destroy(old);
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    EXPECT_EQ(test::exit_code_of([&] {
+                alarm(60);  // a child that hangs is ended
+                const Status status = status_of(current);
+                if (status != GPUMEM_ERROR_FORKED && status != GPUMEM_ERROR_STALE_HANDLE) return 1;
+                for (int i = 0; i < 3; ++i)
+                  destroy(make(&deaths));
+                return 5;
+              }),
+              5);
+  }
+  stop = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  destroy(current);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <set>
 #include <thread>
 
 #include "base/arithmetic.h"
@@ -22,10 +23,6 @@ namespace gpumem::cuda {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-
-using backend::CopyRequest;
-using backend::FillRequest;
-using backend::Operand;
 
 // Pages of the test's own.
 class Pages {
@@ -45,14 +42,6 @@ class Pages {
 void fill_pattern(unsigned char* bytes, uint64_t size) {
   for (uint64_t at = 0; at < size; ++at)
     bytes[at] = static_cast<unsigned char>(at * 7 + at / 251);
-}
-
-CopyRequest copy_of(Operand destination, Operand source, uint64_t size) {
-  CopyRequest copy;
-  copy.destination = std::move(destination);
-  copy.source = std::move(source);
-  copy.width = size;
-  return copy;
 }
 
 // ---- opening ----
@@ -179,8 +168,10 @@ TEST_F(CudaFake, TheFakeHasEveryEntryPointOfTheTable) {
   GPUMEM_CUDA_OLDER_VARIANTS(LOOK)
 #undef LOOK
   EXPECT_GT(variants, 60u);
-#define IS_FOUND(name, since, suffix) EXPECT_NE((*driver)->name.function, nullptr) << "cu" #name;
+#define IS_FOUND(name, since, suffix) \
+  EXPECT_TRUE((*driver)->name.function != nullptr || (*driver)->version < (since)) << "cu" #name;
   GPUMEM_CUDA_ENTRY_POINTS(IS_FOUND, IS_FOUND)
+  GPUMEM_CUDA_OLDER_VARIANTS(IS_FOUND)
 #undef IS_FOUND
 }
 
@@ -223,9 +214,9 @@ TEST(CudaLoader, AFolderWithoutDeviceFilesDeniesNothing) {
 
 TEST_F(CudaFake, SmallAlignmentsAreMetWithinTheDriversAllocation) {
   open();
-  backend::MemoryRequest wanted = request(GPUMEM_KIND_DEVICE, 1000);
+  Request wanted = request(Sort::kDevice, 1000);
   for (wanted.alignment = 1; wanted.alignment <= 2 * kMiB; wanted.alignment *= 2) {
-    auto memory = device().create_memory(wanted);
+    auto memory = create_memory(device(), wanted);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
     const backend::MemoryFacts& facts = (*memory)->facts();
     EXPECT_EQ(reinterpret_cast<uint64_t>(facts.device_pointer) % std::max<uint64_t>(wanted.alignment, 256),
@@ -241,9 +232,9 @@ TEST_F(CudaFake, SmallAlignmentsAreMetWithinTheDriversAllocation) {
 TEST_F(CudaFake, LargeAlignmentsAreMetByMapping) {
   configure("FAKE_CUDA_DEVICES", "2");
   open();
-  backend::MemoryRequest wanted = request(GPUMEM_KIND_DEVICE, 1000);
+  Request wanted = request(Sort::kDevice, 1000);
   wanted.alignment = 64 * kMiB;
-  auto memory = device().create_memory(wanted);
+  auto memory = create_memory(device(), wanted);
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ(reinterpret_cast<uint64_t>((*memory)->facts().device_pointer) % wanted.alignment, 0u);
   EXPECT_EQ((*memory)->facts().granted_size, 2 * kMiB);
@@ -251,16 +242,16 @@ TEST_F(CudaFake, LargeAlignmentsAreMetByMapping) {
   EXPECT_DONE((*memory)->release());
   EXPECT_EQ(live(FAKE_CUDA_BLOCK) + live(FAKE_CUDA_RESERVATION) + live(FAKE_CUDA_MAPPING), 0u);
   wanted.alignment = uint64_t{1} << 50;
-  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device().create_memory(wanted));
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, create_memory(device(), wanted));
 }
 
 TEST_F(CudaFake, TooMuchDeviceMemoryIsTheDevicesFault) {
   open();
   EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-               device().create_memory(request(GPUMEM_KIND_DEVICE, 300 * kMiB)));
+               create_memory(device(), request(Sort::kDevice, 300 * kMiB)));
   EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-               device().create_memory(request(GPUMEM_KIND_DEVICE, uint64_t{1} << 62)));
-  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, kMiB));
+               create_memory(device(), request(Sort::kDevice, uint64_t{1} << 62)));
+  auto memory = create_memory(device(), request(Sort::kDevice, kMiB));
   ASSERT_TRUE(memory.ok());
   EXPECT_DONE((*memory)->release());
 }
@@ -286,10 +277,10 @@ TEST_F(CudaFake, OnlyWriteCombinedMemoryComesFromTheDriver) {
       continue;
     }
     SCOPED_TRACE(testing::Message() << one.size << " bytes at " << one.alignment << " flags " << one.require);
-    backend::MemoryRequest wanted = request(GPUMEM_KIND_PINNED, one.size, one.require);
+    Request wanted = request(Sort::kPinned, one.size, one.require);
     wanted.alignment = one.alignment;
     wanted.numa_node = 0;
-    auto memory = device().create_memory(wanted);
+    auto memory = create_memory(device(), wanted);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
     const backend::MemoryFacts& facts = (*memory)->facts();
     const bool of_driver = (one.require & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
@@ -307,17 +298,17 @@ TEST_F(CudaFake, OnlyWriteCombinedMemoryComesFromTheDriver) {
     std::memset(facts.host_pointer, 1, one.size);
     EXPECT_DONE((*memory)->release());
   }
-  backend::MemoryRequest too_much = request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED);
+  Request too_much = request(Sort::kPinned, 1000, GPUMEM_MEMORY_WRITE_COMBINED);
   too_much.alignment = 4 * kMiB;
-  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, device().create_memory(too_much));
+  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, create_memory(device(), too_much));
   EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-               device().create_memory(request(GPUMEM_KIND_PINNED, uint64_t{1} << 62)));
+               create_memory(device(), request(Sort::kPinned, uint64_t{1} << 62)));
 }
 
 TEST_F(CudaFake, WriteCombinedMemoryMayHaveAnotherAddressForDevices) {
   configure("FAKE_CUDA_WRITE_COMBINED_DIFFERS", "1");
   open();
-  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED));
+  auto memory = create_memory(device(), request(Sort::kPinned, 1000, GPUMEM_MEMORY_WRITE_COMBINED));
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_NE((*memory)->facts().device_pointer, nullptr);
   EXPECT_NE((*memory)->facts().device_pointer, (*memory)->facts().host_pointer);
@@ -327,25 +318,25 @@ TEST_F(CudaFake, WriteCombinedMemoryMayHaveAnotherAddressForDevices) {
 TEST_F(CudaFake, WithoutOneAddressForAllPinnedMemoryIsTheDrivers) {
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
   open();
-  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 4 * kMiB));
+  auto memory = create_memory(device(), request(Sort::kPinned, 4 * kMiB));
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ(live(FAKE_CUDA_PINNED_MEMORY), 1u);
   EXPECT_DONE((*memory)->release());
   EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED,
-               device().create_memory(request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_NUMA_NODE)));
+               create_memory(device(), request(Sort::kPinned, 1000, GPUMEM_MEMORY_NUMA_NODE)));
   EXPECT_EQ(device().capability(GPUMEM_CAPABILITY_PIN_NUMA, nullptr).status, GPUMEM_ERROR_UNSUPPORTED);
 }
 
 TEST_F(CudaFake, WhatIsOnlyPreferredMayBeMissing) {
   open();
-  backend::MemoryRequest wanted = request(GPUMEM_KIND_PINNED, 1000);
+  Request wanted = request(Sort::kPinned, 1000);
   wanted.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
   FAKE(fake_cuda_fail)("cuMemHostAlloc", 1, 0, CUDA_ERROR_NOT_SUPPORTED);
-  auto memory = device().create_memory(wanted);
+  auto memory = create_memory(device(), wanted);
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ((*memory)->facts().granted & GPUMEM_MEMORY_WRITE_COMBINED, 0u);
   EXPECT_DONE((*memory)->release());
-  memory = device().create_memory(wanted);
+  memory = create_memory(device(), wanted);
   ASSERT_TRUE(memory.ok());
   EXPECT_NE((*memory)->facts().granted & GPUMEM_MEMORY_WRITE_COMBINED, 0u);
   EXPECT_DONE((*memory)->release());
@@ -356,7 +347,7 @@ TEST_F(CudaFake, PinnedMemoryIsNotInheritedByFork) {
   for (const gpumem_memory_flags require :
        {gpumem_memory_flags{0}, gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED}}) {
     SCOPED_TRACE(require);
-    auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 10000, require));
+    auto memory = create_memory(device(), request(Sort::kPinned, 10000, require));
     ASSERT_TRUE(memory.ok());
     auto* const bytes = static_cast<volatile char*>((*memory)->facts().host_pointer);
     for (const int at : {0, 9999}) {
@@ -380,12 +371,12 @@ TEST_F(CudaFake, RegistrationMustFitTheMapping) {
   const uint64_t page = platform::page_size();
   Pages pages(4 * page);
   ASSERT_EQ(mprotect(pages.get() + page, page, PROT_READ), 0);
-  EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, device().create_memory(registering(pages.get(), 3 * page)));
+  EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, create_memory(device(), registering(pages.get(), 3 * page)));
   ASSERT_EQ(mprotect(pages.get() + 2 * page, page, PROT_NONE), 0);
-  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, device().create_memory(registering(pages.get(), 3 * page)));
+  EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, create_memory(device(), registering(pages.get(), 3 * page)));
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT,
-               device().create_memory(registering(pages.get(), 3 * page, GPUMEM_MEMORY_READ_ONLY)));
-  auto memory = device().create_memory(registering(pages.get(), 2 * page, GPUMEM_MEMORY_READ_ONLY));
+               create_memory(device(), registering(pages.get(), 3 * page, GPUMEM_MEMORY_READ_ONLY)));
+  auto memory = create_memory(device(), registering(pages.get(), 2 * page, GPUMEM_MEMORY_READ_ONLY));
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_EQ((*memory)->facts().granted,
             gpumem_memory_flags{GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_PAGE_LOCKED});
@@ -399,7 +390,7 @@ TEST_F(CudaFake, ARefusedRegistrationSaysWhy) {
   Pages pages(kMiB);
   const auto refusal = [&](CUresult code) {
     FAKE(fake_cuda_fail)("cuMemHostRegister", 1, 0, code);
-    auto memory = device().create_memory(registering(pages.get(), 100));
+    auto memory = create_memory(device(), registering(pages.get(), 100));
     return memory.ok() ? GPUMEM_SUCCESS : memory.error().status;
   };
   EXPECT_EQ(refusal(CUDA_ERROR_INVALID_VALUE), GPUMEM_ERROR_UNSUPPORTED) << "a mapping that it does not take";
@@ -409,7 +400,7 @@ TEST_F(CudaFake, ARefusedRegistrationSaysWhy) {
   Scope scope(device());
   void* pinned = nullptr;
   ASSERT_TRUE(cu().MemHostAlloc(&pinned, kMiB, 0).ok());
-  EXPECT_FAILS(GPUMEM_ERROR_ALREADY_EXISTS, device().create_memory(registering(pinned, 100)));
+  EXPECT_FAILS(GPUMEM_ERROR_ALREADY_EXISTS, create_memory(device(), registering(pinned, 100)));
   EXPECT_TRUE(cu().MemFreeHost(pinned).ok());
 }
 
@@ -417,7 +408,7 @@ TEST_F(CudaFake, IoMemoryIsLeftToTheDriver) {
   open();
   Pages pages(platform::page_size());
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT,
-               device().create_memory(registering(pages.get(), 100, GPUMEM_MEMORY_IOMEMORY)));
+               create_memory(device(), registering(pages.get(), 100, GPUMEM_MEMORY_IOMEMORY)));
   EXPECT_EQ(calls("cuMemHostRegister"), 1u);
 }
 
@@ -425,7 +416,7 @@ TEST_F(CudaFake, RegisteredMemoryMayHaveAnotherAddressForDevices) {
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 0);
   open();
   Pages pages(kMiB);
-  auto memory = device().create_memory(registering(pages.get(), kMiB, GPUMEM_MEMORY_MAPPED));
+  auto memory = create_memory(device(), registering(pages.get(), kMiB, GPUMEM_MEMORY_MAPPED));
   ASSERT_TRUE(memory.ok()) << memory.error().message;
   EXPECT_NE((*memory)->facts().device_pointer, nullptr);
   EXPECT_NE((*memory)->facts().device_pointer, (*memory)->facts().host_pointer);
@@ -461,76 +452,11 @@ TEST_F(CudaFake, PiecesAreAllOrNothing) {
   }
 }
 
-TEST_F(CudaFake, CopiesAndFillsStopAtTheBordersOfPieces) {
-  open();
-  const uint64_t page = platform::page_size();
-  Pages pages(8 * page);
-  // Like registered memory, but with small pieces.
-  class SmallPieces final : public Memory {
-   public:
-    SmallPieces(Device& device, void* base, uint64_t size)
-        : Memory(device), range_(device, base, size, CU_MEMHOSTREGISTER_DEVICEMAP, platform::page_size()) {
-      facts_.host_pointer = base;
-      facts_.device_pointer = base;
-      facts_.granted = GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_PORTABLE;
-    }
-    Result<void> lock() {
-      Scope scope(device_);
-      return range_.lock();
-    }
-    uint64_t contiguous(uint64_t offset) const override { return range_.contiguous(offset); }
-    Result<void> release() override {
-      Scope scope(device_);
-      return range_.unlock();
-    }
-
-   private:
-    LockedRange range_;
-  };
-  auto small = std::make_shared<SmallPieces>(device(), pages.get(), 8 * page);
-  ASSERT_TRUE(small->lock().ok());
-  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 8 * page));
-  ASSERT_TRUE(memory.ok());
-  auto stream = device().create_stream(0);
-  ASSERT_TRUE(stream.ok());
-  fill_pattern(pages.get(), 8 * page);
-
-  uint64_t before = calls("cuMemcpyAsync");
-  EXPECT_DONE((*stream)->copy(
-      copy_of(operand(GPUMEM_KIND_DEVICE, *memory), operand(GPUMEM_KIND_REGISTERED, small, 100), 3 * page)));
-  EXPECT_EQ(calls("cuMemcpyAsync") - before, 4u);
-  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
-  std::vector<unsigned char> back(3 * page);
-  EXPECT_DONE(
-      (*stream)->copy(copy_of(pageable(back.data()), operand(GPUMEM_KIND_DEVICE, *memory), 3 * page)));
-  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
-  EXPECT_EQ(std::memcmp(back.data(), pages.get() + 100, 3 * page), 0);
-
-  FillRequest fill;
-  fill.destination = operand(GPUMEM_KIND_REGISTERED, small, 4);
-  fill.width = 2 * page;
-  fill.value = 0x01020304;
-  fill.value_size = 4;
-  before = calls("cuMemsetD32Async");
-  EXPECT_DONE((*stream)->fill(fill));
-  EXPECT_EQ(calls("cuMemsetD32Async") - before, 3u);
-  // A part that fails after others were enqueued: the call waits for those.
-  FAKE(fake_cuda_fail)("cuMemsetD32Async", 2, 0, CUDA_ERROR_UNKNOWN);
-  const uint64_t waits = calls("cuStreamSynchronize");
-  EXPECT_FAILS(GPUMEM_ERROR_INTERNAL, (*stream)->fill(fill));
-  EXPECT_EQ(calls("cuStreamSynchronize") - waits, 1u);
-  EXPECT_TRUE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE).ok());
-
-  EXPECT_DONE((*stream)->release());
-  EXPECT_DONE((*memory)->release());
-  EXPECT_DONE(small->release());
-}
-
 TEST_F(CudaFake, AReleaseIsAskedOfTheDriverOnce) {
   open();
   Pages pages(kMiB);
-  for (const backend::MemoryRequest& one : requests_of_every_sort(pages.get())) {
-    auto memory = device().create_memory(one);
+  for (const Request& one : requests_of_every_sort(pages.get())) {
+    auto memory = create_memory(device(), one);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
     for (const char* release : {"cuMemFree", "cuMemUnmap", "cuMemFreeHost", "cuMemHostUnregister"}) {
       FAKE(fake_cuda_fail)(release, 1, 0, CUDA_ERROR_UNKNOWN);
@@ -569,8 +495,8 @@ TEST_F(CudaFake, AReleaseThatIsTurnedDownIsAskedAgain) {
       EXPECT_EQ(live(FAKE_CUDA_ANY), alive);
       EXPECT_DONE(object.release());
     };
-    for (const backend::MemoryRequest& one : requests_of_every_sort(pages.get())) {
-      auto memory = device().create_memory(one);
+    for (const Request& one : requests_of_every_sort(pages.get())) {
+      auto memory = create_memory(device(), one);
       ASSERT_TRUE(memory.ok()) << memory.error().message;
       refuse(**memory);
     }
@@ -594,7 +520,7 @@ TEST_F(CudaFake, AReleaseInAHostFunctionOfOtherCodeIsTurnedDown) {
     EXPECT_FAILS(GPUMEM_ERROR_PERMISSION_DENIED, (*idle)->release());
   };
   const auto run = [](void* function) { (*static_cast<const std::function<void()>*>(function))(); };
-  EXPECT_DONE((*stream)->launch_host_function(run, const_cast<std::function<void()>*>(&release)));
+  EXPECT_DONE((*stream)->launch_host_function(run, const_cast<std::function<void()>*>(&release), false));
   EXPECT_DONE((*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
   FAKE(fake_cuda_clear_violations)();  // of the calls in the host function
   EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
@@ -611,7 +537,7 @@ TEST_F(CudaFake, ACaptureElsewhereIsNotSpoiled) {
   const auto end =
       reinterpret_cast<PFN_cuStreamEndCapture_v10000>(dlsym(fake_library(), "cuStreamEndCapture"));
   const auto destroy = reinterpret_cast<PFN_cuGraphDestroy_v10000>(dlsym(fake_library(), "cuGraphDestroy"));
-  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 1000));
+  auto memory = create_memory(device(), request(Sort::kDevice, 1000));
   auto stream = device().create_stream(0);
   ASSERT_TRUE(memory.ok() && stream.ok());
   EXPECT_FALSE(*(*stream)->is_capturing());
@@ -631,7 +557,7 @@ TEST_F(CudaFake, AThreadKeepsItsModeOfHeedingCaptures) {
   const char* const exchange = "cuThreadExchangeStreamCaptureMode";
   const auto visit = [&](const char* name) {
     FAKE(fake_cuda_section_begin)();
-    EXPECT_DONE(device().memory_available());
+    EXPECT_DONE(device().await_released_streams());
     FAKE(fake_cuda_section_end)(name);
   };
   visit("plain");
@@ -653,10 +579,9 @@ TEST_F(CudaFake, ALostDeviceStillGivesBack) {
   open();
   Pages pages(kMiB);
   std::vector<std::shared_ptr<backend::Memory>> all;
-  for (const backend::MemoryRequest& one :
-       {request(GPUMEM_KIND_DEVICE, 1000), request(GPUMEM_KIND_PINNED, 1000),
-        request(GPUMEM_KIND_PINNED, 4 * kMiB), registering(pages.get(), 10000)}) {
-    auto memory = device().create_memory(one);
+  for (const Request& one : {request(Sort::kDevice, 1000), request(Sort::kPinned, 1000),
+                             request(Sort::kPinned, 4 * kMiB), registering(pages.get(), 10000)}) {
+    auto memory = create_memory(device(), one);
     ASSERT_TRUE(memory.ok());
     all.push_back(*memory);
   }
@@ -701,7 +626,7 @@ TEST_F(CudaFake, ALostDeviceKeepsTheAddressesOfMemoryThatCouldNotBeMade) {
     auto fresh = Device::open(watched, device().all(), 0, nullptr);
     ASSERT_TRUE(fresh.ok());
     FAKE(fake_cuda_fail)(one.function, 1, 0, one.code);
-    EXPECT_FALSE((*fresh)->create_memory(request(GPUMEM_KIND_PINNED, 4 * kMiB)).ok());
+    EXPECT_FALSE(create_memory(**fresh, request(Sort::kPinned, 4 * kMiB)).ok());
     EXPECT_EQ(is_mapped(), one.keeps);
   }
   for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_ILLEGAL_ADDRESS}) {
@@ -751,6 +676,30 @@ TEST_F(CudaFake, TheDefaultStreamOfAThreadIsThatThreadsAlone) {
   EXPECT_DONE((*legacy)->release());
 }
 
+TEST_F(CudaFake, StreamsAreToldApartEvenWhenTheirHandlesAreReused) {
+  open();
+  const auto native = reinterpret_cast<PFN_cuStreamGetId_v12000>(dlsym(fake_library(), "cuStreamGetId"));
+  std::set<uint64_t> seen;
+  for (int round = 0; round < 20; ++round) {
+    auto stream = device().create_stream(0);
+    ASSERT_TRUE(stream.ok());
+    EXPECT_NE((*stream)->identity(), 0u);
+    EXPECT_TRUE(seen.insert((*stream)->identity()).second) << "given before";
+    auto wrapped = device().wrap_stream((*stream)->native());
+    ASSERT_TRUE(wrapped.ok());
+    const bool has_ids = cu().version >= 12000;
+    EXPECT_EQ((*wrapped)->identity(), has_ids ? (*stream)->identity() : 0) << "the driver alone knows";
+    if (has_ids) {
+      unsigned long long id = 0;
+      Scope scope(device());
+      ASSERT_EQ(native(static_cast<CUstream>((*stream)->native()), &id), CUDA_SUCCESS);
+      EXPECT_EQ((*stream)->identity(), id);
+    }
+    EXPECT_DONE((*wrapped)->release());
+    EXPECT_DONE((*stream)->release());
+  }
+}
+
 TEST_F(CudaFake, PriorityIsCutToTheRange) {
   open();
   for (const auto& [asked, granted] : {std::pair{0, 0}, {-2, -2}, {-1000, -5}, {1000, 0}}) {
@@ -776,7 +725,7 @@ TEST_F(CudaFake, WaitsHaveATimeLimit) {
   auto start = device().create_event(0);
   Gate gate;
   EXPECT_DONE((*start)->record(**stream));
-  EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+  EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate, false));
   EXPECT_DONE((*event)->record(**stream));
   for (const uint64_t timeout : {uint64_t{0}, uint64_t{1}, uint64_t{3'000'000}}) {
     auto complete = (*stream)->synchronize(timeout);
@@ -809,7 +758,7 @@ TEST_F(CudaFake, AnEventBehindAReleasedStreamIsDestroyedOnce) {
     auto stream = device().create_stream(0);
     ASSERT_TRUE(stream.ok());
     Gate gate;
-    EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
+    EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate, false));
     EXPECT_DONE((*stream)->release());
     gate.open = true;
     EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
@@ -851,15 +800,15 @@ void allow_value_calls() {
 TEST_F(CudaFake, ValuesAreWrittenAndWaitedFor) {
   allow_value_calls();
   open();
-  auto memory = device().create_memory(request(GPUMEM_KIND_PINNED, 64));
+  auto memory = create_memory(device(), request(Sort::kPinned, 64));
   auto stream = device().create_stream(0);
   ASSERT_TRUE(memory.ok() && stream.ok());
   auto* const words = static_cast<uint64_t*>((*memory)->facts().host_pointer);
   words[0] = 0;
   words[1] = 0;
-  EXPECT_DONE((*stream)->wait_value(operand(GPUMEM_KIND_PINNED, *memory, 8), 3, 8, GPUMEM_WAIT_GEQ));
-  EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 0), 0x1'0000'0005, 8));
-  EXPECT_DONE((*stream)->write_value(operand(GPUMEM_KIND_PINNED, *memory, 16), 0x7'0000'0006, 4));
+  EXPECT_DONE((*stream)->wait_value(span_in(Sort::kPinned, *memory, 8), 3, 8, GPUMEM_WAIT_GEQ));
+  EXPECT_DONE((*stream)->write_value(span_in(Sort::kPinned, *memory, 0), 0x1'0000'0005, 8));
+  EXPECT_DONE((*stream)->write_value(span_in(Sort::kPinned, *memory, 16), 0x7'0000'0006, 4));
   EXPECT_FALSE(*(*stream)->synchronize(1'000'000));
   __atomic_store_n(&words[1], 3, __ATOMIC_SEQ_CST);
   EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
@@ -878,20 +827,20 @@ TEST_F(CudaFake, CopiesBetweenAllKinds) {
   constexpr uint64_t kOffset = 123;
   Pages pages(kMiB);
   std::vector<unsigned char> heap(kSize + kOffset);
-  std::vector<std::pair<gpumem_kind, std::shared_ptr<backend::Memory>>> memories;
-  const auto make = [&](Device& on, const backend::MemoryRequest& one) {
-    auto memory = on.create_memory(one);
+  std::vector<std::pair<Sort, std::shared_ptr<backend::Memory>>> memories;
+  const auto make = [&](Device& on, const Request& one) {
+    auto memory = create_memory(on, one);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
-    memories.emplace_back(one.kind, *memory);
+    memories.emplace_back(one.sort, *memory);
   };
-  make(device(0), request(GPUMEM_KIND_DEVICE, kSize + kOffset));
-  make(device(1), request(GPUMEM_KIND_DEVICE, kSize + kOffset));
-  make(device(0), request(GPUMEM_KIND_PINNED, kSize + kOffset));
+  make(device(0), request(Sort::kDevice, kSize + kOffset));
+  make(device(1), request(Sort::kDevice, kSize + kOffset));
+  make(device(0), request(Sort::kPinned, kSize + kOffset));
   make(device(0), registering(pages.get(), kSize + kOffset));
   auto stream = device(0).create_stream(0);
   ASSERT_TRUE(stream.ok());
-  const auto operand_of = [&](size_t index) {
-    return index < memories.size() ? operand(memories[index].first, memories[index].second, kOffset)
+  const auto span_of = [&](size_t index) {
+    return index < memories.size() ? span_in(memories[index].first, memories[index].second, kOffset)
                                    : pageable(heap.data() + kOffset);
   };
   std::vector<unsigned char> pattern(kSize);
@@ -900,79 +849,35 @@ TEST_F(CudaFake, CopiesBetweenAllKinds) {
   for (size_t source = 0; source <= memories.size(); ++source) {
     for (size_t destination = 0; destination <= memories.size(); ++destination) {
       if (source == destination) continue;
-      for (const gpumem_source_order order :
-           {GPUMEM_SOURCE_ORDER_STREAM, GPUMEM_SOURCE_ORDER_DURING_CALL, GPUMEM_SOURCE_ORDER_ANY}) {
-        SCOPED_TRACE(testing::Message() << source << " to " << destination << " order " << order);
-        pattern[0] = static_cast<unsigned char>(16 * source + destination);
-        EXPECT_DONE((*stream)->copy(copy_of(operand_of(source), pageable(pattern.data()), kSize)));
-        CopyRequest copy = copy_of(operand_of(destination), operand_of(source), kSize);
-        copy.source_order = order;
-        EXPECT_DONE((*stream)->copy(copy));
-        EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), operand_of(destination), kSize)));
-        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
-        EXPECT_EQ(seen, pattern);
-      }
+      SCOPED_TRACE(testing::Message() << source << " to " << destination);
+      pattern[0] = static_cast<unsigned char>(16 * source + destination);
+      EXPECT_DONE((*stream)->copy(copy_of(span_of(source), pageable(pattern.data()), kSize)));
+      EXPECT_DONE((*stream)->copy(copy_of(span_of(destination), span_of(source), kSize)));
+      EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), span_of(destination), kSize)));
+      EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+      EXPECT_EQ(seen, pattern);
     }
   }
   EXPECT_DONE((*stream)->release());
-  for (const auto& [kind, memory] : memories)
+  for (const auto& [sort, memory] : memories)
     EXPECT_DONE(memory->release());
-}
-
-TEST_F(CudaFake, DuringCallReadsAtOnce) {
-  open();
-  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 4096));
-  auto pinned = device().create_memory(request(GPUMEM_KIND_PINNED, 4096));
-  auto stream = device().create_stream(0);
-  ASSERT_TRUE(memory.ok() && pinned.ok() && stream.ok());
-  auto* const bytes = static_cast<unsigned char*>((*pinned)->facts().host_pointer);
-  std::memset(bytes, 0x11, 4096);
-  unsigned char local[64];
-  std::memset(local, 0x22, sizeof local);
-  Gate gate;
-  EXPECT_DONE((*stream)->launch_host_function(Gate::wait, &gate));
-  CopyRequest copy =
-      copy_of(operand(GPUMEM_KIND_DEVICE, *memory), operand(GPUMEM_KIND_PINNED, *pinned), 4096);
-  copy.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
-  EXPECT_DONE((*stream)->copy(copy));
-  copy.destination = operand(GPUMEM_KIND_DEVICE, *memory, 1000);
-  copy.source = pageable(local);
-  copy.width = 8;
-  copy.height = 8;
-  copy.source_pitch = 8;
-  copy.destination_pitch = 16;
-  EXPECT_DONE((*stream)->copy(copy));
-  std::memset(bytes, 0x33, 4096);
-  std::memset(local, 0x44, sizeof local);
-  gate.open = true;
-  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
-  std::vector<unsigned char> seen(4096);
-  EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), operand(GPUMEM_KIND_DEVICE, *memory), 4096)));
-  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
-  for (uint64_t at = 0; at < seen.size(); ++at) {
-    const bool in_plane = at >= 1000 && at < 1000 + 7 * 16 + 8 && (at - 1000) % 16 < 8;
-    ASSERT_EQ(seen[at], in_plane ? 0x22 : 0x11) << at;
-  }
-  EXPECT_DONE((*stream)->release());
-  EXPECT_DONE((*memory)->release());
-  EXPECT_DONE((*pinned)->release());
 }
 
 TEST_F(CudaFake, RectanglesAndTheirPitch) {
   FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 5000);
   open();
-  auto memory = device().create_memory(request(GPUMEM_KIND_DEVICE, 64 * 1024));
+  auto memory = create_memory(device(), request(Sort::kDevice, 64 * 1024));
   auto stream = device().create_stream(0);
   ASSERT_TRUE(memory.ok() && stream.ok());
   std::vector<unsigned char> from(64 * 1024);
   std::vector<unsigned char> to(64 * 1024, 0xEE);
   fill_pattern(from.data(), from.size());
-  CopyRequest copy = copy_of(operand(GPUMEM_KIND_DEVICE, *memory), pageable(from.data()), 100);
+  backend::CopySegment copy = copy_of(span_in(Sort::kDevice, *memory), pageable(from.data()), 100);
   copy.height = 10;
   copy.source_pitch = 300;
   copy.destination_pitch = 128;
   EXPECT_DONE((*stream)->copy(copy));
-  copy = copy_of(pageable(to.data()), operand(GPUMEM_KIND_DEVICE, *memory), 100);
+  copy = copy_of(pageable(to.data()), span_in(Sort::kDevice, *memory), 100);
   copy.height = 10;
   copy.source_pitch = 128;
   copy.destination_pitch = 200;
@@ -982,169 +887,9 @@ TEST_F(CudaFake, RectanglesAndTheirPitch) {
     EXPECT_EQ(std::memcmp(&to[200 * row], &from[300 * row], 100), 0) << row;
     EXPECT_EQ(to[200 * row + 100], 0xEE);
   }
-  copy.destination_pitch = 5001;
-  EXPECT_FAILS(GPUMEM_ERROR_UNSUPPORTED, (*stream)->copy(copy));
-  copy.height = 1;
-  EXPECT_DONE((*stream)->copy(copy));
-  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_EQ(device().facts().pitch_max, 5000u) << "the layers above refuse what is larger";
   EXPECT_DONE((*stream)->release());
   EXPECT_DONE((*memory)->release());
-}
-
-TEST_F(CudaFake, FillsReachAllKinds) {
-  configure("FAKE_CUDA_DEVICES", "2");
-  open();
-  constexpr uint64_t kSize = 4096;
-  Pages pages(kMiB);
-  std::vector<unsigned char> heap(kSize);
-  auto on_device = device().create_memory(request(GPUMEM_KIND_DEVICE, kSize));
-  auto pinned = device().create_memory(request(GPUMEM_KIND_PINNED, kSize));
-  auto unmapped = device().create_memory(registering(pages.get(), kSize));
-  auto mapped = device().create_memory(registering(pages.get() + kSize, kSize, GPUMEM_MEMORY_MAPPED));
-  auto of_other = device(1).create_memory(registering(pages.get() + 2 * kSize, kSize, GPUMEM_MEMORY_MAPPED));
-  auto stream = device().create_stream(0);
-  ASSERT_TRUE(on_device.ok() && pinned.ok() && unmapped.ok() && mapped.ok() && of_other.ok() && stream.ok());
-  struct Case {
-    Operand destination;
-    uint64_t host_functions;  // pageable memory needs none: it is filled at the call
-  };
-  const Case cases[] = {
-      {operand(GPUMEM_KIND_DEVICE, *on_device, 8), 0},    {operand(GPUMEM_KIND_PINNED, *pinned, 8), 0},
-      {operand(GPUMEM_KIND_REGISTERED, *mapped, 8), 0},   {operand(GPUMEM_KIND_REGISTERED, *unmapped, 8), 1},
-      {operand(GPUMEM_KIND_REGISTERED, *of_other, 8), 1}, {pageable(heap.data() + 8), 0}};
-  for (const Case& one : cases) {
-    for (const uint32_t value_size : {1U, 2U, 4U}) {
-      for (const uint64_t height : {uint64_t{1}, uint64_t{5}}) {
-        SCOPED_TRACE(testing::Message() << one.destination.kind << " " << value_size << " " << height);
-        std::vector<unsigned char> expected(kSize - 8, 0x55);
-        EXPECT_DONE((*stream)->copy(copy_of(one.destination, pageable(expected.data()), kSize - 8)));
-        FillRequest fill;
-        fill.destination = one.destination;
-        fill.width = 40;
-        fill.height = height;
-        fill.pitch = 64;
-        fill.value = 0xA1B2C3D4;
-        fill.value_size = value_size;
-        const uint64_t host_functions = calls("cuLaunchHostFunc");
-        EXPECT_DONE((*stream)->fill(fill));
-        EXPECT_EQ(calls("cuLaunchHostFunc") - host_functions, one.host_functions);
-        for (uint64_t row = 0; row < height; ++row) {
-          for (uint64_t at = 0; at < 40; ++at) {
-            expected[row * 64 + at] = static_cast<unsigned char>(fill.value >> (8 * (at % value_size)));
-          }
-        }
-        std::vector<unsigned char> seen(kSize - 8);
-        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
-        EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), one.destination, kSize - 8)));
-        EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
-        EXPECT_EQ(seen, expected);
-      }
-    }
-  }
-  EXPECT_DONE((*stream)->release());
-  for (const auto& memory : {*on_device, *pinned, *unmapped, *mapped, *of_other})
-    EXPECT_DONE(memory->release());
-}
-
-TEST_F(CudaFake, AFillOfPageableMemoryIsDoneAtTheCall) {
-  open();
-  auto stream = device().create_stream(0);
-  ASSERT_TRUE(stream.ok());
-  uint32_t word = 0;
-  // What runs before the fill writes there too.
-  EXPECT_DONE(
-      (*stream)->launch_host_function([](void* place) { *static_cast<uint32_t*>(place) = 1; }, &word));
-  FillRequest fill;
-  fill.destination = pageable(&word);
-  fill.width = sizeof word;
-  fill.value = 0xA1B2C3D4;
-  fill.value_size = sizeof word;
-  EXPECT_DONE((*stream)->fill(fill));
-  EXPECT_EQ(word, 0xA1B2C3D4U);
-  EXPECT_DONE((*stream)->release());
-}
-
-// A page that holds up whoever touches it until it is let through, or for 100 ms: a test that would have to
-// wait for longer has seen by then what it wanted to see. One at a time.
-class SlowPage {
- public:
-  explicit SlowPage(void* page) {
-    page_ = page;
-    touched_ = false;
-    through_ = false;
-    struct sigaction action {};
-    action.sa_sigaction = hold_up;
-    action.sa_flags = SA_SIGINFO;
-    sigaction(SIGSEGV, &action, &before_);
-    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_NONE), 0);
-  }
-  ~SlowPage() {
-    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE), 0);
-    sigaction(SIGSEGV, &before_, nullptr);
-  }
-  SlowPage(const SlowPage&) = delete;
-  SlowPage& operator=(const SlowPage&) = delete;
-
-  void let_through() { through_ = true; }
-  void wait_until_touched() {
-    while (!touched_)
-      std::this_thread::yield();
-  }
-
- private:
-  static void hold_up(int, siginfo_t* info, void*) {
-    const uint64_t offset = address_of(info->si_addr) - address_of(page_);
-    if (offset >= platform::page_size()) std::abort();
-    touched_ = true;
-    for (int round = 0; round < 100 && !through_; ++round)
-      usleep(1000);
-    mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE);
-  }
-
-  static inline void* page_ = nullptr;
-  static inline std::atomic<bool> touched_{false};
-  static inline std::atomic<bool> through_{false};
-  struct sigaction before_ {};
-};
-
-// Nobody can wait for the stream of a lost device, and what the CPU fills belongs to others afterwards.
-TEST_F(CudaFake, NothingIsFilledOnceALostDeviceHasGivenBack) {
-  const uint64_t page = platform::page_size();
-  enum class How { kRelease, kReleaseThatFindsOut, kClose };
-  for (const How how : {How::kRelease, How::kReleaseThatFindsOut, How::kClose}) {
-    SCOPED_TRACE(static_cast<int>(how));
-    reset();
-    open();
-    const Pages pages(2 * page);
-    auto memory = device().create_memory(registering(pages.get(), 2 * page));
-    auto stream = device().create_stream(0);
-    ASSERT_TRUE(memory.ok() && stream.ok());
-    SlowPage slow(pages.get() + page);
-    FillRequest fill;
-    fill.destination = operand(GPUMEM_KIND_REGISTERED, *memory);
-    fill.width = 2 * page;
-    fill.value = 1;
-    EXPECT_DONE((*stream)->fill(fill));
-    slow.wait_until_touched();
-    fill.value = 2;
-    EXPECT_DONE((*stream)->fill(fill));
-    FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
-    if (how != How::kReleaseThatFindsOut) EXPECT_FAILS(GPUMEM_ERROR_DEVICE_LOST, device().memory_available());
-    if (how == How::kClose) {
-      EXPECT_DONE(device().await_released_streams());
-    } else {
-      EXPECT_DONE((*memory)->release());
-    }
-    slow.let_through();
-    EXPECT_EQ(pages.get()[0], 1);
-    EXPECT_EQ(pages.get()[2 * page - 1], 1) << "the fill that ran has ended";
-    // What no real driver does: so the fake runs what comes behind, as a real one might.
-    FAKE(fake_cuda_set_sticky)(0, 0);
-    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
-    EXPECT_EQ(pages.get()[0], 1) << "the fill that had not begun never does";
-    EXPECT_DONE((*memory)->release());
-    EXPECT_DONE((*stream)->release());
-  }
 }
 
 // ---- pointers, peers, capabilities ----
@@ -1158,7 +903,7 @@ TEST_F(CudaFake, ForeignPointers) {
   ASSERT_TRUE(cu().MemHostAlloc(&pinned, 5000, 0).ok());
   auto facts = backend_->pointer_facts(reinterpret_cast<void*>(there + 100));
   ASSERT_TRUE(facts.ok());
-  EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+  EXPECT_TRUE(facts->known);
   EXPECT_EQ(facts->location, GPUMEM_LOCATION_DEVICE);
   EXPECT_EQ(facts->location_id, 0);
   EXPECT_EQ(facts->device_ordinal, 0);
@@ -1169,7 +914,7 @@ TEST_F(CudaFake, ForeignPointers) {
   EXPECT_NE(facts->buffer_id, 0u);
   facts = backend_->pointer_facts(static_cast<char*>(pinned) + 7);
   ASSERT_TRUE(facts.ok());
-  EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+  EXPECT_TRUE(facts->known);
   EXPECT_EQ(facts->location, GPUMEM_LOCATION_HOST);
   EXPECT_EQ(facts->location_id, -1);
   EXPECT_EQ(facts->host_pointer, static_cast<char*>(pinned) + 7);
@@ -1179,33 +924,28 @@ TEST_F(CudaFake, ForeignPointers) {
   int local = 0;
   facts = backend_->pointer_facts(&local);
   ASSERT_TRUE(facts.ok());
-  EXPECT_EQ(facts->kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_FALSE(facts->known);
   EXPECT_FAILS(GPUMEM_ERROR_NO_ACCESS, device().foreign_device_pointer(&local));
   EXPECT_TRUE(cu().MemFree(there).ok());
   EXPECT_TRUE(cu().MemFreeHost(pinned).ok());
 }
 
-// The driver's allocation is larger than what a caller of another instance may see of it.
-TEST_F(CudaFake, WhatAnAlignmentCostsBelongsToNobody) {
+// The driver gives more than the memory in it; what lies around it is nobody else's.
+TEST_F(CudaFake, WhatAnAlignmentCostsIsPartOfTheFacts) {
   open();
-  backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  Request aligned = request(Sort::kDevice, 1000);
   aligned.alignment = 64 * 1024;
-  for (const backend::MemoryRequest& wanted :
-       {aligned, request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED)}) {
-    auto memory = device().create_memory(wanted);
+  for (const Request& wanted : {aligned, request(Sort::kPinned, 1000, GPUMEM_MEMORY_WRITE_COMBINED)}) {
+    auto memory = create_memory(device(), wanted);
     ASSERT_TRUE(memory.ok()) << memory.error().message;
-    auto* const begin = static_cast<char*>((*memory)->facts().device_pointer);
-    for (const ptrdiff_t inside : {0, 999}) {
-      auto facts = backend_->pointer_facts(begin + inside);
-      ASSERT_TRUE(facts.ok());
-      EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
-      EXPECT_EQ(facts->base, begin);
-      EXPECT_EQ(facts->size, 1000u);
-    }
-    auto beyond = backend_->pointer_facts(begin + 1000);
-    ASSERT_TRUE(beyond.ok());
-    EXPECT_EQ(beyond->kind, GPUMEM_KIND_UNKNOWN);
-    EXPECT_EQ(beyond->base, nullptr);
+    const backend::MemoryFacts& facts = (*memory)->facts();
+    auto driver = backend_->pointer_facts(facts.device_pointer);
+    ASSERT_TRUE(driver.ok());
+    EXPECT_TRUE(driver->known);
+    EXPECT_EQ(driver->base, facts.allocation);
+    EXPECT_EQ(driver->size, facts.allocation_size);
+    EXPECT_GT(facts.allocation_size, 1000u);
+    EXPECT_LE(address_of(facts.device_pointer) + 1000, address_of(facts.allocation) + facts.allocation_size);
     EXPECT_DONE((*memory)->release());
   }
 }
@@ -1389,16 +1129,14 @@ TEST_F(CudaFake, ManyThreadsAtOnce) {
     threads.emplace_back([this, index] {
       Device& mine = device(index % 2);
       for (int round = 0; round < 20; ++round) {
-        auto memory = mine.create_memory(request(GPUMEM_KIND_DEVICE, 4096));
+        auto memory = create_memory(mine, request(Sort::kDevice, 4096));
         auto stream = mine.create_stream(0);
         ASSERT_TRUE(memory.ok() && stream.ok());
         std::vector<unsigned char> bytes(4096, static_cast<unsigned char>(index));
         std::vector<unsigned char> seen(4096);
-        CopyRequest copy = copy_of(operand(GPUMEM_KIND_DEVICE, *memory), pageable(bytes.data()), 4096);
-        copy.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+        backend::CopySegment copy = copy_of(span_in(Sort::kDevice, *memory), pageable(bytes.data()), 4096);
         EXPECT_DONE((*stream)->copy(copy));
-        EXPECT_DONE(
-            (*stream)->copy(copy_of(pageable(seen.data()), operand(GPUMEM_KIND_DEVICE, *memory), 4096)));
+        EXPECT_DONE((*stream)->copy(copy_of(pageable(seen.data()), span_in(Sort::kDevice, *memory), 4096)));
         EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
         EXPECT_EQ(seen, bytes);
         EXPECT_DONE((*memory)->release());
@@ -1415,23 +1153,23 @@ TEST_F(CudaFake, ManyThreadsAtOnce) {
 TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
   open();
   const Pages pages(4096);
-  backend::MemoryRequest requests[] = {request(GPUMEM_KIND_DEVICE, 4096), request(GPUMEM_KIND_DEVICE, 4096),
-                                       request(GPUMEM_KIND_PINNED, 4096),
-                                       request(GPUMEM_KIND_PINNED, 4096, GPUMEM_MEMORY_WRITE_COMBINED),
-                                       request(GPUMEM_KIND_REGISTERED, 4096, GPUMEM_MEMORY_MAPPED)};
+  Request requests[] = {request(Sort::kDevice, 4096), request(Sort::kDevice, 4096),
+                        request(Sort::kPinned, 4096),
+                        request(Sort::kPinned, 4096, GPUMEM_MEMORY_WRITE_COMBINED),
+                        request(Sort::kRegistered, 4096, GPUMEM_MEMORY_MAPPED)};
   requests[1].alignment = 8 * kMiB;  // an address range of its own
-  requests[4].host_pointer = pages.get();
-  for (const backend::MemoryRequest& wanted : requests) {
-    auto first = device().create_memory(wanted);
+  requests[4].pointer = pages.get();
+  for (const Request& wanted : requests) {
+    auto first = create_memory(device(), wanted);
     ASSERT_TRUE(first.ok()) << first.error().message;
     std::atomic<uint64_t> address{address_of((*first)->facts().device_pointer)};
-    EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_FOREIGN);
+    EXPECT_TRUE(backend_->pointer_facts(pointer_to(address))->known);
     configure("FAKE_CUDA_POINTER_DELAY_US", "300");
     std::atomic<bool> finished{false};
     std::thread maker([&] {
       EXPECT_DONE((*first)->release());
       for (int round = 0; round < 20; ++round) {
-        auto memory = device().create_memory(wanted);
+        auto memory = create_memory(device(), wanted);
         EXPECT_DONE(memory);
         if (!memory.ok()) break;
         address = address_of((*memory)->facts().device_pointer);
@@ -1446,7 +1184,7 @@ TEST_F(CudaFake, AnAddressIsNotAskedAboutWhileItsMemoryEnds) {
     }
     maker.join();
     configure("FAKE_CUDA_POINTER_DELAY_US", "0");
-    EXPECT_EQ(backend_->pointer_facts(pointer_to(address))->kind, GPUMEM_KIND_UNKNOWN);
+    EXPECT_FALSE(backend_->pointer_facts(pointer_to(address))->known);
   }
 }
 

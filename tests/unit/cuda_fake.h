@@ -13,8 +13,17 @@
 #include "backends/cuda/device.h"
 #include "backends/cuda/memory.h"
 #include "fake_cuda.h"
+#include "request.h"
 
 namespace gpumem::cuda {
+
+using test::copy_of;
+using test::create_memory;
+using test::fill_of;
+using test::pageable;
+using test::Request;
+using test::Sort;
+using test::span_in;
 
 inline void* fake_library() {
   static void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -85,51 +94,31 @@ class CudaFake : public testing::Test {
     return text.data();
   }
 
-  static backend::MemoryRequest request(gpumem_kind kind, uint64_t size, gpumem_memory_flags require = 0) {
-    backend::MemoryRequest result;
-    result.kind = kind;
+  static Request request(Sort sort, uint64_t size, gpumem_memory_flags require = 0) {
+    Request result;
+    result.sort = sort;
     result.size = size;
     result.require = require;
     return result;
   }
 
-  static backend::MemoryRequest registering(void* pointer, uint64_t size, gpumem_memory_flags require = 0) {
-    backend::MemoryRequest result = request(GPUMEM_KIND_REGISTERED, size, require);
-    result.host_pointer = pointer;
+  static Request registering(void* pointer, uint64_t size, gpumem_memory_flags require = 0) {
+    Request result = request(Sort::kRegistered, size, require);
+    result.pointer = pointer;
     return result;
   }
 
   // Memory of each sort that is made and given back in a way of its own; 10,000 bytes of `pages` are
   // registered.
-  static std::vector<backend::MemoryRequest> requests_of_every_sort(void* pages) {
-    backend::MemoryRequest aligned = request(GPUMEM_KIND_DEVICE, 1000);
+  static std::vector<Request> requests_of_every_sort(void* pages) {
+    Request aligned = request(Sort::kDevice, 1000);
     aligned.alignment = uint64_t{64} << 20;
-    return {request(GPUMEM_KIND_DEVICE, 1000),
+    return {request(Sort::kDevice, 1000),
             aligned,
-            request(GPUMEM_KIND_PINNED, 1000),
-            request(GPUMEM_KIND_PINNED, uint64_t{4} << 20),
-            request(GPUMEM_KIND_PINNED, 1000, GPUMEM_MEMORY_WRITE_COMBINED),
+            request(Sort::kPinned, 1000),
+            request(Sort::kPinned, uint64_t{4} << 20),
+            request(Sort::kPinned, 1000, GPUMEM_MEMORY_WRITE_COMBINED),
             registering(pages, 10000)};
-  }
-
-  static backend::Operand pageable(void* address) {
-    backend::Operand operand;
-    operand.kind = GPUMEM_KIND_PAGEABLE;
-    operand.address = address;
-    return operand;
-  }
-
-  static backend::Operand operand(gpumem_kind kind, std::shared_ptr<backend::Memory> memory,
-                                  uint64_t offset = 0) {
-    backend::Operand result;
-    result.kind = kind;
-    const backend::MemoryFacts& facts = memory->facts();
-    result.address =
-        static_cast<char*>(facts.host_pointer ? facts.host_pointer : facts.device_pointer) + offset;
-    result.memory = std::move(memory);
-    result.offset = offset;
-    result.on_device = kind == GPUMEM_KIND_DEVICE;
-    return result;
   }
 
   std::unique_ptr<backend::Backend> backend_;

@@ -108,7 +108,7 @@ TEST_F(HostCapability, NumaIsTriedUnlessItIsPretended) {
   EXPECT_EQ(tried.source, GPUMEM_ANSWER_FROM_TRIAL);
   auto request = pinned_request(1, GPUMEM_MEMORY_NUMA_NODE);
   request.numa_node = dev().facts().numa_node;
-  EXPECT_EQ(status_of(dev().create_memory(request)), tried.status) << "the call gets what the answer says";
+  EXPECT_EQ(status_of(create_memory(dev(), request)), tried.status) << "the call gets what the answer says";
   if (platform::numa_node_count() >= 64) GTEST_SKIP() << "the machine has as many nodes as can be pretended";
   options_.numa_nodes = 64;
   open();

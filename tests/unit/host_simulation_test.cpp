@@ -185,9 +185,9 @@ TEST_F(HostKernel, ReachesPageableMemoryByOption) {
 }
 
 TEST_F(HostKernel, ReachesForeignMemory) {
-  auto own = simulation().foreign_alloc(dev(0), GPUMEM_KIND_DEVICE, 100);
-  auto host_memory = simulation().foreign_alloc(dev(1), GPUMEM_KIND_PINNED, 100);
-  auto other = simulation().foreign_alloc(dev(1), GPUMEM_KIND_DEVICE, 100);
+  auto own = simulation().foreign_alloc(dev(0), true, 100);
+  auto host_memory = simulation().foreign_alloc(dev(1), false, 100);
+  auto other = simulation().foreign_alloc(dev(1), true, 100);
   ASSERT_TRUE(own && host_memory && other);
   EXPECT_EQ(view(*own, 100, GPUMEM_ACCESS_READWRITE), kGood);
   EXPECT_EQ(view(*host_memory, 100, GPUMEM_ACCESS_READWRITE), kGood);
@@ -204,7 +204,7 @@ TEST_F(HostLost, PendingWorkIsNotRun) {
   Gate gate;
   bool run = false;
   EXPECT_OK(gate.hold(*stream));
-  EXPECT_OK(stream->launch_host_function([](void* data) { *static_cast<bool*>(data) = true; }, &run));
+  EXPECT_OK(stream->launch_host_function([](void* data) { *static_cast<bool*>(data) = true; }, &run, false));
   EXPECT_OK(stream->fill(fill_of(pinned(memory), 64, 1)));
   gate.await();
   simulation().lose(dev());
@@ -228,14 +228,14 @@ TEST_F(HostLost, EveryCallSaysSo) {
   const EventPointer recorded = make_event();
   EXPECT_OK(recorded->record(*stream));
   const auto memory = make_device(64);
-  auto foreign_memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_DEVICE, 64);
+  auto foreign_memory = simulation().foreign_alloc(dev(), true, 64);
   ASSERT_TRUE(foreign_memory);
   simulation().lose(dev());
   EXPECT_TRUE(dev().lost());
   EXPECT_FALSE(dev(1).lost());
   EXPECT_EQ(status_of(dev().memory_available()), kLost);
-  EXPECT_EQ(status_of(dev().create_memory(device_request(1))), kLost);
-  EXPECT_EQ(status_of(dev().create_memory(pinned_request(1))), kLost);
+  EXPECT_EQ(status_of(create_memory(dev(), device_request(1))), kLost);
+  EXPECT_EQ(status_of(create_memory(dev(), pinned_request(1))), kLost);
   EXPECT_EQ(status_of(dev().create_stream(0)), kLost);
   EXPECT_EQ(status_of(dev().create_event(0)), kLost);
   EXPECT_EQ(status_of(dev().wrap_stream(nullptr)), kLost);
@@ -243,7 +243,7 @@ TEST_F(HostLost, EveryCallSaysSo) {
   EXPECT_EQ(status_of(stream->copy(copy_of(device(memory), device(memory, 32), 1))), kLost);
   EXPECT_EQ(status_of(stream->write_value(device(memory), 0, 4)), kLost);
   EXPECT_EQ(status_of(stream->wait_value(device(memory), 0, 4, GPUMEM_WAIT_EQ)), kLost);
-  EXPECT_EQ(status_of(stream->launch_host_function([](void*) {}, nullptr)), kLost);
+  EXPECT_EQ(status_of(stream->launch_host_function([](void*) {}, nullptr, false)), kLost);
   EXPECT_EQ(status_of(simulation().launch(
                 *stream, [](gpumem_host_kernel, void*) {}, nullptr)),
             kLost);
@@ -257,7 +257,7 @@ TEST_F(HostLost, EveryCallSaysSo) {
   EXPECT_EQ(status_of(dev(0).enable_peer_access(dev(1))), kLost);
   EXPECT_EQ(status_of(dev(1).enable_peer_access(dev(0))), kLost);
   EXPECT_EQ(status_of(simulation().native_stream_create(dev())), kLost);
-  EXPECT_EQ(status_of(simulation().foreign_alloc(dev(), GPUMEM_KIND_DEVICE, 1)), kLost);
+  EXPECT_EQ(status_of(simulation().foreign_alloc(dev(), true, 1)), kLost);
   EXPECT_OK(memory->release());
   EXPECT_OK(simulation().foreign_free(dev(), *foreign_memory));
   EXPECT_OK(event->release());
@@ -289,10 +289,10 @@ class RunningCopies {
   RunningCopies() : source_(kSize, 1), target_(kSize, 2) {}
 
   unsigned char* target() { return target_.data(); }
-  void start(backend::Stream& stream, const Operand& target) {
+  void start(backend::Stream& stream, const Span& target) {
     for (int copy = 0; copy < 3; ++copy) {
-      EXPECT_OK(
-          stream.launch_host_function([](void* data) { ++*static_cast<std::atomic<int>*>(data); }, &copies_));
+      EXPECT_OK(stream.launch_host_function([](void* data) { ++*static_cast<std::atomic<int>*>(data); },
+                                            &copies_, false));
       EXPECT_OK(stream.copy(copy_of(target, pageable(source_.data()), kSize)));
     }
     while (copies_ == 0)
@@ -423,12 +423,12 @@ using HostForeign = HostKernel;
 
 TEST_F(HostForeign, DeviceMemoryOfOtherCode) {
   const uint64_t before = free_bytes(1);
-  auto memory = simulation().foreign_alloc(dev(1), GPUMEM_KIND_DEVICE, 1000);
+  auto memory = simulation().foreign_alloc(dev(1), true, 1000);
   ASSERT_TRUE(memory);
   EXPECT_LT(free_bytes(1), before);
   auto facts = backend_->pointer_facts(at(*memory, 999));
   ASSERT_TRUE(facts);
-  EXPECT_EQ(facts->kind, GPUMEM_KIND_FOREIGN);
+  EXPECT_TRUE(facts->known);
   EXPECT_EQ(facts->location, GPUMEM_LOCATION_DEVICE);
   EXPECT_EQ(facts->location_id, 1);
   EXPECT_EQ(facts->device_ordinal, 1);
@@ -437,7 +437,7 @@ TEST_F(HostForeign, DeviceMemoryOfOtherCode) {
   EXPECT_EQ(facts->base, *memory);
   EXPECT_EQ(facts->size, 1000U);
   EXPECT_NE(facts->buffer_id, 0U);
-  EXPECT_EQ(backend_->pointer_facts(at(*memory, 1000))->kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_FALSE(backend_->pointer_facts(at(*memory, 1000))->known);
   EXPECT_TRUE(faults(*memory, false));
   EXPECT_EQ(*dev(0).foreign_device_pointer(at(*memory, 5)), static_cast<void*>(at(*memory, 5)));
 
@@ -446,15 +446,15 @@ TEST_F(HostForeign, DeviceMemoryOfOtherCode) {
   EXPECT_OK(simulation().foreign_free(dev(1), *memory));
   EXPECT_EQ(status_of(simulation().foreign_free(dev(1), *memory)), GPUMEM_ERROR_NOT_FOUND);
   EXPECT_EQ(free_bytes(1), before);
-  EXPECT_EQ(backend_->pointer_facts(*memory)->kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_FALSE(backend_->pointer_facts(*memory)->known);
   EXPECT_EQ(status_of(dev(0).foreign_device_pointer(*memory)), GPUMEM_ERROR_NOT_FOUND);
   const StreamPointer stream = make_stream();
-  EXPECT_EQ(status_of(stream->fill(fill_of(foreign(*memory), 1, 0))), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(status_of(stream->fill(fill_of(foreign(*memory, true), 1, 0))), GPUMEM_ERROR_NOT_FOUND);
   EXPECT_OK(simulation().foreign_free(dev(1), nullptr));
 }
 
 TEST_F(HostForeign, PinnedMemoryOfOtherCode) {
-  auto memory = simulation().foreign_alloc(dev(0), GPUMEM_KIND_PINNED, 1000);
+  auto memory = simulation().foreign_alloc(dev(0), false, 1000);
   ASSERT_TRUE(memory);
   auto facts = backend_->pointer_facts(*memory);
   EXPECT_EQ(facts->location, GPUMEM_LOCATION_HOST);
@@ -462,7 +462,7 @@ TEST_F(HostForeign, PinnedMemoryOfOtherCode) {
   EXPECT_EQ(facts->host_pointer, *memory);
   EXPECT_EQ(facts->device_pointer, *memory);
   EXPECT_FALSE(faults(*memory, true));
-  auto again = simulation().foreign_alloc(dev(0), GPUMEM_KIND_PINNED, 1000);
+  auto again = simulation().foreign_alloc(dev(0), false, 1000);
   EXPECT_NE(backend_->pointer_facts(*again)->buffer_id, facts->buffer_id);
   EXPECT_OK(simulation().foreign_free(dev(0), *memory));
   // The other one is left to the backend's end.
@@ -470,7 +470,7 @@ TEST_F(HostForeign, PinnedMemoryOfOtherCode) {
 
 TEST_F(HostForeign, OneOfTwoThreadsFreesIt) {
   for (int round = 0; round < 300; ++round) {
-    auto memory = simulation().foreign_alloc(dev(), GPUMEM_KIND_DEVICE, kPage);
+    auto memory = simulation().foreign_alloc(dev(), true, kPage);
     ASSERT_TRUE(memory);
     void* const pointer = *memory;
     std::atomic<int> ready{0};
@@ -492,8 +492,8 @@ TEST_F(HostForeign, OneOfTwoThreadsFreesIt) {
 
 TEST_F(HostForeign, OwnAndStrangeMemoryIsNotForeign) {
   const auto memory = make_device(100);
-  EXPECT_EQ(backend_->pointer_facts(memory->facts().device_pointer)->kind, GPUMEM_KIND_UNKNOWN);
-  EXPECT_EQ(backend_->pointer_facts(this)->kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_FALSE(backend_->pointer_facts(memory->facts().device_pointer)->known);
+  EXPECT_FALSE(backend_->pointer_facts(this)->known);
   EXPECT_EQ(status_of(simulation().foreign_free(dev(), memory->facts().device_pointer)),
             GPUMEM_ERROR_NOT_FOUND);
   EXPECT_OK(memory->release());
@@ -549,8 +549,8 @@ class HostSteps : public Host {
       if (status != GPUMEM_ERROR_OUT_OF_HOST_MEMORY || step > 100) return 0;
     }
   }
-  Status create(const backend::MemoryRequest& request) {
-    auto memory = dev().create_memory(request);
+  Status create(const Request& request) {
+    auto memory = create_memory(dev(), request);
     if (!memory) {
       EXPECT_EQ(memory.error().native_code, ENOMEM);
       EXPECT_EQ(memory.error().native_domain, GPUMEM_NATIVE_ERRNO);
@@ -587,12 +587,8 @@ TEST_F(HostSteps, OfStreamsAndEvents) {
   const auto memory = make_pinned(64);
   EXPECT_EQ(fail_each([&] { return status_of(dev().create_event(0)); }), 1U);
   EXPECT_EQ(fail_each([&] { return status_of(stream->fill(fill_of(pinned(memory), 8, 0))); }), 1U);
-  EXPECT_EQ(fail_each([&] {
-              auto request = copy_of(pinned(memory), pinned(memory, 32), 8);
-              request.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
-              return status_of(stream->copy(request));
-            }),
-            2U);
+  EXPECT_EQ(
+      fail_each([&] { return status_of(stream->copy(copy_of(pinned(memory), pinned(memory, 32), 8))); }), 1U);
   const EventPointer event = make_event();
   EXPECT_OK(event->record(*stream));
   finish(*stream);

@@ -12,9 +12,10 @@
 #include <thread>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backends/host/host_backend.h"
+#include "contract/backend.h"
 #include "platform/pages.h"
+#include "request.h"
 
 namespace gpumem::test {
 
@@ -22,8 +23,7 @@ inline constexpr uint64_t kKiB = 1024;
 inline constexpr uint64_t kMiB = 1024 * kKiB;
 inline constexpr uint64_t kForever = GPUMEM_TIMEOUT_INFINITE;
 
-using backend::Operand;
-using MemoryPointer = std::shared_ptr<backend::Memory>;
+using backend::Span;
 using StreamPointer = std::shared_ptr<backend::Stream>;
 using EventPointer = std::shared_ptr<backend::Event>;
 
@@ -47,57 +47,20 @@ inline std::vector<unsigned char> pattern(uint64_t size, unsigned seed = 1) {
   return bytes;
 }
 
-inline Operand pageable(const void* address) {
-  Operand operand;
-  operand.kind = GPUMEM_KIND_PAGEABLE;
-  operand.address = const_cast<void*>(address);
-  return operand;
+inline Span device(const MemoryPointer& memory, uint64_t offset = 0) {
+  return span_in(Sort::kDevice, memory, offset);
 }
-
-inline Operand in(gpumem_kind kind, const MemoryPointer& memory, uint64_t offset = 0) {
-  Operand operand;
-  operand.kind = kind;
-  operand.memory = memory;
-  operand.offset = offset;
-  const auto& facts = memory->facts();
-  void* const base = facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer;
-  operand.address = static_cast<char*>(base) + offset;
-  operand.on_device = kind == GPUMEM_KIND_DEVICE;
-  return operand;
+inline Span pinned(const MemoryPointer& memory, uint64_t offset = 0) {
+  return span_in(Sort::kPinned, memory, offset);
 }
-
-inline Operand device(const MemoryPointer& memory, uint64_t offset = 0) {
-  return in(GPUMEM_KIND_DEVICE, memory, offset);
+inline Span registered(const MemoryPointer& memory, uint64_t offset = 0) {
+  return span_in(Sort::kRegistered, memory, offset);
 }
-inline Operand pinned(const MemoryPointer& memory, uint64_t offset = 0) {
-  return in(GPUMEM_KIND_PINNED, memory, offset);
-}
-inline Operand registered(const MemoryPointer& memory, uint64_t offset = 0) {
-  return in(GPUMEM_KIND_REGISTERED, memory, offset);
-}
-inline Operand foreign(void* address) {
-  Operand operand;
-  operand.kind = GPUMEM_KIND_FOREIGN;
-  operand.address = address;
-  return operand;
-}
-
-inline backend::CopyRequest copy_of(const Operand& destination, const Operand& source, uint64_t size) {
-  backend::CopyRequest request;
-  request.destination = destination;
-  request.source = source;
-  request.width = size;
-  return request;
-}
-
-inline backend::FillRequest fill_of(const Operand& destination, uint64_t size, uint32_t value,
-                                    uint32_t value_size = 1) {
-  backend::FillRequest request;
-  request.destination = destination;
-  request.width = size;
-  request.value = value;
-  request.value_size = value_size;
-  return request;
+inline Span foreign(void* address, bool on_device) {
+  Span span;
+  span.address = address;
+  span.on_device = on_device;
+  return span;
 }
 
 // Holds a stream in a host function until it is opened, at the latest by its own end.
@@ -112,7 +75,7 @@ class Gate {
   Result<void> hold(backend::Stream& stream) {
     state_->reached = false;
     held().push_back(state_);
-    return stream.launch_host_function(&Gate::wait, state_.get());
+    return stream.launch_host_function(&Gate::wait, state_.get(), false);
   }
   // Once no stream can run a function any more.
   static void forget() { held().clear(); }
@@ -167,8 +130,8 @@ class Host : public testing::Test {
   backend::Simulation& simulation() { return *backend_->simulation(); }
   uint64_t free_bytes(size_t ordinal = 0) { return dev(ordinal).memory_available()->free_bytes; }
 
-  MemoryPointer make(const backend::MemoryRequest& request, size_t ordinal = 0) {
-    auto memory = dev(ordinal).create_memory(request);
+  MemoryPointer make(const Request& request, size_t ordinal = 0) {
+    auto memory = create_memory(dev(ordinal), request);
     if (!memory) {
       ADD_FAILURE() << memory.error().message;
       return nullptr;
@@ -176,25 +139,23 @@ class Host : public testing::Test {
     return *memory;
   }
 
-  static backend::MemoryRequest device_request(uint64_t size, uint64_t alignment = 0) {
-    backend::MemoryRequest request;
-    request.kind = GPUMEM_KIND_DEVICE;
+  static Request device_request(uint64_t size, uint64_t alignment = 0) {
+    Request request;
     request.size = size;
     request.alignment = alignment;
     return request;
   }
-  static backend::MemoryRequest pinned_request(uint64_t size, gpumem_memory_flags require = 0) {
-    backend::MemoryRequest request;
-    request.kind = GPUMEM_KIND_PINNED;
+  static Request pinned_request(uint64_t size, gpumem_memory_flags require = 0) {
+    Request request;
+    request.sort = Sort::kPinned;
     request.size = size;
     request.require = require;
     return request;
   }
-  static backend::MemoryRequest register_request(void* address, uint64_t size,
-                                                 gpumem_memory_flags require = 0) {
-    backend::MemoryRequest request;
-    request.kind = GPUMEM_KIND_REGISTERED;
-    request.host_pointer = address;
+  static Request register_request(void* address, uint64_t size, gpumem_memory_flags require = 0) {
+    Request request;
+    request.sort = Sort::kRegistered;
+    request.pointer = address;
     request.size = size;
     request.require = require;
     return request;
@@ -226,13 +187,13 @@ class Host : public testing::Test {
   }
 
   // Through a stream of its own, as a synchronous copy would.
-  void write(const Operand& destination, const std::vector<unsigned char>& bytes) {
+  void write(const Span& destination, const std::vector<unsigned char>& bytes) {
     const StreamPointer stream = make_stream();
     EXPECT_OK(stream->copy(copy_of(destination, pageable(bytes.data()), bytes.size())));
     finish(*stream);
     EXPECT_OK(stream->release());
   }
-  std::vector<unsigned char> read(const Operand& source, uint64_t size) {
+  std::vector<unsigned char> read(const Span& source, uint64_t size) {
     std::vector<unsigned char> bytes(size);
     const StreamPointer stream = make_stream();
     EXPECT_OK(stream->copy(copy_of(pageable(bytes.data()), source, size)));

@@ -53,7 +53,7 @@ TEST_F(HostThreads, EachWithItsOwnObjects) {
   }
   while (finished < kThreads) {
     EXPECT_LE(free_bytes(), before);
-    EXPECT_EQ(backend_->pointer_facts(this)->kind, GPUMEM_KIND_UNKNOWN);
+    EXPECT_FALSE(backend_->pointer_facts(this)->known);
     (void)dev().capability(GPUMEM_CAPABILITY_PIN_PAGE_LOCKED, nullptr);
   }
   for (std::thread& thread : threads)

@@ -3,26 +3,17 @@
 #include "platform/fork.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <atomic>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
 
+#include "process_support.h"
+
 namespace gpumem::platform {
 namespace {
 
-// The exit code of a forked child that returns from `code` with it.
-int exit_code_of(const std::function<int()>& code) {
-  const pid_t child = fork();
-  if (child == 0) _exit(code());
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
+using test::exit_code_of;
 
 struct Counted {
   std::mutex mutex;

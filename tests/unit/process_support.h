@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csetjmp>
@@ -15,6 +16,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -101,6 +103,15 @@ inline bool can_lock() {
 
 #define SKIP_IF_LOCKING_IS_FORBIDDEN() \
   if (!gpumem::test::can_lock()) GTEST_SKIP() << "this process may not lock 16 pages (ulimit -l)"
+
+// The exit code of a forked child that returns from `code` with it.
+inline int exit_code_of(const std::function<int()>& code) {
+  const pid_t child = fork();
+  if (child == 0) _exit(code());
+  int status = 0;
+  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
 
 inline thread_local sigjmp_buf fault_exit;
 
