@@ -82,7 +82,7 @@ def main():
     functions = [function.name for function in interface.functions]
     growing = [struct.name for struct in interface.structs if struct.grows and struct.name not in WITHOUT_INIT]
     body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in dict.fromkeys(growing + interface.initial_values)]
-    flags = [constant for numbers in interface.numbers if numbers.name.endswith("_flags") for constant in numbers.constants]
+    flags = [constant for numbers in interface.numbers if numbers.flags for constant in numbers.constants]
     body += [FLAG.format(name=constant.name) for constant in flags]
     body += [(TYPE_ONLY if name in WITHOUT_MEMBER else FUNCTION).format(name=name) for name in functions]
     Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")
