@@ -58,7 +58,7 @@ class Decoder {
   // COM-1, COM-2.
   void size(uint64_t bytes) {
     require(bytes != 0, "the size is 0; ask for at least one byte");
-    require(bytes <= kSizeMax, "the size of %llu bytes is above 2^63-1",
+    require(bytes <= kSizeMax, "the size of %llu bytes exceeds 2^63-1",
             static_cast<unsigned long long>(bytes));
   }
 
@@ -110,14 +110,19 @@ class Decoder {
  private:
   bool check_size(const void* given, size_t size, size_t known, size_t first, const char* name) {
     if (size < first || size > kStructSizeMax) {
-      require(false, "%s->struct_size is %zu, which no version has; set it up with its _INIT macro", name,
-              size);
+      require(false,
+              "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
+              "_INIT macro",
+              name, size);
       return false;
     }
     const auto* bytes = static_cast<const unsigned char*>(given);
     for (size_t i = known; i < size; ++i) {
       if (bytes[i] == 0) continue;
-      require(false, "%s has a value in byte %zu, which this version does not know; it must be 0", name, i);
+      require(false,
+              "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
+              "use a newer library",
+              name, i);
       return false;
     }
     return true;

@@ -43,8 +43,8 @@ gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpum
     decode.not_null(out_device, "out_device");
     if (object) {
       const size_t count = object->instance().devices().size();
-      decode.require(ordinal < count, "there is no device %u; the instance has %zu, counted from 0", ordinal,
-                     count);
+      decode.require(ordinal < count, "there is no device %u; the instance has %zu devices, numbered from 0",
+                     ordinal, count);
     }
     GPUMEM_TRY(decode.done());
     *out_device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));

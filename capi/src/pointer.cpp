@@ -42,7 +42,8 @@ gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* po
     if (object && device) {
       const size_t count = object->instance().devices().size();
       decode.require(location_id >= 0 && static_cast<size_t>(location_id) < count,
-                     "there is no device %d; the instance has %zu, counted from 0", location_id, count);
+                     "there is no device %d; the instance has %zu devices, numbered from 0", location_id,
+                     count);
     }
     GPUMEM_TRY(decode.done());
     core::Instance& opened = object->instance();

@@ -63,10 +63,9 @@ Result<void> check_direction(gpumem_direction direction, const FoundSpan& destin
   const bool from_device =
       direction == GPUMEM_DIRECTION_DEVICE_TO_HOST || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
   const auto contradicts = [](const char* what, const FoundSpan& found) {
-    return make_error(
-        GPUMEM_ERROR_INVALID_ARGUMENT,
-        "the direction contradicts the pointers: the %s is %s memory; pass GPUMEM_DIRECTION_INFER", what,
-        found.kind->name);
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the %s is %s memory, which contradicts the direction; pass GPUMEM_DIRECTION_INFER",
+                      what, found.kind->name);
   };
   if (destination.span.on_device != to_device) return contradicts("destination", destination);
   if (source.span.on_device != from_device) return contradicts("source", source);
@@ -137,7 +136,7 @@ Result<CheckedCopy> check_copy(Instance& instance, Stream* stream, const Result<
   CheckedCopy checked{&arguments, std::move(*destination), std::move(*source)};
   if (overlap(arguments, checked.destination, checked.source)) {
     verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                            "source and destination overlap; copy through other memory"));
+                            "source and destination overlap; copy through a separate buffer"));
   }
   verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
   checked.device =
@@ -181,7 +180,7 @@ struct Side {
   }
 };
 
-// Hands out as many whole rows at once as fit, and the rows that lie across a border in parts of their own.
+// Yields as many whole rows at once as fit, and rows that cross a border in separate parts.
 template <size_t N, class Enqueue>
 Result<void> for_each_part(const std::array<Side, N>& sides, uint64_t width, uint64_t height,
                            Enqueue enqueue) {
@@ -301,7 +300,7 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
     return stages ? enqueue_staged(*copy.device, stream, rectangle, &any)
                   : enqueue_rectangle(stream, rectangle, &any);
   });
-  // What was enqueued must not outlive a call that failed.
+  // A failed call must not leave work behind.
   if ((!result && any) || (now && !stages)) {
     auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
     if (result && !complete) return complete.error();
@@ -348,7 +347,7 @@ class BorrowedStreams {
 void fill_by_cpu(const backend::FillSegment& segment) {
   auto* row = static_cast<unsigned char*>(segment.destination.address);
   for (uint64_t left = segment.height; left > 0; --left) {
-    // What is filled serves as the pattern of the next, twice as long part.
+    // Each filled part is the pattern for the next one, of twice its length.
     std::memcpy(row, &segment.value, segment.value_size);
     for (uint64_t filled = segment.value_size; filled < segment.width; filled *= 2) {
       std::memcpy(row + filled, row, std::min(filled, segment.width - filled));

@@ -84,9 +84,9 @@ Error gone(uint32_t generation, uint64_t word, Type type) {
   const uint32_t current = generation_of(word);
   if ((generation == current && state_of(word) == kClosed) ||
       (generation + 1 == current && (word & kPreviousClosed) != 0)) {
-    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open another one", name);
+    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open a new one", name);
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle any longer",
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle after that",
                     name);
 }
 
@@ -98,7 +98,7 @@ Result<uint64_t> reserve(Object& object) {
     index = slots_used.load(std::memory_order_relaxed);
     do {
       if (index == kChunks * kChunkSlots) {
-        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%u handles live in this process; destroy some",
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "this process already has %u handles; destroy some",
                           kChunks * kChunkSlots);
       }
       chunk_for(index);  // first, so that a lack of memory leaves the counter alone
@@ -130,7 +130,7 @@ Error refusal(uint64_t handle, Type type) {
   const uint64_t word = slot->word.load(std::memory_order_acquire);
   const uint32_t current = generation_of(word);
   if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed has never been a %s handle",
                       type_name(type));
   }
   if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
@@ -142,10 +142,11 @@ Error refusal(uint64_t handle, Type type) {
   }
   if (slot->word.load(std::memory_order_acquire) == word && object->epoch() != platform::process_epoch()) {
     return make_error(GPUMEM_ERROR_FORKED,
-                      "this %s belongs to the parent process; open an instance of your own after fork",
+                      "this %s belongs to the parent process; open a new instance in the child",
                       type_name(type));
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s", type_name(type));
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
+                    type_name(type));
 }
 
 bool end(Object& object, End how) noexcept {

@@ -147,7 +147,7 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
     if (facts->known) return device.backend().foreign_device_pointer(pointer);
   }
   if (!is_readable(pointer)) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no known memory is at %p", pointer);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no known memory at %p", pointer);
   }
   GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));
   return const_cast<void*>(pointer);

@@ -84,10 +84,10 @@ Result<void> Region::reachable_by(const Device& device, bool write) const {
                       "the memory was registered without GPUMEM_MEMORY_MAPPED and has no device pointer");
   }
   if (&device != &device_ && !has(GPUMEM_MEMORY_PORTABLE)) {
-    return make_error(
-        GPUMEM_ERROR_NO_ACCESS,
-        "the memory was registered for device %u without GPUMEM_MEMORY_PORTABLE; device %u cannot reach it",
-        device_.ordinal(), device.ordinal());
+    return make_error(GPUMEM_ERROR_NO_ACCESS,
+                      "the memory was registered for device %u without GPUMEM_MEMORY_PORTABLE, so device %u "
+                      "cannot access it",
+                      device_.ordinal(), device.ordinal());
   }
   if (write && has(GPUMEM_MEMORY_READ_ONLY)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was registered with GPUMEM_MEMORY_READ_ONLY");

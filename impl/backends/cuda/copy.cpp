@@ -16,7 +16,7 @@ CUmemorytype memory_type(const backend::Span& span) {
 
 }  // namespace
 
-// Copies are told the host address of what has one: the driver knows how to reach it from any device.
+// Prefers the host address: the driver can reach it from any device.
 Result<void> Stream::copy(const backend::CopySegment& segment) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());

@@ -40,7 +40,7 @@ class Stream final : public backend::Stream {
   CUstream native_ = nullptr;
   int32_t priority_ = 0;
   uint64_t identity_ = 0;
-  uint64_t thread_ = 0;  // whose default stream it is; 0: that of no single thread
+  uint64_t thread_ = 0;  // thread whose default stream this is; 0 for an ordinary stream
   bool owned_;
 };
 

@@ -148,7 +148,8 @@ Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, u
           }
           return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
         };
-        queue->hold_until(std::ref(over));  // needs no memory: a lack of it could be told to nobody here
+        queue->hold_until(
+            std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
         return reached;
       }},
       {from->bytes.allocation.get()});
@@ -166,7 +167,7 @@ Result<bool> HostStream::synchronize(uint64_t timeout_ns) {
   return shared_.await(queue_->device(), mark, timeout_ns);
 }
 
-// What stands for a capture here is not spoiled by a wait.
+// A wait does not invalidate a simulated capture.
 Result<void> HostStream::drain() {
   auto complete = synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) return complete.error();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A stream of the contract: a way to a queue, with the operations that can be put into it.
+// The contract's Stream: enqueues its operations in a queue.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace gpumem::host {
 
 class HostStream final : public backend::Stream {
  public:
-  // `owned`: the queue ends with this stream. Needs Shared::mutex held, since when the queue was found: a
-  // queue that has a stream is not destroyed by the code that made it.
+  // `owned`: the queue ends with this stream. Requires Shared::mutex, held since the queue was found: other
+  // code cannot destroy a queue that has a stream.
   HostStream(Shared& shared, const Lock& held, std::shared_ptr<Queue> queue, void* native, int32_t priority,
              bool owned);
   ~HostStream() override;
