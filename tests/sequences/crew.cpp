@@ -214,7 +214,7 @@ void Crew::check_data(Choice& choice) {
         gpumem_copy(stage_.instance, nullptr, bytes.data(), memory.address, memory.size, nullptr, nullptr));
   const Region& expected = player_.region(memory.region);
   for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (expected.known[i] && bytes[i] != expected.bytes[i]) {
+    if (bytes[i] != expected.bytes[i] && expected.known[i]) {
       player_.fail("byte " + std::to_string(i) + " of memory is " + std::to_string(bytes[i]) + "; expected " +
                    std::to_string(expected.bytes[i]));
     }

@@ -428,7 +428,7 @@ void Player::check_region(int index, uint64_t begin, uint64_t end) {
   if (!order(-1, index, begin, end, false)) return;
   const Region& checked = region(index);
   for (uint64_t i = begin; i < end; ++i) {
-    if (!checked.known[i] || checked.cpu[i] == checked.bytes[i]) continue;
+    if (checked.cpu[i] == checked.bytes[i] || !checked.known[i]) continue;
     fail("byte " + std::to_string(i) + " of region " + std::to_string(index) + " is " +
          std::to_string(checked.cpu[i]) + "; expected " + std::to_string(checked.bytes[i]));
   }
@@ -453,7 +453,7 @@ void Player::check_bytes(const Memory& checked) {
   read_back(checked, bytes);
   const Region& expected = region(checked.region);
   for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (!expected.known[i] || bytes[i] == expected.bytes[i]) continue;
+    if (bytes[i] == expected.bytes[i] || !expected.known[i]) continue;
     fail("byte " + std::to_string(i) + " of device memory is " + std::to_string(bytes[i]) + "; expected " +
          std::to_string(expected.bytes[i]));
   }
