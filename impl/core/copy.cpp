@@ -186,18 +186,25 @@ Result<void> enqueue_copy(backend::Stream& stream, CheckedCopy& copy) {
   return {};
 }
 
-// Streams of our own, one for each device that the copies of a call run on.
+// Streams of our own, one for each device that the copies of a call run on. They are idle when they go back,
+// also after an exception.
 class BorrowedStreams {
  public:
   BorrowedStreams() = default;
   BorrowedStreams(const BorrowedStreams&) = delete;
   BorrowedStreams& operator=(const BorrowedStreams&) = delete;
   ~BorrowedStreams() {
+    try {
+      if (!idle_) (void)synchronize();
+    } catch (const std::exception& problem) {
+      log(GPUMEM_LOG_ERROR, "copies of a failed call could not be waited for: %s", problem.what());
+    }
     for (auto& [device, stream] : streams_)
       device->return_stream(std::move(stream));
   }
 
   Result<backend::Stream*> of(Device& device) {
+    idle_ = false;
     for (const auto& [known, stream] : streams_) {
       if (known == &device) return stream.get();
     }
@@ -213,10 +220,12 @@ class BorrowedStreams {
       auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
       if (!complete && result) result = complete.error();
     }
+    idle_ = true;
     return result;
   }
 
  private:
+  bool idle_ = true;
   std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
 };
 

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Names each public function that a binding lacks. Usage: coverage.py SOURCE_ROOT HEADER...
 
-A binding has a function when its sources name it twice: once to declare it, and once to call it. Functions that only
-set up a struct for C programs need a declaration no more than a use: every binding sets up its own structs.
+A binding has a function when its sources name it twice: once to declare it, and once to call it.
 """
 
 import re
@@ -33,8 +32,7 @@ def sources(folder, ending):
 
 def main():
     root, tap = Path(sys.argv[1]), Tap()
-    functions = [function.name for function in public_headers.functions(sys.argv[2:])
-                 if not function.name.endswith("_init")]
+    functions = [function.name for function in public_headers.functions(sys.argv[2:])]
     for binding, (folder, ending) in BINDINGS.items():
         text = "\n".join(sources(root / folder, ending))
         # The bindings leave the prefix away where their language has namespaces for it.
