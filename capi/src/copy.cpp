@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "base/cleanup.h"
 #include "call.h"
 #include "core/instance.h"
 #include "gpumem/copy.h"
@@ -180,10 +181,13 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
       if (own_good && out_failed != nullptr) *out_failed = index;
       return good.error();
     }
-    auto copied = core::copy_all(place.instance(), place.stream.get(), entries, &index);
-    if (copied) return GPUMEM_SUCCESS;
-    if (index < count && out_failed != nullptr) *out_failed = index;
-    return copied.error();
+    index = count;
+    // Running out of memory, which comes as an exception, belongs to an entry too.
+    const Cleanup name_entry([&] {
+      if (index < count && out_failed != nullptr) *out_failed = index;
+    });
+    GPUMEM_TRY(core::copy_all(place.instance(), place.stream.get(), entries, &index));
+    return GPUMEM_SUCCESS;
   });
 }
 

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/instance.h"
+#include "core/log.h"
 #include "core/precedence.h"
 #include "core/span.h"
 #include "platform/pages.h"
@@ -293,19 +294,22 @@ Result<void> enqueue_staged(Device& device, backend::Stream& stream, const Recta
 }
 
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
-  bool any = false;
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
   const bool stages = now && !copy.source.span.on_device;
-  auto result = for_each_rectangle(copy, [&](const Rectangle& rectangle) {
+  bool any = false;
+  // A failed call must not leave work behind, and a source that is read during the call must have been read.
+  Cleanup wait([&] {
+    if (any) (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  });
+  GPUMEM_TRY(for_each_rectangle(copy, [&](const Rectangle& rectangle) {
     return stages ? enqueue_staged(*copy.device, stream, rectangle, &any)
                   : enqueue_rectangle(stream, rectangle, &any);
-  });
-  // A failed call must not leave work behind.
-  if ((!result && any) || (now && !stages)) {
-    auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
-    if (result && !complete) return complete.error();
-  }
-  return result;
+  }));
+  wait.dismiss();
+  if (!now || stages) return {};
+  auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  return {};
 }
 
 // Streams of our own, one for each device that the work of a call runs on.
@@ -315,11 +319,13 @@ class BorrowedStreams {
   BorrowedStreams(const BorrowedStreams&) = delete;
   BorrowedStreams& operator=(const BorrowedStreams&) = delete;
   ~BorrowedStreams() {
+    if (!idle_) wait_quietly();
     for (auto& [device, stream] : streams_)
       device->return_stream(std::move(stream));
   }
 
   Result<backend::Stream*> of(Device& device) {
+    idle_ = false;
     for (const auto& [known, stream] : streams_) {
       if (known == &device) return stream.get();
     }
@@ -335,10 +341,21 @@ class BorrowedStreams {
       auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
       if (!complete && result) result = complete.error();
     }
+    idle_ = true;
     return result;
   }
 
  private:
+  // After an exception.
+  void wait_quietly() noexcept {
+    try {
+      (void)synchronize();
+    } catch (const std::exception& problem) {
+      log(GPUMEM_LOG_ERROR, "the work of a failed call could not be waited for: %s", problem.what());
+    }
+  }
+
+  bool idle_ = true;
   std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
 };
 

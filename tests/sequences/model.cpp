@@ -69,7 +69,6 @@ bool Tally::read(gpumem_instance instance) {
   }
   streams = all.streams;
   events = all.events;
-  file_descriptors = all.file_descriptors;
   return all.live_count == device.live_count + pinned.live_count + registered.live_count &&
          all.live_bytes == device.live_bytes + pinned.live_bytes + registered.live_bytes;
 }

@@ -82,7 +82,6 @@ struct Tally {
   gpumem_kind_stats registered = GPUMEM_KIND_STATS_INIT;
   uint64_t streams = 0;
   uint64_t events = 0;
-  uint64_t file_descriptors = 0;
 
   uint64_t live() const {
     return device.live_count + pinned.live_count + registered.live_count + streams + events;

@@ -167,8 +167,7 @@ void Player::check_stats(int index) {
       }
       line += "/ ";
     }
-    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events, " +
-           std::to_string(stats.file_descriptors) + " files";
+    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events";
   };
   fail("the counts of instance" + std::to_string(index) + " are " + text(now) + "; expected " +
        text(expected));
