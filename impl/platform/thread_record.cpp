@@ -34,11 +34,13 @@ struct Overflow {
   struct Entry {
     uintptr_t object;
     const ThreadRecord* record;
-    uint32_t place;
+    uint64_t place;
   };
   std::mutex mutex;
   std::vector<Entry> entries;
-  uint32_t last_place = ThreadRecord::kUses - 1;
+  uint64_t last_place = ThreadRecord::kUses - 1;  // counts on in a forked child, which releases its parent's
+
+  void inherit(const Overflow& parents) { last_place = parents.last_place; }
 };
 
 constinit PerProcess<Overflow> overflow;
@@ -157,7 +159,7 @@ Use::Use(ThreadRecord& record, const void* object, bool passing) {
                                std::memory_order_relaxed);
   }
   if (record.free_uses != 0) [[likely]] {
-    place_ = static_cast<uint32_t>(std::countr_zero(record.free_uses));
+    place_ = static_cast<uint64_t>(std::countr_zero(record.free_uses));
     record.free_uses &= record.free_uses - 1;
     record.uses[place_].store(announced, std::memory_order_release);
   } else {

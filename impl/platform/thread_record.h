@@ -76,7 +76,7 @@ class Use {
 
  private:
   ThreadRecord* record_ = nullptr;
-  uint32_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
+  uint64_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
 };
 
 // Makes the announcements of all threads visible to the caller. A thread whose announcement comes later sees

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // The cuda backend over the fake driver: what the conformance suite, which sees the public interface, cannot
 // see. Every test ends by asserting that no object of the driver is left and no rule of it was broken.
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

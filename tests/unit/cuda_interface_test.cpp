@@ -1,0 +1,457 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The public interface over the cuda backend and the fake driver: how many driver calls it makes, where it
+// splits, stages and routes, and what it never asks the driver.
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <thread>
+
+#include "base/arithmetic.h"
+#include "cuda_fake.h"
+#include "interface_support.h"
+#include "platform/pages.h"
+
+namespace gpumem::cuda {
+namespace {
+
+using test::address;
+using test::finish;
+using test::StreamGate;
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// Pages of the test's own.
+class Pages {
+ public:
+  explicit Pages(uint64_t size)
+      : size_(size),
+        base_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                   0)) {}
+  ~Pages() { munmap(base_, size_); }
+  Pages(const Pages&) = delete;
+  Pages& operator=(const Pages&) = delete;
+  unsigned char* get() const { return static_cast<unsigned char*>(base_); }
+
+ private:
+  uint64_t size_;
+  void* base_;
+};
+
+class CudaInterface : public CudaFake {
+ protected:
+  void SetUp() override {
+    CudaFake::SetUp();
+    if (IsSkipped()) return;
+    configure("FAKE_CUDA_DEVICES", "2");
+    open();
+  }
+  void TearDown() override {
+    session_.reset();
+    CudaFake::TearDown();
+  }
+
+  void open() { session_ = std::make_unique<test::Session>(GPUMEM_BACKEND_CUDA); }
+  gpumem_instance instance() { return session_->instance(); }
+
+  // Driver calls that `call` makes, besides the question which context is current.
+  template <class Function>
+  static uint64_t calls_of(Function call) {
+    const uint64_t before = calls("*") - calls("cuCtxGetCurrent");
+    call();
+    return calls("*") - calls("cuCtxGetCurrent") - before;
+  }
+
+  std::unique_ptr<test::Session> session_;
+};
+
+// The context of a device is current while it lives.
+class Current {
+ public:
+  explicit Current(CUdevice device) : device_(device) {
+    EXPECT_EQ(entry<PFN_cuDevicePrimaryCtxRetain_v7000>("cuDevicePrimaryCtxRetain")(&context_, device),
+              CUDA_SUCCESS);
+    EXPECT_EQ(entry<PFN_cuCtxPushCurrent_v4000>("cuCtxPushCurrent_v2")(context_), CUDA_SUCCESS);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  ~Current() {
+    CUcontext popped = nullptr;
+    EXPECT_EQ(entry<PFN_cuCtxPopCurrent_v4000>("cuCtxPopCurrent_v2")(&popped), CUDA_SUCCESS);
+    EXPECT_EQ(popped, context_);
+    EXPECT_EQ(entry<PFN_cuDevicePrimaryCtxRelease_v11000>("cuDevicePrimaryCtxRelease_v2")(device_),
+              CUDA_SUCCESS);
+  }
+
+ private:
+  template <class Function>
+  static Function entry(const char* name) {
+    return reinterpret_cast<Function>(dlsym(fake_library(), name));
+  }
+
+  CUdevice device_;
+  CUcontext context_ = nullptr;
+};
+
+// ---- driver calls ----
+
+TEST_F(CudaInterface, TheHotCallsAskTheDriverForNothingMore) {
+  constexpr uint64_t kSize = 4096;
+  const gpumem_memory pinned = session_->create(GPUMEM_KIND_PINNED, kSize);
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, kSize);
+  const gpumem_stream stream = session_->stream();
+  const gpumem_event event = session_->event();
+  unsigned char* const host = address(pinned);
+  unsigned char* const there = address(on_device);
+  std::memset(host, 1, kSize);
+  {
+    const Current current(0);
+    // Whether the stream is being captured, and the work.
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_copy_async, stream, there, host, kSize, nullptr); }), 2U);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, there, kSize, 7, 4); }), 2U);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_fill_async, stream, host, kSize, 7, 1); }), 2U);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_event_record, event, stream); }), 2U);
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+    // The query, between two changes of what the thread does to captures.
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_event_query, event); }), 3U);
+    EXPECT_EQ(calls_of([&] { CALL(gpumem_stream_query, stream); }), 4U) << "and whether it is captured";
+    EXPECT_EQ(calls("cuCtxPushCurrent"), calls("cuCtxPopCurrent") + 1) << "the one of this test";
+  }
+  // Of a memory or an address of its own the instance knows all.
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
+  const uint64_t before = calls("*");
+  CALL(gpumem_pointer_get_info, instance(), there + 5, &info);
+  CALL(gpumem_memory_get_info, pinned, &memory_info);
+  EXPECT_EQ(calls("*"), before);
+  CALL(gpumem_event_destroy, event);
+  CALL(gpumem_stream_destroy, stream);
+  CALL(gpumem_memory_destroy, on_device);
+  CALL(gpumem_memory_destroy, pinned);
+}
+
+// Another context costs the switch there and back.
+TEST_F(CudaInterface, AnotherCurrentContextIsSwitchedTwice) {
+  constexpr uint64_t kSize = 4096;
+  const gpumem_memory pinned = session_->create(GPUMEM_KIND_PINNED, kSize);
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, kSize);
+  const gpumem_stream stream = session_->stream();
+  unsigned char* const host = address(pinned);
+  unsigned char* const there = address(on_device);
+  std::memset(host, 1, kSize);
+  const auto copy = [&] { CALL(gpumem_copy_async, stream, there, host, kSize, nullptr); };
+  {
+    const Current current(1);
+    EXPECT_EQ(calls_of(copy), 6U);
+  }
+  EXPECT_EQ(calls_of(copy), 6U) << "with none at all";
+  finish(stream);
+  CALL(gpumem_stream_destroy, stream);
+  CALL(gpumem_memory_destroy, on_device);
+  CALL(gpumem_memory_destroy, pinned);
+}
+
+// The driver gives more than the memory in it. What is behind belongs to the instance, so nobody is asked.
+TEST_F(CudaInterface, TheDriverIsNotAskedAboutWhatAnAlignmentCosts) {
+  const gpumem_memory memory = session_->create(GPUMEM_KIND_DEVICE, 1000, 64 * 1024);
+  unsigned char* const begin = address(memory);
+  const uint64_t asked = calls("cuPointerGetAttributes");
+  gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+  CALL(gpumem_pointer_get_info, instance(), begin + 999, &info);
+  EXPECT_EQ(info.kind, GPUMEM_KIND_DEVICE);
+  EXPECT_EQ(info.base, begin);
+  EXPECT_EQ(info.size, 1000U);
+  CALL(gpumem_pointer_get_info, instance(), begin + 1000, &info);
+  EXPECT_EQ(info.kind, GPUMEM_KIND_UNKNOWN);
+  EXPECT_EQ(info.base, nullptr);
+  EXPECT_EQ(gpumem_fill(instance(), begin + 1000, 4, 0, 4, nullptr), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(gpumem_free(instance(), begin + 1000, nullptr), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(calls("cuPointerGetAttributes"), asked);
+  CALL(gpumem_memory_destroy, memory);
+}
+
+// ---- pieces ----
+
+// 256 MiB is what the backend registers at once.
+TEST_F(CudaInterface, CopiesAndFillsAreCutAtTheBordersOfPieces) {
+  constexpr uint64_t kPiece = 256 * kMiB;
+  const uint64_t page = platform::page_size();
+  const Pages pages(2 * kPiece + page);
+  const gpumem_memory lent = session_->lend(pages.get(), 2 * kPiece + page, GPUMEM_MEMORY_MAPPED);
+  EXPECT_EQ(live(FAKE_CUDA_REGISTRATION), 3U);
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, 8 * page);
+  const gpumem_stream stream = session_->stream();
+  unsigned char* const there = address(on_device);
+  const auto copies = [&](unsigned char* from, uint64_t size) {
+    const uint64_t before = calls("cuMemcpyAsync");
+    CALL(gpumem_copy_async, stream, there, from, size, nullptr);
+    return calls("cuMemcpyAsync") - before;
+  };
+  unsigned char* const border = pages.get() + kPiece;
+  std::iota(border - page, border + page, 1);
+  EXPECT_EQ(copies(border - page, page), 1U);
+  EXPECT_EQ(copies(border, page), 1U);
+  EXPECT_EQ(copies(border - page, 2 * page), 2U);
+  EXPECT_EQ(copies(pages.get() + 2 * kPiece - 1, 2), 2U);
+  CALL(gpumem_copy_async, stream, there, border - 100, 200, nullptr);
+  std::vector<unsigned char> seen(200);
+  finish(stream);
+  CALL(gpumem_copy, instance(), seen.data(), there, 200, nullptr);
+  EXPECT_EQ(std::memcmp(seen.data(), border - 100, 200), 0);
+
+  const auto fill = [&](uint32_t value) {
+    return gpumem_fill_async(stream, border - 200, 400, value, 4, nullptr);
+  };
+  uint64_t before = calls("cuMemsetD32Async");
+  EXPECT_EQ(fill(0x01020304), GPUMEM_SUCCESS);
+  EXPECT_EQ(calls("cuMemsetD32Async") - before, 2U);
+  // A part that fails after others were enqueued: the call waits for those.
+  FAKE(fake_cuda_fail)("cuMemsetD32Async", 2, 0, CUDA_ERROR_UNKNOWN);
+  before = calls("cuStreamSynchronize");
+  EXPECT_EQ(fill(0), GPUMEM_ERROR_INTERNAL);
+  EXPECT_EQ(calls("cuStreamSynchronize") - before, 1U);
+  finish(stream);
+  EXPECT_EQ(border[199], 1);
+  CALL(gpumem_stream_destroy, stream);
+  CALL(gpumem_memory_destroy, on_device);
+  CALL(gpumem_memory_destroy, lent);
+}
+
+TEST_F(CudaInterface, APitchAboveTheDriversIsRefused) {
+  session_.reset();
+  FAKE(fake_cuda_set_attribute)(-1, CU_DEVICE_ATTRIBUTE_MAX_PITCH, 5000);
+  open();
+  const gpumem_memory memory = session_->create(GPUMEM_KIND_DEVICE, 64 * 1024);
+  std::vector<unsigned char> bytes(64 * 1024);
+  const auto copy = [&](uint64_t pitch, uint64_t height) {
+    return gpumem_copy_2d(instance(), bytes.data(), pitch, address(memory), 128, 100, height, nullptr,
+                          nullptr);
+  };
+  EXPECT_EQ(copy(5001, 10), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(copy(5001, 1), GPUMEM_SUCCESS);
+  EXPECT_EQ(copy(5000, 10), GPUMEM_SUCCESS);
+  CALL(gpumem_memory_destroy, memory);
+}
+
+// ---- staging ----
+
+TEST_F(CudaInterface, DuringCallReadsAtOnce) {
+  const gpumem_memory on_device = session_->create(GPUMEM_KIND_DEVICE, 4096);
+  const gpumem_memory pinned = session_->create(GPUMEM_KIND_PINNED, 4096);
+  const gpumem_stream stream = session_->stream();
+  unsigned char* const bytes = address(pinned);
+  unsigned char* const there = address(on_device);
+  std::memset(bytes, 0x11, 4096);
+  unsigned char local[64];
+  std::memset(local, 0x22, sizeof local);
+  StreamGate gate;
+  gate.hold(stream);
+  gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
+  options.source_order = GPUMEM_SOURCE_ORDER_DURING_CALL;
+  CALL(gpumem_copy_async, stream, there, bytes, 4096, &options);
+  CALL(gpumem_copy_2d_async, stream, there + 1000, 16, local, 8, 8, 8, &options);
+  std::memset(bytes, 0x33, 4096);
+  std::memset(local, 0x44, sizeof local);
+  gate.open();
+  finish(stream);
+  std::vector<unsigned char> seen(4096);
+  CALL(gpumem_copy, instance(), seen.data(), there, 4096, nullptr);
+  for (uint64_t at = 0; at < seen.size(); ++at) {
+    const bool in_plane = at >= 1000 && at < 1000 + 7 * 16 + 8 && (at - 1000) % 16 < 8;
+    ASSERT_EQ(seen[at], in_plane ? 0x22 : 0x11) << at;
+  }
+  CALL(gpumem_stream_destroy, stream);
+  CALL(gpumem_memory_destroy, on_device);
+  CALL(gpumem_memory_destroy, pinned);
+}
+
+TEST_F(CudaInterface, CopiesOfAllKindsInEveryOrder) {
+  constexpr uint64_t kSize = 10000;
+  constexpr uint64_t kOffset = 123;
+  const Pages pages(kMiB);
+  std::vector<unsigned char> heap(kSize + kOffset);
+  const std::vector<gpumem_memory> memories = {session_->create(GPUMEM_KIND_DEVICE, kSize + kOffset),
+                                               session_->create(GPUMEM_KIND_DEVICE, kSize + kOffset, 0, 1),
+                                               session_->create(GPUMEM_KIND_PINNED, kSize + kOffset),
+                                               session_->lend(pages.get(), kSize + kOffset)};
+  const gpumem_stream stream = session_->stream();
+  std::vector<unsigned char*> places;
+  for (const gpumem_memory memory : memories)
+    places.push_back(address(memory) + kOffset);
+  places.push_back(heap.data() + kOffset);
+  std::vector<unsigned char> pattern(kSize);
+  std::vector<unsigned char> seen(kSize);
+  std::iota(pattern.begin(), pattern.end(), 1);
+  for (unsigned char* const source : places) {
+    for (unsigned char* const destination : places) {
+      if (source == destination) continue;
+      for (const gpumem_source_order order :
+           {GPUMEM_SOURCE_ORDER_STREAM, GPUMEM_SOURCE_ORDER_DURING_CALL, GPUMEM_SOURCE_ORDER_ANY}) {
+        SCOPED_TRACE(order);
+        ++pattern[0];
+        gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
+        options.source_order = order;
+        CALL(gpumem_copy_async, stream, source, pattern.data(), kSize, nullptr);
+        CALL(gpumem_copy_async, stream, destination, source, kSize, &options);
+        CALL(gpumem_copy_async, stream, seen.data(), destination, kSize, nullptr);
+        finish(stream);
+        EXPECT_EQ(seen, pattern);
+      }
+    }
+  }
+  CALL(gpumem_stream_destroy, stream);
+  for (const gpumem_memory memory : memories)
+    CALL(gpumem_memory_destroy, memory);
+}
+
+// ---- fills ----
+
+TEST_F(CudaInterface, FillsReachAllKinds) {
+  constexpr uint64_t kSize = 4096;
+  const Pages pages(kMiB);
+  std::vector<unsigned char> heap(kSize);
+  const std::vector<gpumem_memory> memories = {
+      session_->create(GPUMEM_KIND_DEVICE, kSize),
+      session_->create(GPUMEM_KIND_DEVICE, kSize, 0, 1),
+      session_->create(GPUMEM_KIND_PINNED, kSize),
+      session_->lend(pages.get() + kSize, kSize, GPUMEM_MEMORY_MAPPED),
+      session_->lend(pages.get(), kSize),
+      session_->lend(pages.get() + 2 * kSize, kSize, GPUMEM_MEMORY_MAPPED, 1)};
+  const gpumem_stream stream = session_->stream();
+  struct Case {
+    unsigned char* destination;
+    uint64_t host_functions;  // pageable memory needs none: it is filled at the call
+  };
+  const Case cases[] = {{address(memories[0]) + 8, 0}, {address(memories[1]) + 8, 0},
+                        {address(memories[2]) + 8, 0}, {address(memories[3]) + 8, 0},
+                        {address(memories[4]) + 8, 1}, {address(memories[5]) + 8, 1},
+                        {heap.data() + 8, 0}};
+  for (const Case& one : cases) {
+    for (const uint32_t value_size : {1U, 2U, 4U}) {
+      for (const uint64_t height : {uint64_t{1}, uint64_t{5}}) {
+        SCOPED_TRACE(testing::Message() << &one - &cases[0] << " " << value_size << " " << height);
+        constexpr uint32_t kValue = 0xA1B2C3D4;
+        std::vector<unsigned char> expected(kSize - 8, 0x55);
+        CALL(gpumem_copy_async, stream, one.destination, expected.data(), kSize - 8, nullptr);
+        const uint64_t host_functions = calls("cuLaunchHostFunc");
+        CALL(gpumem_fill_2d_async, stream, one.destination, 64, 40, height, kValue, value_size);
+        EXPECT_EQ(calls("cuLaunchHostFunc") - host_functions, one.host_functions);
+        for (uint64_t row = 0; row < height; ++row) {
+          for (uint64_t at = 0; at < 40; ++at) {
+            expected[row * 64 + at] = static_cast<unsigned char>(kValue >> (8 * (at % value_size)));
+          }
+        }
+        std::vector<unsigned char> seen(kSize - 8);
+        CALL(gpumem_copy_async, stream, seen.data(), one.destination, kSize - 8, nullptr);
+        finish(stream);
+        EXPECT_EQ(seen, expected);
+      }
+    }
+  }
+  CALL(gpumem_stream_destroy, stream);
+  for (const gpumem_memory memory : memories)
+    CALL(gpumem_memory_destroy, memory);
+}
+
+TEST_F(CudaInterface, AFillOfPageableMemoryIsDoneAtTheCall) {
+  const gpumem_stream stream = session_->stream();
+  uint32_t word = 0;
+  // What runs before the fill writes there too.
+  const gpumem_host_function write = [](void* place) { *static_cast<uint32_t*>(place) = 1; };
+  CALL(gpumem_stream_launch_host_function, stream, write, &word);
+  CALL(gpumem_fill_async, stream, &word, sizeof word, 0xA1B2C3D4, 4);
+  EXPECT_EQ(word, 0xA1B2C3D4U);
+  CALL(gpumem_stream_destroy, stream);
+}
+
+// A page that holds up whoever touches it until it is let through, or for 100 ms: a test that would have to
+// wait for longer has seen by then what it wanted to see. One at a time.
+class SlowPage {
+ public:
+  explicit SlowPage(void* page) {
+    page_ = page;
+    touched_ = false;
+    through_ = false;
+    struct sigaction action {};
+    action.sa_sigaction = hold_up;
+    action.sa_flags = SA_SIGINFO;
+    sigaction(SIGSEGV, &action, &before_);
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_NONE), 0);
+  }
+  ~SlowPage() {
+    EXPECT_EQ(mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE), 0);
+    sigaction(SIGSEGV, &before_, nullptr);
+  }
+  SlowPage(const SlowPage&) = delete;
+  SlowPage& operator=(const SlowPage&) = delete;
+
+  void let_through() { through_ = true; }
+  void wait_until_touched() {
+    while (!touched_)
+      std::this_thread::yield();
+  }
+
+ private:
+  static void hold_up(int, siginfo_t* info, void*) {
+    const uint64_t offset = address_of(info->si_addr) - address_of(page_);
+    if (offset >= platform::page_size()) std::abort();
+    touched_ = true;
+    for (int round = 0; round < 100 && !through_; ++round)
+      usleep(1000);
+    mprotect(page_, platform::page_size(), PROT_READ | PROT_WRITE);
+  }
+
+  static inline void* page_ = nullptr;
+  static inline std::atomic<bool> touched_{false};
+  static inline std::atomic<bool> through_{false};
+  struct sigaction before_ {};
+};
+
+// Nobody can wait for the stream of a lost device, and what the CPU fills belongs to others afterwards.
+TEST_F(CudaInterface, NothingIsFilledOnceALostDeviceHasGivenBack) {
+  const uint64_t page = platform::page_size();
+  enum class How { kDestroy, kDestroyThatFindsOut, kClose };
+  for (const How how : {How::kDestroy, How::kDestroyThatFindsOut, How::kClose}) {
+    SCOPED_TRACE(static_cast<int>(how));
+    session_.reset();
+    reset();
+    open();
+    const Pages pages(2 * page);
+    const gpumem_memory memory = session_->lend(pages.get(), 2 * page);
+    const gpumem_stream stream = session_->stream();
+    {
+      SlowPage slow(pages.get() + page);
+      CALL(gpumem_fill_async, stream, pages.get(), 2 * page, 1, 1);
+      slow.wait_until_touched();
+      CALL(gpumem_fill_async, stream, pages.get(), 2 * page, 2, 1);
+      FAKE(fake_cuda_set_sticky)(0, CUDA_ERROR_ILLEGAL_ADDRESS);
+      if (how != How::kDestroyThatFindsOut) {
+        uint64_t free = 0;
+        EXPECT_EQ(gpumem_device_get_memory(session_->device(), &free, nullptr, nullptr),
+                  GPUMEM_ERROR_DEVICE_LOST);
+      }
+      if (how == How::kClose) {
+        session_->close_by_force();
+      } else {
+        CALL(gpumem_memory_destroy, memory);
+      }
+      EXPECT_EQ(pages.get()[0], 1);
+      EXPECT_EQ(pages.get()[2 * page - 1], 1) << "the fill that ran has ended";
+      slow.let_through();
+    }
+    // What no real driver does: so the fake runs what comes behind, as a real one might.
+    FAKE(fake_cuda_set_sticky)(0, 0);
+    EXPECT_EQ(FAKE(fake_cuda_settle)(), 1);
+    EXPECT_EQ(pages.get()[0], 1) << "the fill that had not begun never does";
+    if (how != How::kClose) CALL(gpumem_stream_destroy, stream);
+  }
+}
+
+}  // namespace
+}  // namespace gpumem::cuda
