@@ -51,7 +51,10 @@ backend::MemoryRequest decode_request(capi::Decoder& decode, const core::KindTra
 backend::RegistrationRequest decode_registration(capi::Decoder& decode, const gpumem_register_desc& desc) {
   decode.not_null(desc.pointer, "pointer");
   decode.size(desc.size);
-  decode.require(!add_wraps(address_of(desc.pointer), desc.size), "the range wraps around the address space");
+  // No program has memory beyond, and the page map has no entries for it.
+  constexpr uint64_t kEnd = core::PageMap::kEnd;
+  decode.require(desc.size <= kEnd && address_of(desc.pointer) <= kEnd - desc.size,
+                 "the range reaches beyond the addresses that a program can have");
   require_flags(decode, core::kinds::registered, desc.require | desc.prefer);
   backend::RegistrationRequest request;
   request.pointer = desc.pointer;

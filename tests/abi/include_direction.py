@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Includes point downwards only: capi -> core -> backend, platform, base. Usage: include_direction.py SOURCE_ROOT"""
+"""Includes point downwards only: capi -> core -> contract, platform, base. Usage: include_direction.py SOURCE_ROOT"""
 
 import sys
 import tempfile
@@ -11,10 +11,10 @@ import description
 
 # What each layer may include, its own folder aside. `public` are the installed headers (types and constants).
 ALLOWED = {
-    "capi": {"core", "backend", "platform", "base", "public"},
-    "core": {"backend", "platform", "base", "public"},
-    "backends": {"backend", "platform", "base", "public"},
-    "backend": {"base", "public"},
+    "capi": {"core", "contract", "platform", "base", "public"},
+    "core": {"contract", "platform", "base", "public"},
+    "backends": {"contract", "platform", "base", "public"},
+    "contract": {"platform", "base", "public"},
     "platform": {"base"},
     "base": {"public"},
 }
@@ -63,8 +63,8 @@ def self_check():
     """Each kind of wrong arrow, planted in a small tree, is found; the right ones are not."""
     planted = {
         "impl/base/a.h": "core/x.h",
-        "impl/platform/a.h": "backend/x.h",
-        "impl/backend/a.h": "platform/x.h",
+        "impl/platform/a.h": "contract/x.h",
+        "impl/contract/a.h": "core/x.h",
         "impl/backends/host/a.cpp": "backends/cuda/x.h",
         "impl/backends/cuda/a.cpp": "core/x.h",
         "impl/core/a.cpp": "../capi/src/x.h",
@@ -73,7 +73,8 @@ def self_check():
     right = {
         "impl/core/only.cpp": "backends/host/x.h",
         "impl/backends/host/b.cpp": "backends/host/x.h",
-        "impl/core/b.cpp": "backend/x.h",
+        "impl/core/b.cpp": "contract/x.h",
+        "impl/contract/b.h": "platform/x.h",
         "capi/src/b.cpp": "core/x.h",
         "impl/base/b.cpp": "gpumem/status.h",
     }

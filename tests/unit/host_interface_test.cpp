@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/arithmetic.h"
 #include "host_support.h"
 #include "interface_support.h"
 
@@ -144,6 +145,26 @@ TEST_F(HostInterface, CopiesAndFillsAreCutWhereAPieceEnds) {
   CALL(gpumem_stream_destroy, stream);
   CALL(gpumem_memory_destroy, memory);
   CALL(gpumem_memory_destroy, lent);
+}
+
+// The page map ends where the addresses of programs end.
+TEST_F(HostInterface, NothingIsRegisteredBeyondTheAddressesOfPrograms) {
+  const Session session(GPUMEM_BACKEND_HOST, &options_);
+  constexpr uint64_t kEnd = uint64_t{1} << 56;
+  for (const auto& [begin, size] : {std::pair{kEnd, uint64_t{1}},
+                                    {kEnd - 1, uint64_t{2}},
+                                    {UINT64_MAX - 8, uint64_t{8}},
+                                    {uint64_t{0xffff800000000000}, uint64_t{4096}},
+                                    {uint64_t{4096}, kEnd},
+                                    {uint64_t{4096}, uint64_t{INT64_MAX}},
+                                    {UINT64_MAX, uint64_t{INT64_MAX}}}) {
+    EXPECT_EQ(gpumem_register(session.device(), pointer_to(begin), size, 0, nullptr),
+              GPUMEM_ERROR_INVALID_ARGUMENT)
+        << begin;
+    EXPECT_EQ(gpumem_unregister(session.instance(), pointer_to(begin), nullptr), GPUMEM_ERROR_NOT_FOUND);
+    EXPECT_EQ(gpumem_fill(session.instance(), pointer_to(begin), 1, 0, 1, nullptr),
+              begin == UINT64_MAX ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_ERROR_NOT_FOUND);
+  }
 }
 
 }  // namespace
