@@ -403,6 +403,7 @@ void thread_calls(Bench& bench) {
     for (const int threads : {1, 16}) {
       const auto ours = [&] {
         return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
           const Own own(bench);
           const auto settle = [&] { own.settle(); };
           const auto time = [&](auto call) { return time_rows(start, rows, one.calls, call, settle); };
@@ -425,6 +426,7 @@ void thread_calls(Bench& bench) {
       };
       const auto raw = [&] {
         return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
           const ThreadWork work = bench.raw->thread_work(one.which);
           return time_rows(start, rows, one.calls, work.call, work.settle);
         });
@@ -447,7 +449,7 @@ void queries(Bench& bench) {
     const std::string name = "live_" + std::to_string(count) + "/";
     while (live.size() < count) {
       void* pointer = nullptr;
-      must(gpumem_malloc, bench.device, GPUMEM_KIND_DEVICE, uint64_t{512}, &pointer);
+      must(gpumem_malloc, bench.device, GPUMEM_KIND_DEVICE, uint64_t{4096}, &pointer);
       live.push_back(pointer);
     }
     // Addresses that are asked about again and again, as a program does it: 64 of those that live.
@@ -468,6 +470,7 @@ void queries(Bench& bench) {
     for (const int threads : {1, 16}) {
       const auto raw = [&] {
         return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
           const ThreadWork work = bench.raw->thread_work(ThreadCall::kPointerQuery);
           return time_rows(start, 1, calls / 20, work.call, work.settle);
         });

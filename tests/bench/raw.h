@@ -42,6 +42,8 @@ class Raw {
 
   // Empty where the driver or system has no such call. `pointer` lies inside device memory.
   virtual Call small_call(SmallCall which, void* pointer) = 0;
+  // What a thread does before the timed calls of either side: makes the device current, say.
+  virtual void prepare_thread() {}
   // For the calling thread; the work is destroyed on it too. Empty as above.
   virtual ThreadWork thread_work(ThreadCall /*which*/) { return {}; }
 };

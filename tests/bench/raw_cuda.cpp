@@ -112,8 +112,8 @@ class RawCuda : public Raw {
   }
   void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
 
+  void prepare_thread() override { CHECK(cuCtxSetCurrent(context_)); }
   ThreadWork thread_work(ThreadCall which) override {
-    CHECK(cuCtxSetCurrent(context_));
     struct Own {
       explicit Own(RawCuda& raw) : raw_(raw) {
         const Driver& driver_ = raw.driver_;

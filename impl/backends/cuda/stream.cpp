@@ -56,15 +56,20 @@ Result<void> Stream::create(int32_t priority) {
   if (!known) {
     cu.StreamDestroy(native_);
     native_ = nullptr;
+    return known;
   }
   find_identity();
-  return known;
+  return {};
 }
 
 // The driver reuses handles at once, but never an id (measured). Before it had ids, only streams of our own
 // have one: the library counts them, beyond all ids that a driver will ever give.
 void Stream::find_identity() {
   static constinit std::atomic<uint64_t> last_own{uint64_t{1} << 63};
+  // Asking for the id of a stream that is captured would end the capture (measured).
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const Outcome asked = device_.cu().StreamIsCapturing(native_, &status);
+  if (!asked.ok() || status != CU_STREAM_CAPTURE_STATUS_NONE) return;
   unsigned long long id = 0;
   if (device_.cu().StreamGetId(native_, &id).ok()) {
     identity_ = id;
