@@ -528,6 +528,9 @@ impl Stream {
             Ok(described) => described,
             Err(error) => return Err(Rejected::new(self.pending(regions, 0), error)),
         };
+        if described.iter().all(|region| region.width == 0) {
+            return Ok(self.pending(regions, 0));
+        }
         let keeps: Vec<_> =
             regions.iter().flat_map(|region| [region.destination.keep(), region.source.keep()]).collect();
         // SAFETY: as in `enqueue_copy`; the boxes lie within their operands.

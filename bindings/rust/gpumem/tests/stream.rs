@@ -180,6 +180,10 @@ fn empty_work_is_complete() {
         let pending = held.stream.copy(Pinned::<u8>::zeroed(device, 0).unwrap(), &memory).unwrap();
         assert!(pending.is_complete().unwrap());
         pending.wait().unwrap();
+        let region = Region::new(Pinned::<u8>::zeroed(device, 0).unwrap(), &memory, 0);
+        let pending = held.stream.copy_regions([region]).unwrap();
+        assert!(pending.is_complete().unwrap());
+        assert_eq!(pending.wait().unwrap().len(), 1);
     });
 }
 
