@@ -223,7 +223,8 @@ struct Rectangle {
 };
 
 // `any` becomes true once something is enqueued.
-Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any,
+                               const std::shared_ptr<void>& keep = nullptr) {
   const std::array sides{Side{rectangle.destination, rectangle.destination_pitch},
                          Side{rectangle.source, rectangle.source_pitch}};
   return for_each_part(sides, rectangle.width, rectangle.height, [&](const Part& part) -> Result<void> {
@@ -234,6 +235,7 @@ Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectang
     segment.source_pitch = rectangle.source_pitch;
     segment.width = part.width;
     segment.height = part.rows;
+    segment.keep = keep;
     GPUMEM_TRY(stream.copy(segment));
     *any = true;
     return {};
@@ -276,37 +278,61 @@ Result<void> check_readable(const Rectangle& rectangle) {
   return {};
 }
 
-// Reads the source now, into a block that the stream keeps until it has passed the copy.
-Result<void> enqueue_staged(Device& device, backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+// Waits for what a call has enqueued unless it succeeds: a failed call must not leave work behind.
+class EnqueuedWork {
+ public:
+  explicit EnqueuedWork(backend::Stream& stream) : stream_(stream) {}
+  EnqueuedWork(const EnqueuedWork&) = delete;
+  EnqueuedWork& operator=(const EnqueuedWork&) = delete;
+  ~EnqueuedWork() {
+    if (any && !stays_) (void)stream_.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  }
+  void stay() { stays_ = true; }
+
+  bool any = false;
+
+ private:
+  backend::Stream& stream_;
+  bool stays_ = false;
+};
+
+// Reads the source now, at `view`, into a block that the stream keeps until it has passed the copy.
+Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle, const void* view) {
   GPUMEM_TRY(check_readable(rectangle));
   const auto block = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
   for (uint64_t row = 0; row < rectangle.height; ++row) {
     std::memcpy(&block[static_cast<ptrdiff_t>(row * rectangle.width)],
-                rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);
+                static_cast<const unsigned char*>(view) + row * rectangle.source_pitch, rectangle.width);
   }
   Rectangle staged = rectangle;
   staged.source = {};
   staged.source.address = block.get();
   staged.source.pageable = true;
   staged.source_pitch = rectangle.width;
-  GPUMEM_TRY(enqueue_rectangle(stream, staged, any));
-  return launch_internal(device, stream, nullptr, [block] {});
+  EnqueuedWork work(stream);  // ends before the block
+  GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any, block));
+  work.stay();
+  return {};
 }
 
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
-  const bool stages = now && !copy.source.span.on_device;
-  bool any = false;
-  // A failed call must not leave work behind, and a source that is read during the call must have been read.
-  Cleanup wait([&] {
-    if (any) (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
-  });
-  GPUMEM_TRY(for_each_rectangle(copy, [&](const Rectangle& rectangle) {
-    return stages ? enqueue_staged(*copy.device, stream, rectangle, &any)
-                  : enqueue_rectangle(stream, rectangle, &any);
-  }));
-  wait.dismiss();
-  if (!now || stages) return {};
+  bool observe = false;
+  EnqueuedWork work(stream);
+  const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
+    const void* const view = now ? stream.cpu_view(rectangle.source) : nullptr;
+    if (view == nullptr) {
+      observe = now;
+      return enqueue_rectangle(stream, rectangle, &work.any);
+    }
+    GPUMEM_TRY(enqueue_staged(stream, rectangle, view));
+    work.any = true;
+    return {};
+  };
+  GPUMEM_TRY(for_each_rectangle(copy, enqueue));
+  work.stay();
+  if (!observe) return {};
+  // Only a device can read the source, so the call ends when it has.
   auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) return complete.error();
   return {};

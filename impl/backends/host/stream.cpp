@@ -59,6 +59,11 @@ Result<bool> HostStream::is_capturing() {
   return queue_->capturing;
 }
 
+const void* HostStream::cpu_view(const backend::Span& span) {
+  auto bytes = resolve(shared_, span, 1, 1, 1);
+  return bytes ? bytes->bytes.first : nullptr;
+}
+
 Result<void> HostStream::copy(const backend::CopySegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
@@ -67,8 +72,9 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   if (!destination) return destination.error();
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
-  return queue_->enqueue({[to = *destination, from = *source] { return host::copy(to, from); }, true},
-                         {destination->bytes.allocation.get(), source->bytes.allocation.get()});
+  return queue_->enqueue(
+      {[to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); }, true},
+      {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
 Result<void> HostStream::fill(const backend::FillSegment& segment) {
