@@ -10,15 +10,12 @@ namespace gpumem::backend {
 // Marks the calling thread for as long as it lives.
 class HostFunctionMark {
  public:
-  HostFunctionMark() : record_(platform::thread_record()) { ++record_.host_functions; }
+  HostFunctionMark() { ++platform::host_functions_running; }
   HostFunctionMark(const HostFunctionMark&) = delete;
   HostFunctionMark& operator=(const HostFunctionMark&) = delete;
-  ~HostFunctionMark() { --record_.host_functions; }
+  ~HostFunctionMark() { --platform::host_functions_running; }
 
-  static bool is_set() { return platform::thread_record().host_functions != 0; }
-
- private:
-  platform::ThreadRecord& record_;
+  static bool is_set() { return platform::host_functions_running != 0; }
 };
 
 }  // namespace gpumem::backend

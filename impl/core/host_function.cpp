@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <map>
 #include <mutex>
+#include <new>
 
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 #include "core/device.h"
 #include "core/instance.h"
 #include "platform/fork.h"
@@ -93,6 +95,16 @@ void GPUMEM_CALL run(void* argument) {
   remove(id);
 }
 
+// False if there is no memory to wait with.
+bool wait_for(backend::Stream& stream) noexcept {
+  try {
+    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 Error inside_host_function() {
@@ -108,9 +120,10 @@ Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem
   entry.of_user = true;
   entry.function = [function, user_data] { function(user_data); };
   const Id id = add(std::move(entry));
-  auto launched = stream.launch_host_function(run, pointer_to(id), false);
-  if (!launched) remove(id);
-  return launched;
+  Cleanup drop([&] { remove(id); });
+  GPUMEM_TRY(stream.launch_host_function(run, pointer_to(id), false));
+  drop.dismiss();
+  return {};
 }
 
 Result<void> launch_internal(Device& device, backend::Stream& stream, const Region* writes,
@@ -121,13 +134,13 @@ Result<void> launch_internal(Device& device, backend::Stream& stream, const Regi
   entry.writes = writes;
   entry.function = std::move(function);
   const Id id = add(std::move(entry));
-  auto launched = stream.launch_host_function(run, pointer_to(id), true);
-  if (!launched) {
+  Cleanup drop([&] {
     // What the function keeps alive may be in use by what was enqueued before it.
-    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
-    remove(id);
-  }
-  return launched;
+    if (wait_for(stream)) remove(id);
+  });
+  GPUMEM_TRY(stream.launch_host_function(run, pointer_to(id), true));
+  drop.dismiss();
+  return {};
 }
 
 void end_functions_writing(const Region& region) noexcept {

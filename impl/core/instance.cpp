@@ -33,6 +33,7 @@ Result<uint64_t> Instance::open(const OpenRequest& request) {
   auto backend = open_backend(request.backend, request.options, &fallback);
   if (!backend) return backend.error();
   auto instance = std::make_shared<Instance>(request, std::move(*backend), std::move(fallback));
+  GPUMEM_TRY(instance->page_map_.open());
 
   auto root = std::make_unique<InstanceObject>(instance);
   auto handle = handles::reserve(*root);

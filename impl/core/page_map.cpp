@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <new>
 
 #include "core/region.h"
 #include "platform/pages.h"
@@ -50,10 +48,13 @@ struct PageMap::Middle {
   std::array<Entry, kMiddleEntries> entries;  // zero pages of the system
 };
 
-PageMap::PageMap() {
+PageMap::PageMap() = default;
+
+Result<void> PageMap::open() {
   auto pages = platform::map_lazily(kRootEntries * sizeof(Entry));
-  if (!pages) throw std::bad_alloc();
+  if (!pages) return pages.error();
   root_ = static_cast<Entry*>(*pages);
+  return {};
 }
 
 PageMap::~PageMap() {
@@ -61,7 +62,7 @@ PageMap::~PageMap() {
     for (Middle* const middle : *list)
       platform::unmap(middle, sizeof(Middle));
   }
-  platform::unmap(root_, kRootEntries * sizeof(Entry));
+  if (root_ != nullptr) platform::unmap(root_, kRootEntries * sizeof(Entry));
 }
 
 // ---- room ----

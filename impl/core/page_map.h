@@ -41,6 +41,8 @@ class PageMap {
   ~PageMap();
   PageMap(const PageMap&) = delete;
   PageMap& operator=(const PageMap&) = delete;
+  // To be called once, before anything else.
+  Result<void> open();
 
   // Room for `ranges` calls of insert(), whose addresses need not be known yet. Unused room is released.
   class Room {

@@ -29,7 +29,6 @@ struct alignas(128) ThreadRecord {
 
   // The thread's own.
   uint32_t free_uses = (uint32_t{1} << kUses) - 1;  // bits of `uses`
-  uint32_t host_functions = 0;                      // functions of the caller that run on this thread, nested
   bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
 
   ThreadRecord* next = nullptr;  // never changes once the record is listed; records are never freed
@@ -37,6 +36,9 @@ struct alignas(128) ThreadRecord {
 
 // Initial-exec: one load, and only a pointer of the little static space that libraries loaded later share.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local ThreadRecord* thread_record_or_null;
+// Functions of the caller that run on this thread, nested. Not in the record, because a thread of a driver
+// may have none, and cannot report that there is no memory for one.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local uint32_t host_functions_running;
 
 // Makes the record of a thread that has none in this process. Throws std::bad_alloc.
 ThreadRecord& make_thread_record();

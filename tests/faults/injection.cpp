@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -41,6 +42,9 @@ constinit Plan plan;
 constinit std::array<std::atomic<const char*>, kHitsKept> hit_calls{};
 constinit std::array<std::atomic<int>, kHitsKept> hit_codes{};
 constinit std::atomic<int64_t> mapped{0};
+// Addresses of records of the library; 0: a free place.
+constinit std::array<std::atomic<uint64_t>, 4096> records{};
+constinit std::atomic<int64_t> record_bytes_now{0};
 constinit std::atomic<int64_t> libraries{0};
 constinit std::atomic<int64_t> blocks{0};
 
@@ -57,6 +61,28 @@ void note(const char* call, int code) {
     hit_calls[index] = call;
   }
   ++plan.hits;
+}
+
+// Only records are mapped without being claimed, and can be used.
+bool is_record(int protection, int flags) {
+  return protection == (PROT_READ | PROT_WRITE) && (flags & MAP_NORESERVE) != 0;
+}
+
+void add_record(const void* address, size_t size) {
+  for (auto& place : records) {
+    uint64_t nobody = 0;
+    if (!place.compare_exchange_strong(nobody, reinterpret_cast<uint64_t>(address))) continue;
+    record_bytes_now += static_cast<int64_t>(size);
+    return;
+  }
+  std::abort();  // more than any scenario needs
+}
+
+void remove_record(const void* address, size_t size) {
+  for (auto& place : records) {
+    uint64_t known = reinterpret_cast<uint64_t>(address);
+    if (place.compare_exchange_strong(known, 0)) record_bytes_now -= static_cast<int64_t>(size);
+  }
 }
 
 // Whether this call fails; errno is set to one of the codes then.
@@ -99,6 +125,7 @@ bool met_lasting_refusal() {
 }
 
 int64_t mapped_bytes() { return mapped; }
+int64_t record_bytes() { return record_bytes_now; }
 int64_t loaded_libraries() { return libraries; }
 int64_t live_blocks() { return blocks; }
 
@@ -120,10 +147,12 @@ WRAP(void*, mmap64, (void* address, size_t size, int protection, int flags, int 
   void* const result = __real_mmap64(address, size, protection, flags, file, offset);
   // Over a mapping that exists, nothing is added.
   if (result != MAP_FAILED && (flags & MAP_FIXED) == 0) mapped += static_cast<int64_t>(size);
+  if (result != MAP_FAILED && is_record(protection, flags)) add_record(result, size);
   return result;
 }
 
 WRAP(int, munmap, (void* address, size_t size)) {
+  remove_record(address, size);
   const int result = __real_munmap(address, size);
   if (result == 0) mapped -= static_cast<int64_t>(size);
   return result;
@@ -228,8 +257,21 @@ WRAP(long, syscall, (long number, ...)) {
     argument = va_arg(arguments, long);
   va_end(arguments);
   if (number == SYS_mlock && fails("mlock", {ENOMEM, EAGAIN, EPERM})) return -1;
+  // The library does without.
+  if (number == SYS_membarrier && fails("membarrier", {ENOSYS, EPERM})) return -1;
   if (number == SYS_mbind && fails("mbind", {ENOMEM, EPERM, ENOSYS})) return -1;
   return __real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
+}
+
+// A thread that cannot give its record back keeps it for good.
+WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
+  if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
+  return __real_pthread_key_create(key, destroy);
+}
+
+WRAP(int, pthread_setspecific, (pthread_key_t key, const void* value)) {
+  if (fails("pthread_setspecific", {ENOMEM})) return errno;
+  return __real_pthread_setspecific(key, value);
 }
 
 // std::thread::hardware_concurrency() and std::thread::_M_start_thread(), by their symbols.
@@ -250,8 +292,8 @@ WRAP_START(void, START_THREAD, (std::thread * self, std::thread::_State_ptr* sta
 
 // ---- host allocation ----
 
-// The forms for more than the usual alignment are left to the run time: the library has no use for them,
-// which not_failed.txt sees to. Clang's ThreadSanitizer has an operator new that no program can replace.
+// Of the forms for more than the usual alignment, the library uses one, for the records of threads. Clang's
+// ThreadSanitizer has an operator new that no program can replace.
 
 #ifdef FAULTS_THREAD_SANITIZER
 bool faults::allocation_can_fail() { return false; }
@@ -260,18 +302,19 @@ bool faults::allocation_can_fail() { return true; }
 
 namespace {
 
-void* allocate(size_t size) noexcept {
+void* allocate(size_t size, size_t alignment = alignof(std::max_align_t)) noexcept {
   if (is_due(Kind::kAllocation)) {
     note("operator new", 0);
     return nullptr;
   }
-  void* const block = std::malloc(std::max<size_t>(size, 1));
+  const size_t whole = (std::max<size_t>(size, 1) + alignment - 1) / alignment * alignment;
+  void* const block = std::aligned_alloc(alignment, whole);
   if (block != nullptr) ++blocks;
   return block;
 }
 
-void* allocate_or_throw(size_t size) {
-  void* const block = allocate(size);
+void* allocate_or_throw(size_t size, size_t alignment = alignof(std::max_align_t)) {
+  void* const block = allocate(size, alignment);
   if (block == nullptr) throw std::bad_alloc();
   return block;
 }
@@ -286,11 +329,16 @@ void release(void* block) noexcept {
 
 void* operator new(size_t size) { return allocate_or_throw(size); }
 void* operator new[](size_t size) { return allocate_or_throw(size); }
+void* operator new(size_t size, std::align_val_t alignment) {
+  return allocate_or_throw(size, static_cast<size_t>(alignment));
+}
 void* operator new(size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
 void* operator new[](size_t size, const std::nothrow_t&) noexcept { return allocate(size); }
 void operator delete(void* block) noexcept { release(block); }
 void operator delete[](void* block) noexcept { release(block); }
 void operator delete(void* block, size_t) noexcept { release(block); }
+void operator delete(void* block, std::align_val_t) noexcept { release(block); }
+void operator delete(void* block, size_t, std::align_val_t) noexcept { release(block); }
 void operator delete[](void* block, size_t) noexcept { release(block); }
 void operator delete(void* block, const std::nothrow_t&) noexcept { release(block); }
 void operator delete[](void* block, const std::nothrow_t&) noexcept { release(block); }

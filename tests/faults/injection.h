@@ -44,6 +44,7 @@ bool met_lasting_refusal();
 
 // What the library holds of each kind: more afterwards than before is a leak.
 int64_t mapped_bytes();
+int64_t record_bytes();  // of these, records of an instance, which keeps them until it is closed
 int64_t loaded_libraries();
 // Blocks of operator new in the whole program.
 int64_t live_blocks();

@@ -100,6 +100,8 @@ Scenario transfer(const std::string& name, std::vector<Operand> operands, Where 
       scenario.name += ", on a stream";
       scenario.before.push_back(create_stream(0));
       scenario.steps.push_back(synchronize(0));
+      // What is left of a stream of the memory's own device that still had work to do.
+      if (operands[0] == Operand::kOtherDevice) scenario.idle_streams = 1;
       break;
     case Where::kNewStream:
       scenario.name += ", for the first time";

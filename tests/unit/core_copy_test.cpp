@@ -224,10 +224,14 @@ class Planner : public testing::Test {
  protected:
   static constexpr uint64_t kWhole = 1 << 20;
 
-  Planner()
-      : instance_(std::make_shared<Instance>(OpenRequest(), std::make_unique<RecordingBackend>(record_),
-                                             Fallback())),
-        plain_(instance_, kinds::pinned, kWhole, kWhole) {}
+  Planner() : instance_(open(record_)), plain_(instance_, kinds::pinned, kWhole, kWhole) {}
+
+  static std::shared_ptr<Instance> open(Record& record) {
+    auto instance =
+        std::make_shared<Instance>(OpenRequest(), std::make_unique<RecordingBackend>(record), Fallback());
+    EXPECT_TRUE(instance->page_map().open());
+    return instance;
+  }
 
   // A side that begins `offset` bytes inside a region.
   static CopySide side(TestRegion& region, uint64_t offset, uint64_t pitch = 0, uint64_t slice_pitch = 0) {

@@ -326,7 +326,7 @@ class Tenant final : public Object {
 TEST(Handles, SixteenThreadsLookUpWhatComesAndGoes) {
   constexpr int kReaders = 12;
   constexpr int kMakers = 4;
-  constexpr int kRounds = 100;
+  constexpr int kRounds = 60;
   std::array<Cell, kMakers> cells;
   std::atomic<int> making{kMakers};
   std::atomic<int> wrong{0};

@@ -126,6 +126,8 @@ TEST_F(HostInterface, CopiesAndFillsAreCutWhereAPieceEnds) {
       steps_of(session, [&] { return gpumem_fill_async(stream, first + 104, 2 * kPage, 7, 4, nullptr); }),
       3U);
 
+  finish(stream);
+
   const auto wanted = pattern(6 * kPage);
   std::copy(wanted.begin(), wanted.end(), first + 100);
   CALL(gpumem_copy, session.instance(), target, first + 100, 6 * kPage, nullptr);
@@ -141,7 +143,6 @@ TEST_F(HostInterface, CopiesAndFillsAreCutWhereAPieceEnds) {
     EXPECT_EQ(std::memcmp(begin, &wanted[row * kPage / 2], kPage / 2), 0) << row;
     EXPECT_EQ(begin[kPage / 2], 0xEE);
   }
-  finish(stream);
   CALL(gpumem_stream_destroy, stream);
   CALL(gpumem_memory_destroy, memory);
   CALL(gpumem_memory_destroy, lent);

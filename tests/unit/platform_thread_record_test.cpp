@@ -121,7 +121,6 @@ TEST(ThreadRecord, GoesToTheNextThreadWhenItsThreadEnds) {
       EXPECT_EQ(record.free_uses, kAllFree);
       EXPECT_EQ(record.looking & 1, 0U);
       EXPECT_EQ(record.question, 0U);
-      EXPECT_EQ(record.host_functions, 0U);
       for (const auto& use : record.uses)
         EXPECT_EQ(use, 0U);
       const Use use(record, object(0));
