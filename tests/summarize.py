@@ -2,19 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Counts every test case of one or more build folders and ends with the line `N passed, N failed, N skipped`.
 
-Usage: summarize.py [--failed TEXT] [--skipped TEXT] BUILD_FOLDER...
+Usage: summarize.py [--failed TEXT] [--skipped TEXT] [--seconds NUMBER] BUILD_FOLDER...
        summarize.py --self-check
 
 Reads Meson's log of each folder and counts single cases: those of GoogleTest from its XML file, those of a TAP program
 from its output, any other program as one. A program that fails without a failing case (a crash, a leak found at exit,
 a time-out) counts as one failure of its own. --failed and --skipped add what went wrong, or was left out, before any
 test ran. The exit status is 0 only if something passed and nothing failed.
+
+The minutes by configuration and suite come from timed.py, which ran the tests, and from BUILD_FOLDER.time, which has the
+seconds of user, system and clock that the build took. --seconds is what the whole run took by the clock.
 """
 
 import argparse
 import collections
 import json
 import re
+import resource
 import sys
 import tempfile
 import textwrap
@@ -100,10 +104,19 @@ def program_cases(folder, record):
     return cases or [Case("", PASSED, "")]
 
 
+def records_of(folder):
+    """Meson's records of the tests, with the CPU time that timed.py has put below stderr under a key of its own."""
+    for line in (folder / "meson-logs" / "testlog-timed.py.json").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        match = re.search(r"\n?cpu seconds: ([\d.]+)\s*$", record.get("stderr") or "")
+        if match:
+            record |= {"cpu": float(match.group(1)), "stderr": record["stderr"][:match.start()]}
+        yield record
+
+
 def read_folder(folder):
     """Yields (full name, case) and prints nothing; measurements come as cases without an outcome."""
-    for line in (folder / "meson-logs" / "testlog.json").read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
+    for record in records_of(folder):
         program = record["name"].split(" / ")[-1]
         for case in program_cases(folder, record):
             yield Case(f"{program}: {case.name}" if case.name else program, case.outcome, case.note)
@@ -111,11 +124,48 @@ def read_folder(folder):
             yield Case(program, "measured", text)
 
 
-def summarize(folders, failed=(), skipped=(), out=sys.stdout):
+def print_minutes(folders, seconds, out):
+    """A table of the minutes of CPU and, in brackets, by the clock. Tests run at the same time share the clock."""
+    cells = collections.defaultdict(lambda: [0.0, 0.0])  # (suite, configuration) to seconds of CPU and clock
+    for folder in folders:
+        built = folder.with_name(folder.name + ".time")
+        if built.is_file() and re.fullmatch(r"[\d.]+ [\d.]+ [\d.]+", text := last_line(built.read_text(encoding="utf-8"))):
+            user, system, clock = map(float, text.split())
+            cells["build", folder.name] = [user + system, clock]
+        for record in records_of(folder):
+            suite = record["name"].rpartition(" / ")[0].rpartition(":")[2]
+            cells[suite, folder.name][0] += record.get("cpu", 0)
+            cells[suite, folder.name][1] += record.get("duration", 0)
+    names = [folder.name for folder in folders]
+    suites = sorted({suite for suite, _ in cells}, key=lambda suite: (suite != "build", suite))
+
+    def cell(*pairs):
+        cpu, clock = (sum(column) / 60 for column in zip((0, 0), *pairs))
+        return f"{cpu:6.2f} ({clock:5.2f})" if pairs else ""
+
+    def line(title, cells):
+        print(f"  {title:12}" + "".join(f"{text:>16}" for text in cells).rstrip(), file=out)
+
+    print("\nMinutes of CPU (by the clock; tests beside each other share it):", file=out)
+    line("", names + ["all"])
+    for suite in suites:
+        row = [cells[suite, name] for name in names if (suite, name) in cells]
+        line(suite, [cell(cells[suite, name]) if (suite, name) in cells else "" for name in names] + [cell(*row)])
+    line("all", [cell(*(pair for (_, where), pair in cells.items() if where == name)) for name in names] +
+         [cell(*cells.values())])
+    if seconds is not None:
+        # tests/run has become this program, so its children are ours.
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        print(f"  The whole run: {(usage.ru_utime + usage.ru_stime) / 60:.2f} ({seconds / 60:.2f})", file=out)
+
+
+def summarize(folders, failed=(), skipped=(), seconds=None, out=sys.stdout):
     found = [("", Case(text, FAILED, "")) for text in failed] + [("", Case(text, SKIPPED, "")) for text in skipped]
+    readable = []
     for folder in map(Path, folders):
         try:
             found += [(folder.name, case) for case in read_folder(folder)]
+            readable.append(folder)
         except (OSError, ValueError, KeyError, ElementTree.ParseError) as problem:
             found.append((folder.name, Case("the test log", FAILED, f"cannot be read: {problem}")))
 
@@ -146,6 +196,8 @@ def summarize(folders, failed=(), skipped=(), out=sys.stdout):
             for line in case.note.splitlines()[:NOTE_LINES]:
                 print(f"    {line}", file=out)
 
+    if readable:
+        print_minutes(readable, seconds, out)
     counts = [len(of(outcome)) for outcome in (PASSED, FAILED, SKIPPED)]
     print("\n{} passed, {} failed, {} skipped".format(*counts), file=out)
     return 0 if counts[0] and not counts[1] else 1
@@ -165,16 +217,17 @@ def self_check():
 
     def expect(name, last, status, records, xml=None, mentions=(), **more):
         with tempfile.TemporaryDirectory() as folder:
-            build = Path(folder)
-            (build / "meson-logs").mkdir()
+            build = Path(folder) / "conf"
+            (build / "meson-logs").mkdir(parents=True)
+            (Path(folder) / "conf.time").write_text("50 10 30\n", encoding="utf-8")
             if records is not None:
                 lines = [json.dumps({"name": "p:s / prog", "returncode": 0, "stdout": "",
                                      "starttime": 0, **record}) for record in records]
-                (build / "meson-logs" / "testlog.json").write_text("\n".join(lines), encoding="utf-8")
+                (build / "meson-logs" / "testlog-timed.py.json").write_text("\n".join(lines), encoding="utf-8")
             if xml is not None:
                 (build / "prog.xml").write_text(xml, encoding="utf-8")
             with open(build / "out", "w+", encoding="utf-8") as out:
-                got = summarize([folder], out=out, **more)
+                got = summarize([build], out=out, **more)
                 out.seek(0)
                 text = out.read()
         problems = [] if got == status else [f"exit status {got}, not {status}"]
@@ -214,6 +267,12 @@ def self_check():
            [{"result": "ERROR", "returncode": 1, "stdout": "1..3\nok 1 - a\n"}])
     expect("a failure before the tests", "1 passed, 1 failed, 1 skipped", 1, [{"result": "OK"}],
            failed=["clang: build"], skipped=["tsan: not run"], mentions=["clang: build", "tsan: not run"])
+    expect("the CPU time of tests and build", "2 passed, 0 failed, 0 skipped", 0,
+           [{"result": "OK", "duration": 60, "stderr": "word\n\ncpu seconds: 90.00\n"},
+            {"result": "OK", "duration": 30, "stderr": "\ncpu seconds: 30.00\n"}],
+           mentions=["1.00 ( 0.50)", "2.00 ( 1.50)", "3.00 ( 2.00)"])
+    expect("the CPU time is not what a program said last", "0 passed, 1 failed, 0 skipped", 1,
+           [{"result": "FAIL", "stderr": "broken\n\ncpu seconds: 1.00\n"}], mentions=["exit status 0: broken"])
     expect("a measurement", "1 passed, 0 failed, 0 skipped", 0, [{"result": "OK", "stdout": "# measured: 3 ms\n"}],
            mentions=["3 ms"])
     tap.finish()
@@ -224,11 +283,12 @@ def main():
     parser.add_argument("--self-check", action="store_true", help="test this program")
     parser.add_argument("--failed", action="append", default=[], metavar="TEXT", help="count a failure")
     parser.add_argument("--skipped", action="append", default=[], metavar="TEXT", help="count something left out")
+    parser.add_argument("--seconds", type=float, metavar="NUMBER", help="what the whole run took by the clock")
     parser.add_argument("folders", nargs="*", metavar="BUILD_FOLDER")
     arguments = parser.parse_args()
     if arguments.self_check:
         self_check()
-    sys.exit(summarize(arguments.folders, arguments.failed, arguments.skipped))
+    sys.exit(summarize(arguments.folders, arguments.failed, arguments.skipped, arguments.seconds))
 
 
 if __name__ == "__main__":

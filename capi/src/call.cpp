@@ -26,15 +26,16 @@ Error caught_failure() noexcept {
   try {
     throw;
   } catch (const std::bad_alloc&) {
-    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for the library's records; free some");
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+                      "out of memory for the library's own records; free some memory");
   } catch (const std::system_error& problem) {
     const int code = problem.code().value();
     const char* const name = strerrorname_np(code);
     return make_error(code == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
-                      "the system refused a thread or lock: %s", problem.what())
+                      "the system did not provide a thread or lock: %s", problem.what())
         .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
   } catch (...) {
-    return make_error(GPUMEM_ERROR_INTERNAL, "an unexpected exception; please report it");
+    return make_error(GPUMEM_ERROR_INTERNAL, "unexpected exception in the library; please report it");
   }
 }
 

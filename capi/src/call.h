@@ -58,7 +58,7 @@ class Decoder {
   // COM-1, COM-2.
   void size(uint64_t bytes) {
     require(bytes != 0, "the size is 0; ask for at least one byte");
-    require(bytes <= kSizeMax, "the size of %llu bytes is above 2^63-1",
+    require(bytes <= kSizeMax, "the size of %llu bytes exceeds 2^63-1",
             static_cast<unsigned long long>(bytes));
   }
 
@@ -110,14 +110,19 @@ class Decoder {
  private:
   bool check_size(const void* given, size_t size, size_t known, size_t first, const char* name) {
     if (size < first || size > kStructSizeMax) {
-      require(false, "%s->struct_size is %zu, which no version has; set it up with its _INIT macro", name,
-              size);
+      require(false,
+              "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
+              "_INIT macro",
+              name, size);
       return false;
     }
     const auto* bytes = static_cast<const unsigned char*>(given);
     for (size_t i = known; i < size; ++i) {
       if (bytes[i] == 0) continue;
-      require(false, "%s has a value in byte %zu, which this version does not know; it must be 0", name, i);
+      require(false,
+              "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
+              "use a newer library",
+              name, i);
       return false;
     }
     return true;
@@ -172,17 +177,17 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
 }
 
 // The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's
-// own. `body()` answers whether it has answered; if not, the caller goes the full way, which says what is
+// own. `body(process)` says whether it has answered; if not, the caller goes the full way, which says what is
 // wrong.
 template <class Body>
 bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;
-  if (record == nullptr || record->process.load(std::memory_order_relaxed) != platform::process_epoch())
-    return false;
+  const uint32_t process = platform::process_epoch();
+  if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) return false;
   if (error != nullptr && !takes_detail(error)) return false;
   {
     const platform::Look look(*record);
-    if (!body()) return false;
+    if (!body(process)) return false;
   }
   if (error != nullptr) clear_error(error, GPUMEM_SUCCESS);
   return true;
@@ -190,8 +195,8 @@ bool look(gpumem_error* error, Body body) noexcept {
 
 // The object of a live handle, inside look(); or null.
 template <class T, class Handle>
-T* peek(Handle handle) noexcept {
-  return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType));
+T* peek(Handle handle, uint32_t process) noexcept {
+  return static_cast<T*>(core::handles::look_up(handle_value(handle), T::kType, process));
 }
 
 // Whether a struct that receives an answer has this version's size, as the short way needs it.

@@ -14,7 +14,7 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
     const auto object = decode.object<core::DeviceObject>(device);
     decode.output(out_info, "out_info");
     const char* name = core::capability_name(capability);
-    decode.require(name != nullptr, "%d is no GPUMEM_CAPABILITY_ value", capability);
+    decode.require(name != nullptr, "capability is %d, which is not a GPUMEM_CAPABILITY_ value", capability);
     core::Ref<core::DeviceObject> other;
     if (core::is_peer_capability(capability)) {
       other = decode.object<core::DeviceObject>(peer);
@@ -24,7 +24,8 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
         decode.require(&object->device() != &other->device(), "the two devices are the same");
       }
     } else {
-      decode.require(peer == nullptr, "this capability is asked of one device; pass NULL as peer");
+      decode.require(peer == nullptr,
+                     "this capability belongs to one device, not to a pair; pass NULL as peer");
     }
     GPUMEM_TRY(decode.done());
     auto found = object->device().ask_capability(capability, other ? &other->device() : nullptr);
@@ -50,7 +51,8 @@ gpumem_status gpumem_capability_enumerate(uint32_t index, gpumem_capability* out
     decode.not_null(out_capability, "out_capability");
     GPUMEM_TRY(decode.done());
     const gpumem_capability capability = core::capability_at(index);
-    if (capability == 0) return make_error(GPUMEM_ERROR_NOT_FOUND, "the list ends before index %u", index);
+    if (capability == 0)
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "index %u is past the end of the list", index);
     *out_capability = capability;
     return GPUMEM_SUCCESS;
   });

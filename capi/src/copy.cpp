@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "base/cleanup.h"
 #include "call.h"
 #include "core/instance.h"
 #include "gpumem/copy.h"
@@ -45,9 +46,9 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
   const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&
                     multiply(slice_pitch, extents.depth - 1, &extent) && add(extent, slice, &extent) &&
                     extent <= kSizeMax && !add_wraps(address_of(first), extent);
-  decode.require(fits, "the range of the %s is above 2^63-1 bytes or wraps around the address space", what);
+  decode.require(fits, "the range of the %s exceeds 2^63-1 bytes or wraps around the address space", what);
   decode.require(extents.height == 1 || pitch >= extents.width,
-                 "the pitch of the %s is %" PRIu64 ", below the width of %" PRIu64, what, pitch,
+                 "the pitch of the %s is %" PRIu64 ", which is less than the width of %" PRIu64, what, pitch,
                  extents.width);
   decode.require(!fits || extents.depth == 1 || slice_pitch >= slice,
                  "the slice pitch of the %s is %" PRIu64 ", but the rows of a slice span %" PRIu64 " bytes",
@@ -57,9 +58,9 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
 
 void decode_choices(capi::Decoder& decode, gpumem_direction direction, gpumem_source_order source_order) {
   decode.require(direction >= GPUMEM_DIRECTION_INFER && direction <= GPUMEM_DIRECTION_DEVICE_TO_DEVICE,
-                 "the direction is %d, which is no GPUMEM_DIRECTION_ value", direction);
+                 "the direction is %d, which is not a GPUMEM_DIRECTION_ value", direction);
   decode.require(source_order >= GPUMEM_SOURCE_ORDER_STREAM && source_order <= GPUMEM_SOURCE_ORDER_ANY,
-                 "the source order is %d, which is no GPUMEM_SOURCE_ORDER_ value", source_order);
+                 "the source order is %d, which is not a GPUMEM_SOURCE_ORDER_ value", source_order);
 }
 
 struct Rectangle {
@@ -110,8 +111,8 @@ core::CopySide decode_side(capi::Decoder& decode, const Place& place, const gpum
   decode.require((given.memory != nullptr) != (given.pointer != nullptr),
                  "the %s has %s; set exactly one of memory and pointer", what,
                  given.memory != nullptr ? "a memory and a pointer" : "neither memory nor pointer");
-  decode.require(given.pointer == nullptr || given.offset == 0, "the %s has an offset beside a pointer",
-                 what);
+  decode.require(given.pointer == nullptr || given.offset == 0,
+                 "the %s has an offset and a pointer; an offset needs a memory", what);
   if (given.memory != nullptr) {
     side.memory = decode.object<core::Memory>(given.memory);
     if (side.memory && (place.own || place.stream)) {
@@ -138,7 +139,9 @@ core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, con
   decode.require(region->struct_size == stride, "%s has struct_size %zu, but the first region has %zu", name,
                  region->struct_size, stride);
   decode.require(stride % alignof(gpumem_copy_region) == 0,
-                 "struct_size is %zu, which is no distance between regions", stride);
+                 "struct_size is %zu, which cannot be the distance between regions; set it to "
+                 "sizeof(gpumem_copy_region)",
+                 stride);
   decode_choices(decode, given.direction, given.source_order);
   core::CopyArguments arguments;
   if (given.width == 0) return arguments;
@@ -163,7 +166,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     uint64_t bytes = 0;
     decode.require(stride > capi::kStructSizeMax ||
                        (multiply(stride, count, &bytes) && !add_wraps(address_of(regions), bytes)),
-                   "%" PRIu64 " regions wrap around the address space", count);
+                   "an array of %" PRIu64 " regions wraps around the address space", count);
     const bool own_good = decode.done().ok();
     std::vector<core::CopyArguments> entries;
     uint64_t index = 0;
@@ -178,10 +181,13 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
       if (own_good && out_failed != nullptr) *out_failed = index;
       return good.error();
     }
-    auto copied = core::copy_all(place.instance(), place.stream.get(), entries, &index);
-    if (copied) return GPUMEM_SUCCESS;
-    if (index < count && out_failed != nullptr) *out_failed = index;
-    return copied.error();
+    index = count;
+    // Running out of memory, which comes as an exception, belongs to an entry too.
+    const Cleanup name_entry([&] {
+      if (index < count && out_failed != nullptr) *out_failed = index;
+    });
+    GPUMEM_TRY(core::copy_all(place.instance(), place.stream.get(), entries, &index));
+    return GPUMEM_SUCCESS;
   });
 }
 
@@ -199,7 +205,7 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
       decode.require(address_of(arguments.destination) % unit == 0,
                      "the destination %p is not aligned to %u bytes", arguments.destination, unit);
       decode.require(arguments.width % unit == 0 && (arguments.height == 1 || arguments.pitch % unit == 0),
-                     "sizes must be multiples of the %u bytes of the value", unit);
+                     "a size is not a multiple of value_size, which is %u", unit);
     }
     arguments.extent =
         decode_extent(decode, arguments.destination, arguments.pitch, 0, extents, "destination");

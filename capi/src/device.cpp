@@ -30,13 +30,21 @@ DevicePair decode_pair(capi::Decoder& decode, gpumem_device device, gpumem_devic
 
 gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpumem_device* out_device,
                                 gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
+    if (known == nullptr || out_device == nullptr || ordinal >= known->instance().devices().size())
+      return false;
+    *out_device = capi::make_handle<gpumem_device>(known->instance().device_handle(ordinal));
+    return true;
+  });
+  if (answered) return GPUMEM_SUCCESS;
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(out_device, "out_device");
     if (object) {
       const size_t count = object->instance().devices().size();
-      decode.require(ordinal < count, "there is no device %u; the instance has %zu, counted from 0", ordinal,
-                     count);
+      decode.require(ordinal < count, "there is no device %u; the instance has %zu devices, numbered from 0",
+                     ordinal, count);
     }
     GPUMEM_TRY(decode.done());
     *out_device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));

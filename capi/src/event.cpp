@@ -14,7 +14,7 @@ namespace {
 
 void require_flags(capi::Decoder& decode, gpumem_event_flags flags) {
   decode.require((flags & ~(GPUMEM_EVENT_DISABLE_TIMING | GPUMEM_EVENT_BLOCKING_SYNC)) == 0,
-                 "the flags 0x%" PRIx64 " have an unknown bit", flags);
+                 "the flags 0x%" PRIx64 " contain an unknown bit", flags);
 }
 
 }  // namespace
@@ -61,14 +61,14 @@ gpumem_status gpumem_event_destroy(gpumem_event event, gpumem_error* error) {
 }
 
 gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_info, gpumem_error* error) {
-  const bool answered = capi::look(error, [&] {
-    const core::Event* const known = capi::peek<core::Event>(event);
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::Event* const known = capi::peek<core::Event>(event, process);
     if (known == nullptr || !capi::has_own_size(out_info)) return false;
     *out_info = known->info();
     return true;
   });
   if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Event>(event);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());

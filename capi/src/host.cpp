@@ -24,7 +24,7 @@ gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void* add
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     backend::Kernel* running = core::current_host_kernel();
     decode.require(running != nullptr && static_cast<void*>(running) == static_cast<void*>(kernel),
-                   "the calling thread does not run this kernel");
+                   "this kernel is not running on the calling thread");
     decode.not_null(address, "address");
     decode.not_null(out_view, "out_view");
     decode.size(size);

@@ -12,7 +12,7 @@ namespace {
 
 void require_backend(capi::Decoder& decode, gpumem_backend backend) {
   decode.require(backend >= GPUMEM_BACKEND_ANY && backend <= GPUMEM_BACKEND_HOST,
-                 "the backend is %d, which is no GPUMEM_BACKEND_ value", backend);
+                 "the backend is %d, which is not a GPUMEM_BACKEND_ value", backend);
 }
 
 // Backend options are read if that backend is opened or tried.
@@ -23,8 +23,8 @@ bool may_open(gpumem_backend asked, gpumem_backend backend) {
 std::vector<void*> decode_cuda_options(capi::Decoder& decode, const gpumem_cuda_options* given) {
   const gpumem_cuda_options options = decode.optional_input(given, "desc->cuda");
   const bool fits = (options.contexts != nullptr) == (options.context_count != 0);
-  decode.require(fits, "desc->cuda: contexts and context_count do not fit together");
-  decode.require(options.context_count <= 64, "desc->cuda: context_count is above 64");
+  decode.require(fits, "desc->cuda: contexts is NULL but context_count is not 0, or the reverse");
+  decode.require(options.context_count <= 64, "desc->cuda: context_count exceeds 64");
   if (!fits || options.context_count > 64) return {};
   return {options.contexts, options.contexts + options.context_count};
 }
@@ -103,7 +103,7 @@ gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode 
                                     gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     decode.require(mode == GPUMEM_CLOSE_CHECK || mode == GPUMEM_CLOSE_FORCE,
-                   "mode is %d, which is no GPUMEM_CLOSE_ value", mode);
+                   "mode is %d, which is not a GPUMEM_CLOSE_ value", mode);
     if (instance == nullptr) {
       GPUMEM_TRY(decode.done());
       return GPUMEM_SUCCESS;

@@ -11,7 +11,7 @@ namespace {
 
 void require_flags(capi::Decoder& decode, const core::KindTraits& kind, gpumem_memory_flags flags) {
   const gpumem_memory_flags unknown = flags & ~kind.flags;
-  decode.require(unknown == 0, "the flags 0x%llx are unknown or do not belong to %s memory",
+  decode.require(unknown == 0, "the flags 0x%llx are unknown, or do not apply to %s memory",
                  static_cast<unsigned long long>(unknown), kind.name);
 }
 
@@ -31,13 +31,14 @@ backend::MemoryRequest decode_request(capi::Decoder& decode, const core::KindTra
                                       const gpumem_memory_desc& desc) {
   decode.size(desc.size);
   decode.require(desc.alignment == 0 || is_power_of_two(desc.alignment),
-                 "the alignment of %llu is no power of two", static_cast<unsigned long long>(desc.alignment));
+                 "the alignment of %llu is not a power of two",
+                 static_cast<unsigned long long>(desc.alignment));
   if (kind != nullptr) require_flags(decode, *kind, desc.require | desc.prefer);
   const bool wants_node = ((desc.require | desc.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0;
   decode.require(wants_node || desc.numa_node == 0, "numa_node is set without GPUMEM_MEMORY_NUMA_NODE");
   // Rounding up to the alignment must not wrap either.
   decode.require(desc.alignment <= kSizeMax && desc.size <= kSizeMax - desc.alignment,
-                 "size and alignment together are above 2^63-1");
+                 "size plus alignment exceeds 2^63-1");
   backend::MemoryRequest request;
   request.size = desc.size;
   request.alignment = desc.alignment;
@@ -110,14 +111,14 @@ gpumem_status gpumem_memory_destroy(gpumem_memory memory, gpumem_error* error) {
 
 gpumem_status gpumem_memory_get_info(gpumem_memory memory, gpumem_memory_info* out_info,
                                      gpumem_error* error) {
-  const bool answered = capi::look(error, [&] {
-    const core::Memory* const known = capi::peek<core::Memory>(memory);
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::Memory* const known = capi::peek<core::Memory>(memory, process);
     if (known == nullptr || !capi::has_own_size(out_info)) return false;
     *out_info = known->memory_info();
     return true;
   });
   if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Memory>(memory);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());

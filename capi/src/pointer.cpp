@@ -9,13 +9,13 @@ using namespace gpumem;
 
 gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* pointer,
                                       gpumem_pointer_info* out_info, gpumem_error* error) {
-  const bool answered = capi::look(error, [&] {
-    const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance);
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
     if (known == nullptr || pointer == nullptr || !capi::has_own_size(out_info)) return false;
     return core::own_pointer_info(known->instance(), pointer, out_info);
   });
   if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(pointer, "pointer");
     decode.output(out_info, "out_info");
@@ -42,7 +42,8 @@ gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* po
     if (object && device) {
       const size_t count = object->instance().devices().size();
       decode.require(location_id >= 0 && static_cast<size_t>(location_id) < count,
-                     "there is no device %d; the instance has %zu, counted from 0", location_id, count);
+                     "there is no device %d; the instance has %zu devices, numbered from 0", location_id,
+                     count);
     }
     GPUMEM_TRY(decode.done());
     core::Instance& opened = object->instance();

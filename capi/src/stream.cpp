@@ -49,14 +49,14 @@ gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error* error) {
 
 gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* out_info,
                                      gpumem_error* error) {
-  const bool answered = capi::look(error, [&] {
-    const core::Stream* const known = capi::peek<core::Stream>(stream);
+  const bool answered = capi::look(error, [&](uint32_t process) {
+    const core::Stream* const known = capi::peek<core::Stream>(stream, process);
     if (known == nullptr || !capi::has_own_size(out_info)) return false;
     *out_info = known->info();
     return true;
   });
   if (answered) return GPUMEM_SUCCESS;
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
@@ -131,7 +131,7 @@ gpumem_status gpumem_stream_wait_value(gpumem_stream stream, void* address, uint
     const auto object = decode.object<core::Stream>(stream);
     decode_word(decode, address, value_size);
     decode.require(condition >= GPUMEM_WAIT_GEQ && condition <= GPUMEM_WAIT_NOR,
-                   "condition is %d, which is no GPUMEM_WAIT_ value", condition);
+                   "condition is %d, which is not a GPUMEM_WAIT_ value", condition);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::wait_value(*object, address, value, value_size, condition));
     return GPUMEM_SUCCESS;

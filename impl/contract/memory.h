@@ -57,7 +57,7 @@ class Memory {
 
 // Contiguous bytes of one object, as the layers above have found them.
 struct Span {
-  Memory* memory = nullptr;  // null if it was not made here
+  Memory* memory = nullptr;  // null if not of this instance
   uint64_t offset = 0;       // of the first byte in `memory`
   void* address = nullptr;   // first byte: a host or a device address
   bool on_device = false;    // the bytes lie on a device

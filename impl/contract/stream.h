@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "contract/memory.h"
 #include "gpumem/copy.h"
@@ -22,6 +23,7 @@ struct CopySegment {
   uint64_t source_pitch = 0;
   uint64_t width = 0;
   uint64_t height = 1;
+  std::shared_ptr<void> keep;  // held until the copy is complete
 };
 
 struct FillSegment {
@@ -53,6 +55,8 @@ class Stream {
   // Fails on a thread that cannot use the stream.
   virtual Result<bool> is_capturing() = 0;
 
+  // Where the CPU reads the bytes of a span; null if only a device can.
+  virtual const void* cpu_view(const Span& span) = 0;
   virtual Result<void> copy(const CopySegment& segment) = 0;
   virtual FillWay way_of_fill(const Span& destination) = 0;
   virtual Result<void> fill(const FillSegment& segment) = 0;

@@ -49,7 +49,8 @@ Result<std::unique_ptr<backend::Backend>> open_backend(gpumem_backend backend,
   auto opened = cuda::open(request);
   if (opened || backend != GPUMEM_BACKEND_ANY) return opened;
   *fallback = {opened.error().status, opened.error().message};
-  log(GPUMEM_LOG_WARNING, "using the host backend, because cuda is unusable: %s", fallback->reason.c_str());
+  log(GPUMEM_LOG_WARNING, "using the host backend, because the cuda backend cannot be used: %s",
+      fallback->reason.c_str());
   return host::open(request);
 }
 

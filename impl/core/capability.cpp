@@ -105,7 +105,7 @@ backend::Capability Device::capability(gpumem_capability capability, Device* pee
 Result<void> Device::need(gpumem_capability capability) {
   const backend::Capability answer = this->capability(capability);
   if (answer.value != GPUMEM_ANSWER_NO) return {};
-  return make_error(answer.status, "device %u cannot do this, %s is NO: %s", ordinal(),
+  return make_error(answer.status, "device %u does not support this (%s is NO): %s", ordinal(),
                     capability_name(capability), answer.reason)
       .from_native(answer.native_domain, answer.native_code, answer.native_name, answer.entry_point);
 }

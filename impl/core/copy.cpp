@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/instance.h"
+#include "core/log.h"
 #include "core/precedence.h"
 #include "core/span.h"
 #include "platform/pages.h"
@@ -23,8 +24,9 @@ namespace {
 bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first) {
   // Only the first slice, and in it the first row, that ends behind `first` may reach in.
   const uint64_t slice_extent = (box.height - 1) * side.pitch + box.width;
-  const uint64_t slice =
-      first < base + slice_extent ? 0 : (first - base - slice_extent) / side.slice_pitch + 1;
+  const bool behind = first >= base + slice_extent;
+  if (behind && box.depth == 1) return false;  // then there is no slice pitch
+  const uint64_t slice = behind ? (first - base - slice_extent) / side.slice_pitch + 1 : 0;
   if (slice >= box.depth) return false;
   const uint64_t start = base + slice * side.slice_pitch;
   const uint64_t row = first < start + box.width ? 0 : (first - start - box.width) / side.pitch + 1;
@@ -62,10 +64,9 @@ Result<void> check_direction(gpumem_direction direction, const FoundSpan& destin
   const bool from_device =
       direction == GPUMEM_DIRECTION_DEVICE_TO_HOST || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
   const auto contradicts = [](const char* what, const FoundSpan& found) {
-    return make_error(
-        GPUMEM_ERROR_INVALID_ARGUMENT,
-        "the direction contradicts the pointers: the %s is %s memory; pass GPUMEM_DIRECTION_INFER", what,
-        found.kind->name);
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the %s is %s memory, which contradicts the direction; pass GPUMEM_DIRECTION_INFER",
+                      what, found.kind->name);
   };
   if (destination.span.on_device != to_device) return contradicts("destination", destination);
   if (source.span.on_device != from_device) return contradicts("source", source);
@@ -136,7 +137,7 @@ Result<CheckedCopy> check_copy(Instance& instance, Stream* stream, const Result<
   CheckedCopy checked{&arguments, std::move(*destination), std::move(*source)};
   if (overlap(arguments, checked.destination, checked.source)) {
     verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                            "source and destination overlap; copy through other memory"));
+                            "source and destination overlap; copy through a separate buffer"));
   }
   verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
   checked.device =
@@ -180,7 +181,7 @@ struct Side {
   }
 };
 
-// Hands out as many whole rows at once as fit, and the rows that lie across a border in parts of their own.
+// Yields as many whole rows at once as fit, and rows that cross a border in separate parts.
 template <size_t N, class Enqueue>
 Result<void> for_each_part(const std::array<Side, N>& sides, uint64_t width, uint64_t height,
                            Enqueue enqueue) {
@@ -222,7 +223,8 @@ struct Rectangle {
 };
 
 // `any` becomes true once something is enqueued.
-Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any,
+                               const std::shared_ptr<void>& keep = nullptr) {
   const std::array sides{Side{rectangle.destination, rectangle.destination_pitch},
                          Side{rectangle.source, rectangle.source_pitch}};
   return for_each_part(sides, rectangle.width, rectangle.height, [&](const Part& part) -> Result<void> {
@@ -233,6 +235,7 @@ Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectang
     segment.source_pitch = rectangle.source_pitch;
     segment.width = part.width;
     segment.height = part.rows;
+    segment.keep = keep;
     GPUMEM_TRY(stream.copy(segment));
     *any = true;
     return {};
@@ -275,37 +278,64 @@ Result<void> check_readable(const Rectangle& rectangle) {
   return {};
 }
 
-// Reads the source now, into a block that the stream keeps until it has passed the copy.
-Result<void> enqueue_staged(Device& device, backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+// Waits for what a call has enqueued unless it succeeds: a failed call must not leave work behind.
+class EnqueuedWork {
+ public:
+  explicit EnqueuedWork(backend::Stream& stream) : stream_(stream) {}
+  EnqueuedWork(const EnqueuedWork&) = delete;
+  EnqueuedWork& operator=(const EnqueuedWork&) = delete;
+  ~EnqueuedWork() {
+    if (any && !stays_) (void)stream_.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  }
+  void stay() { stays_ = true; }
+
+  bool any = false;
+
+ private:
+  backend::Stream& stream_;
+  bool stays_ = false;
+};
+
+// Reads the source now, at `view`, into a block that the stream keeps until it has passed the copy.
+Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle, const void* view) {
   GPUMEM_TRY(check_readable(rectangle));
   const auto block = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
   for (uint64_t row = 0; row < rectangle.height; ++row) {
     std::memcpy(&block[static_cast<ptrdiff_t>(row * rectangle.width)],
-                rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);
+                static_cast<const unsigned char*>(view) + row * rectangle.source_pitch, rectangle.width);
   }
   Rectangle staged = rectangle;
   staged.source = {};
   staged.source.address = block.get();
   staged.source.pageable = true;
   staged.source_pitch = rectangle.width;
-  GPUMEM_TRY(enqueue_rectangle(stream, staged, any));
-  return launch_internal(device, stream, nullptr, [block] {});
+  EnqueuedWork work(stream);  // ends before the block
+  GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any, block));
+  work.stay();
+  return {};
 }
 
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
-  bool any = false;
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
-  const bool stages = now && !copy.source.span.on_device;
-  auto result = for_each_rectangle(copy, [&](const Rectangle& rectangle) {
-    return stages ? enqueue_staged(*copy.device, stream, rectangle, &any)
-                  : enqueue_rectangle(stream, rectangle, &any);
-  });
-  // What was enqueued must not outlive a call that failed.
-  if ((!result && any) || (now && !stages)) {
-    auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
-    if (result && !complete) return complete.error();
-  }
-  return result;
+  bool observe = false;
+  EnqueuedWork work(stream);
+  const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
+    const void* const view = now ? stream.cpu_view(rectangle.source) : nullptr;
+    if (view == nullptr) {
+      observe = now;
+      return enqueue_rectangle(stream, rectangle, &work.any);
+    }
+    GPUMEM_TRY(enqueue_staged(stream, rectangle, view));
+    work.any = true;
+    return {};
+  };
+  GPUMEM_TRY(for_each_rectangle(copy, enqueue));
+  work.stay();
+  if (!observe) return {};
+  // Only a device can read the source, so the call ends when it has.
+  auto complete = stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!complete) return complete.error();
+  return {};
 }
 
 // Streams of our own, one for each device that the work of a call runs on.
@@ -315,11 +345,13 @@ class BorrowedStreams {
   BorrowedStreams(const BorrowedStreams&) = delete;
   BorrowedStreams& operator=(const BorrowedStreams&) = delete;
   ~BorrowedStreams() {
+    if (!idle_) wait_quietly();
     for (auto& [device, stream] : streams_)
       device->return_stream(std::move(stream));
   }
 
   Result<backend::Stream*> of(Device& device) {
+    idle_ = false;
     for (const auto& [known, stream] : streams_) {
       if (known == &device) return stream.get();
     }
@@ -335,10 +367,21 @@ class BorrowedStreams {
       auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
       if (!complete && result) result = complete.error();
     }
+    idle_ = true;
     return result;
   }
 
  private:
+  // After an exception.
+  void wait_quietly() noexcept {
+    try {
+      (void)synchronize();
+    } catch (const std::exception& problem) {
+      log(GPUMEM_LOG_ERROR, "the work of a failed call could not be waited for: %s", problem.what());
+    }
+  }
+
+  bool idle_ = true;
   std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
 };
 
@@ -347,7 +390,7 @@ class BorrowedStreams {
 void fill_by_cpu(const backend::FillSegment& segment) {
   auto* row = static_cast<unsigned char*>(segment.destination.address);
   for (uint64_t left = segment.height; left > 0; --left) {
-    // What is filled serves as the pattern of the next, twice as long part.
+    // Each filled part is the pattern for the next one, of twice its length.
     std::memcpy(row, &segment.value, segment.value_size);
     for (uint64_t filled = segment.value_size; filled < segment.width; filled *= 2) {
       std::memcpy(row + filled, row, std::min(filled, segment.width - filled));

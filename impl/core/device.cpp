@@ -10,7 +10,7 @@ namespace gpumem::core {
 Error Device::lost_error() const {
   return make_error(
       GPUMEM_ERROR_DEVICE_LOST,
-      "device %u is lost: earlier work on it failed; free what is left and start the process again",
+      "device %u is lost because earlier work on it failed; free what is left and restart the process",
       ordinal());
 }
 
@@ -53,7 +53,7 @@ Result<void> Device::disable_peer_access(Device& peer) {
   const auto found = peers_.find(&peer);
   if (found == peers_.end() || found->second.count == 0) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "access of device %u to device %u was not enabled through this instance", ordinal(),
+                      "device %u has no access to device %u that this instance enabled", ordinal(),
                       peer.ordinal());
   }
   Peer& relation = found->second;
@@ -76,7 +76,7 @@ void Device::forget_peers() noexcept {
   for (auto& [peer, relation] : peers_) {
     if (relation.count == 0 || !relation.switched_on || backend_.lost()) continue;
     if (auto done = backend_.disable_peer_access(peer->backend()); !done) {
-      log(GPUMEM_LOG_ERROR, "peer access could not be switched off: %s", done.error().message);
+      log(GPUMEM_LOG_ERROR, "could not disable peer access: %s", done.error().message);
     }
   }
   peers_.clear();
@@ -113,7 +113,7 @@ void Device::release_streams() noexcept {
   std::lock_guard lock(mutex_);
   for (const auto& stream : idle_streams_) {
     if (auto done = stream->release(); !done) {
-      log(GPUMEM_LOG_ERROR, "a stream could not be released: %s", done.error().message);
+      log(GPUMEM_LOG_ERROR, "could not release a stream: %s", done.error().message);
     }
   }
   idle_streams_.clear();

@@ -86,7 +86,7 @@ Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
   GPUMEM_TRY(start.usable());
   for (const Event* event : {&start, &end}) {
     if ((event->flags() & GPUMEM_EVENT_DISABLE_TIMING) != 0) {
-      return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was made with GPUMEM_EVENT_DISABLE_TIMING");
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was created with GPUMEM_EVENT_DISABLE_TIMING");
     }
     if (!event->recorded()) return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was never recorded");
   }

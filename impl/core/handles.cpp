@@ -2,9 +2,6 @@
 // Chunks of slots that are never freed, and a list of free slots.
 #include "core/handles.h"
 
-#include <array>
-#include <atomic>
-
 namespace gpumem::core {
 
 const char* type_name(Type type) {
@@ -30,48 +27,20 @@ class HandleTable {
 };
 
 namespace handles {
+
+constinit std::array<std::atomic<detail::Slot*>, detail::kChunks> detail::chunks{};
+
 namespace {
 
-// A slot's word: generation, state, and how the generation before ended, in one atomic word, so they always
-// match.
-constexpr uint64_t kPreviousClosed = uint64_t{1} << 29;
-constexpr uint64_t kStateShift = 30;
-constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
-constexpr uint64_t kFree = 0;
-constexpr uint64_t kAlive = uint64_t{1} << kStateShift;
-constexpr uint64_t kDestroyed = uint64_t{2} << kStateShift;
-constexpr uint64_t kClosed = uint64_t{3} << kStateShift;
+using namespace detail;
+using detail::slot_of;
 
-constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
-constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
-
-struct Slot {
-  std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
-  std::atomic<Object*> object{nullptr};
-  std::atomic<uint32_t> next_free{0};
-};
-
-constexpr uint32_t kChunkSlots = 1024;
-constexpr uint32_t kChunks = 16384;  // 2^24 slots, as many as a handle can name
-constinit std::array<std::atomic<Slot*>, kChunks> chunks{};
 constinit std::atomic<uint32_t> slots_used{0};
 // First free slot plus one in the lower half; a counter in the upper half keeps an exchange from mistaking a
 // slot that was taken and given back in between for an unchanged list.
 constinit std::atomic<uint64_t> free_list{0};
 
-// A handle: generation, type and slot.
-constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
-  return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << 24 | slot;
-}
-constexpr uint32_t slot_of(uint64_t handle) { return static_cast<uint32_t>(handle & 0xffffff); }
-constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> 24 & 0xff); }
-
-Slot* find_slot(uint32_t index) {
-  Slot* chunk = chunks[index / kChunkSlots].load(std::memory_order_acquire);
-  return chunk == nullptr ? nullptr : &chunk[index % kChunkSlots];
-}
-
-Slot& slot_of(const Object& object) { return *find_slot(slot_of(object.handle())); }
+Slot& slot_of(const Object& object) { return *find_slot(detail::slot_of(object.handle())); }
 
 bool take_free_slot(uint32_t* index) {
   uint64_t head = free_list.load(std::memory_order_acquire);
@@ -115,9 +84,9 @@ Error gone(uint32_t generation, uint64_t word, Type type) {
   const uint32_t current = generation_of(word);
   if ((generation == current && state_of(word) == kClosed) ||
       (generation + 1 == current && (word & kPreviousClosed) != 0)) {
-    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open another one", name);
+    return make_error(GPUMEM_ERROR_CLOSED, "the instance of this %s is closed; open a new one", name);
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle any longer",
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "this %s was destroyed; do not use its handle after that",
                     name);
 }
 
@@ -129,7 +98,7 @@ Result<uint64_t> reserve(Object& object) {
     index = slots_used.load(std::memory_order_relaxed);
     do {
       if (index == kChunks * kChunkSlots) {
-        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%u handles live in this process; destroy some",
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "this process already has %u handles; destroy some",
                           kChunks * kChunkSlots);
       }
       chunk_for(index);  // first, so that a lack of memory leaves the counter alone
@@ -150,18 +119,6 @@ void publish(Object* object) noexcept {
   slot.word.store(slot.word.load(std::memory_order_relaxed) | kAlive, std::memory_order_release);
 }
 
-Object* look_up(uint64_t handle, Type type) noexcept {
-  if (type_of(handle) != static_cast<uint32_t>(type)) return nullptr;
-  const Slot* const slot = find_slot(slot_of(handle));
-  if (slot == nullptr) return nullptr;
-  const uint64_t word = slot->word.load(std::memory_order_acquire);
-  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
-  if ((word & ~kPreviousClosed) != wanted) return nullptr;
-  Object* const object = slot->object.load(std::memory_order_relaxed);
-  if (object->type() != type || object->epoch() != platform::process_epoch()) return nullptr;
-  return object;
-}
-
 Error refusal(uint64_t handle, Type type) {
   if (handle == 0) return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the %s handle is NULL", type_name(type));
   const Slot* const slot = find_slot(slot_of(handle));
@@ -173,7 +130,7 @@ Error refusal(uint64_t handle, Type type) {
   const uint64_t word = slot->word.load(std::memory_order_acquire);
   const uint32_t current = generation_of(word);
   if (generation == 0 || generation > current || (generation == current && state_of(word) == kFree)) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed never was a %s handle",
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed has never been a %s handle",
                       type_name(type));
   }
   if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
@@ -185,10 +142,11 @@ Error refusal(uint64_t handle, Type type) {
   }
   if (slot->word.load(std::memory_order_acquire) == word && object->epoch() != platform::process_epoch()) {
     return make_error(GPUMEM_ERROR_FORKED,
-                      "this %s belongs to the parent process; open an instance of your own after fork",
+                      "this %s belongs to the parent process; open a new instance in the child",
                       type_name(type));
   }
-  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s", type_name(type));
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
+                    type_name(type));
 }
 
 bool end(Object& object, End how) noexcept {

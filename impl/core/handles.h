@@ -6,6 +6,8 @@
 // see platform/thread_record.h.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <utility>
 
@@ -22,6 +24,44 @@ enum class End : uint8_t { kDestroyed, kClosed };
 // in the child.
 namespace handles {
 
+namespace detail {
+
+// A slot's word: generation, state, and how the generation before ended, in one atomic word, so they always
+// match.
+inline constexpr uint64_t kPreviousClosed = uint64_t{1} << 29;
+inline constexpr uint64_t kStateShift = 30;
+inline constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
+inline constexpr uint64_t kFree = 0;
+inline constexpr uint64_t kAlive = uint64_t{1} << kStateShift;
+inline constexpr uint64_t kDestroyed = uint64_t{2} << kStateShift;
+inline constexpr uint64_t kClosed = uint64_t{3} << kStateShift;
+
+constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> 32); }
+constexpr uint64_t state_of(uint64_t word) { return word & kStateMask; }
+
+struct Slot {
+  std::atomic<uint64_t> word{uint64_t{1} << 32};  // generation 1, free
+  std::atomic<Object*> object{nullptr};
+  std::atomic<uint32_t> next_free{0};
+};
+
+inline constexpr uint32_t kChunkSlots = 1024;
+inline constexpr uint32_t kChunks = 16384;  // 2^24 slots, as many as a handle can name
+extern constinit std::array<std::atomic<Slot*>, kChunks> chunks;
+// A handle: generation, type and slot.
+constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
+  return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << 24 | slot;
+}
+constexpr uint32_t slot_of(uint64_t handle) { return static_cast<uint32_t>(handle & 0xffffff); }
+constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> 24 & 0xff); }
+
+inline Slot* find_slot(uint32_t index) {
+  Slot* chunk = chunks[index / kChunkSlots].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : &chunk[index % kChunkSlots];
+}
+
+}  // namespace detail
+
 // Reserves a handle for an object that is not yet visible; the object stays the caller's.
 Result<uint64_t> reserve(Object& object);
 // Releases a handle that was never published.
@@ -29,8 +69,19 @@ void cancel(const Object& object) noexcept;
 // Makes the object visible. It belongs to the table until remove().
 void publish(Object* object) noexcept;
 
-// The object of a live handle of the type, or null. Valid while a Look lives that began before the call.
-Object* look_up(uint64_t handle, Type type) noexcept;
+// The object of a live handle of the type, or null; `process` is the calling one's epoch. Valid while a Look
+// lives that began before the call.
+inline Object* look_up(uint64_t handle, Type type, uint32_t process) noexcept {
+  using namespace detail;
+  if (type_of(handle) != static_cast<uint32_t>(type)) return nullptr;
+  const Slot* const slot = find_slot(slot_of(handle));
+  if (slot == nullptr) return nullptr;
+  const uint64_t word = slot->word.load(std::memory_order_acquire);
+  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
+  if ((word & ~kPreviousClosed) != wanted) return nullptr;
+  Object* const object = slot->object.load(std::memory_order_relaxed);
+  return object->type() == type && object->epoch() == process ? object : nullptr;
+}
 // Why look_up() answered null; INVALID_ARGUMENT, STALE_HANDLE, CLOSED or FORKED.
 Error refusal(uint64_t handle, Type type);
 
@@ -80,12 +131,13 @@ class Ref {
 // The object of a handle for the length of a call; empty if there is none, and then refusal() says why.
 template <class T>
 Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
+  const uint32_t process = record.process.load(std::memory_order_relaxed);
   const platform::Look look(record);
-  Object* const object = handles::look_up(handle, T::kType);
+  Object* const object = handles::look_up(handle, T::kType, process);
   if (object == nullptr) return {};
   platform::Use use(record, object);
   // Between the two looks another thread may have ended it, and then does not wait for this use.
-  if (handles::look_up(handle, T::kType) == nullptr) return {};
+  if (handles::look_up(handle, T::kType, process) == nullptr) return {};
   return Ref<T>(static_cast<T*>(object), std::move(use));
 }
 

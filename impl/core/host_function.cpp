@@ -48,8 +48,7 @@ Id add(Entry entry) {
 
 void remove(Id id) noexcept {
   All& functions = all.get();
-  std::map<Id, Entry>::node_type
-      removed;  // outlives the lock, since what it holds may take a while to destroy
+  std::map<Id, Entry>::node_type removed;  // outlives the lock, because destroying it may be slow
   const std::lock_guard lock(functions.mutex);
   removed = functions.entries.extract(id);
   functions.ended.notify_all();
@@ -83,7 +82,7 @@ void GPUMEM_CALL run(void* argument) {
     const auto found = functions.entries.find(id);
     if (found == functions.entries.end()) return;
     found->second.runs = true;
-    entry = &found->second;  // what runs is not dropped
+    entry = &found->second;  // running work is not dropped
   }
   const uint32_t process = platform::process_epoch();
   if (entry->of_user) {
@@ -111,7 +110,7 @@ bool wait_for(backend::Stream& stream) noexcept {
 Error inside_host_function() {
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
-      "called from a host function or kernel, which may only ask for information; do this on another thread");
+      "called from a host function or kernel, which may only query information; call it from another thread");
 }
 
 Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem_host_function function,

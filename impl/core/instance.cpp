@@ -74,7 +74,7 @@ Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
       std::this_thread::yield();
     if (!closing_) return lock;
   }
-  return make_error(GPUMEM_ERROR_CLOSED, "the instance was closed by another thread; open another one");
+  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
 }
 
 void Instance::add_object(Object& object) noexcept {
@@ -96,8 +96,8 @@ Result<void> Instance::charge_pinned(uint64_t bytes) {
   do {
     if (pin_budget_ != 0 && (used > pin_budget_ || bytes > pin_budget_ - used)) {
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "the pin budget of %" PRIu64 " bytes has %" PRIu64 " in use; %" PRIu64
-                        " more do not fit. Free some, or open with a larger pin_budget",
+                        "of the pin budget of %" PRIu64 " bytes, %" PRIu64 " are in use; %" PRIu64
+                        " more do not fit; free some, or open the instance with a larger pin_budget",
                         pin_budget_, used, bytes);
     }
   } while (!pinned_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
@@ -161,7 +161,7 @@ uint64_t Instance::live_count() const {
 Result<void> Instance::claim_close(gpumem_close_mode mode) {
   const auto claim = [this]() -> Result<void> {
     if (!closing_.exchange(true)) return {};
-    return make_error(GPUMEM_ERROR_CLOSED, "another thread has just closed this instance");
+    return make_error(GPUMEM_ERROR_CLOSED, "another thread closed this instance during the call");
   };
   if (mode == GPUMEM_CLOSE_FORCE) return claim();
   {
@@ -173,21 +173,20 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   const uint64_t count = live_count();
   if (count == 0) {
     return make_error(GPUMEM_ERROR_BUSY,
-                      "another thread is just making or destroying an object; close later");
+                      "another thread is creating or destroying an object; close when it is done");
   }
   std::string list = report(3);
   std::replace(list.begin(), list.end(), '\n', ';');
   return make_error(GPUMEM_ERROR_BUSY,
-                    "%" PRIu64 " objects live; destroy them or close with GPUMEM_CLOSE_FORCE: %s", count,
-                    list.c_str());
+                    "%" PRIu64 " objects are alive; destroy them, or close with GPUMEM_CLOSE_FORCE: %s",
+                    count, list.c_str());
 }
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
   if (is_default_) {
-    return make_error(
-        GPUMEM_ERROR_INVALID_STATE,
-        "the default instance belongs to the process and is not closed; open one of your own to close");
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the default instance cannot be closed; open one of your own if you need to close it");
   }
   GPUMEM_TRY(claim_close(mode));
   handles::end(root, End::kClosed);
@@ -195,7 +194,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   lifecycle_.lock();
   lifecycle_.unlock();
   const uint64_t count = live_count();
-  if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance with %" PRIu64 " live objects", count);
+  if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live objects", count);
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   end_handles();
@@ -252,13 +251,12 @@ void Instance::await_streams() noexcept {
     auto& stream = static_cast<Stream&>(*object);
     if (stream.device().backend().lost()) continue;
     if (auto done = stream.backend().drain(); !done) {
-      log(GPUMEM_LOG_WARNING, "a stream could not be waited for at close: %s", done.error().message);
+      log(GPUMEM_LOG_WARNING, "could not wait for a stream at close: %s", done.error().message);
     }
   }
   for (const auto& device : devices_) {
     if (auto done = device->backend().await_released_streams(); !done) {
-      log(GPUMEM_LOG_WARNING, "a destroyed stream could not be waited for at close: %s",
-          done.error().message);
+      log(GPUMEM_LOG_WARNING, "could not wait for a destroyed stream at close: %s", done.error().message);
     }
   }
   // A lost device could not be waited for. What runs must not lose the memory that it uses.
@@ -278,7 +276,7 @@ void Instance::destroy_objects() noexcept {
       // A release may be told of what went wrong before it; the next one succeeds then.
       if (!done) done = destroy(*object);
       if (!done) {
-        log(GPUMEM_LOG_ERROR, "%s could not be destroyed at close: %s", describe(*object).text,
+        log(GPUMEM_LOG_ERROR, "could not destroy %s at close: %s", describe(*object).text,
             done.error().message);
         abandon(*object);
       }
@@ -405,7 +403,8 @@ Result<uint64_t> Instance::open_default() {
   if (!handle) return handle;
   {
     const platform::Look look(platform::thread_record());
-    if (Object* const root = handles::look_up(*handle, Type::kInstance)) root->instance().is_default_ = true;
+    if (Object* const root = handles::look_up(*handle, Type::kInstance, epoch))
+      root->instance().is_default_ = true;
   }
   default_instance.handle.store(*handle);
   default_instance.epoch.store(epoch, std::memory_order_release);

@@ -52,7 +52,7 @@ struct KindTraits {
 };
 
 inline constexpr uint32_t kNotCounted = UINT32_MAX;
-inline constexpr uint32_t kCountedKinds = 3;
+inline constexpr uint32_t kCountedKinds = 16;  // room for kinds to come
 
 namespace kinds {
 extern const KindTraits& pinned;

@@ -42,7 +42,7 @@ Result<void> destroy_object(Ref<T> object, Result<void> (*release)(T&)) {
   if (!open) return open.error();
   GPUMEM_TRY(not_used_by_this_thread(*object));
   if (!handles::end(*object, End::kDestroyed)) {
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this %s",
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this %s during the call",
                       type_name(T::kType));
   }
   platform::fence_all_threads();

@@ -35,7 +35,7 @@ thread_local bool delivering = false;
 
 Result<void> set_log_function(gpumem_log_function function, void* user_data, gpumem_log_level max_level) {
   if (delivering) {
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "the log function must not change the log function");
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "gpumem_log_set_function was called from the log function");
   }
   Listener& target = listener.get();
   ++target.changing;

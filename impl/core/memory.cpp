@@ -117,7 +117,7 @@ Error range_taken(const KindTraits& kind) {
         "the range shares bytes with memory that is already %s; use that memory, or free it first",
         kind.name);
   }
-  return make_error(GPUMEM_ERROR_WRONG_KIND, "%s memory cannot be registered, only ordinary memory can",
+  return make_error(GPUMEM_ERROR_WRONG_KIND, "%s memory cannot be registered; only ordinary memory can",
                     kind.name);
 }
 
@@ -238,7 +238,7 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
   GPUMEM_TRY(check_unused(*memory));
   if (!handles::end(*memory, End::kDestroyed)) {
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread has just destroyed this memory");
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this memory during the call");
   }
   memory->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
@@ -275,13 +275,13 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
   if (!found.region) {
     return make_error(
         GPUMEM_ERROR_NOT_FOUND,
-        "no allocation of this instance is at %p: never was, freed already, or made by other code", pointer);
+        "this instance has no allocation at %p; it may be freed already, or belong to other code", pointer);
   }
   if (found.region->traits().registered) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "%p lies %" PRIu64 " bytes inside an allocation of %" PRIu64
-                      " bytes; pass its first byte",
+                      "%p is at offset %" PRIu64 " in an allocation of %" PRIu64
+                      " bytes; pass the pointer to its first byte",
                       pointer, found.offset, found.region->size());
   }
   return destroy_found(std::move(found.region).as<Memory>(), pointer);
@@ -290,13 +290,12 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
 Result<void> unregister_pointer(Instance& instance, const void* pointer) {
   FoundRegion found = find_region(instance, pointer);
   if (!found.region) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance registered nothing at %p", pointer);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has registered nothing at %p", pointer);
   }
   if (!found.region->traits().registered) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0 || pointer != found.region->facts().host_pointer) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "%p is not the pointer that was registered; pass the first byte as it was registered",
-                      pointer);
+                      "%p is inside a registered range; pass the pointer that was registered", pointer);
   }
   return destroy_found(std::move(found.region).as<Memory>(), pointer);
 }

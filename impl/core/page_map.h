@@ -20,7 +20,8 @@ class Region;
 // A range of addresses of a region. It lies in the region and lives as long.
 struct RegionRange {
   uint64_t begin = 0;
-  uint64_t size = 0;  // bytes that belong to the region, and those behind them that nobody else can have
+  uint64_t size = 0;  // with bytes around the region's that were granted, and that nobody else can have
+  uint64_t base = 0;  // first byte of the region
   Region* region = nullptr;
 
   bool holds(uint64_t address) const { return address - begin < size; }

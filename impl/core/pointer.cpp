@@ -45,8 +45,8 @@ FoundRegion find_region(Instance& instance, const void* pointer, bool passing) {
     found.released = !region->traits().registered;
     return found;
   }
-  found.base = region->base_of(*range);
-  found.offset = address_of(pointer) - found.base;
+  found.base = range->base;
+  found.offset = address_of(pointer) - range->base;
   if (found.offset >= region->size()) {
     found.covered = true;  // granted beyond what was asked for
     return found;
@@ -70,13 +70,12 @@ bool own_pointer_info(Instance& instance, const void* pointer, gpumem_pointer_in
   if (range == nullptr) return false;
   const Region& region = *range->region;
   if (!region.live()) return false;
-  const uint64_t base = region.base_of(*range);
-  const uint64_t offset = address_of(pointer) - base;
+  const uint64_t offset = address_of(pointer) - range->base;
   if (offset >= region.size()) return false;
   *out = region.info();
   out->host_pointer = advance(out->host_pointer, offset);
   out->device_pointer = advance(out->device_pointer, offset);
-  out->base = pointer_to(base);
+  out->base = pointer_to(range->base);
   return true;
 }
 
@@ -148,7 +147,7 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
     if (facts->known) return device.backend().foreign_device_pointer(pointer);
   }
   if (!is_readable(pointer)) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no known memory is at %p", pointer);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no known memory at %p", pointer);
   }
   GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PAGEABLE));
   return const_cast<void*>(pointer);

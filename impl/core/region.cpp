@@ -25,6 +25,7 @@ Region::Region(Type type, std::shared_ptr<Instance> instance, Device& device, co
 const RegionRange* Region::reserve_range(PageMap& map, const void* pointer) noexcept {
   host_range_.begin = address_of(pointer);
   host_range_.size = size_;
+  host_range_.base = host_range_.begin;
   const RegionRange* const taken = map.insert_unless_taken(host_range_);
   if (taken != nullptr) host_range_.size = 0;
   return taken;
@@ -44,6 +45,7 @@ void Region::record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcep
     const bool larger = address_of(pointer) - address_of(known.allocation) < known.allocation_size;
     range.begin = address_of(larger ? known.allocation : pointer);
     range.size = larger ? known.allocation_size : size_;
+    range.base = address_of(pointer);
     map.insert(range);
   };
 
@@ -82,10 +84,10 @@ Result<void> Region::reachable_by(const Device& device, bool write) const {
                       "the memory was registered without GPUMEM_MEMORY_MAPPED and has no device pointer");
   }
   if (&device != &device_ && !has(GPUMEM_MEMORY_PORTABLE)) {
-    return make_error(
-        GPUMEM_ERROR_NO_ACCESS,
-        "the memory was registered for device %u without GPUMEM_MEMORY_PORTABLE; device %u cannot reach it",
-        device_.ordinal(), device.ordinal());
+    return make_error(GPUMEM_ERROR_NO_ACCESS,
+                      "the memory was registered for device %u without GPUMEM_MEMORY_PORTABLE, so device %u "
+                      "cannot access it",
+                      device_.ordinal(), device.ordinal());
   }
   if (write && has(GPUMEM_MEMORY_READ_ONLY)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was registered with GPUMEM_MEMORY_READ_ONLY");

@@ -35,12 +35,6 @@ class Region : public Object {
   bool leaving() const { return state_.load(std::memory_order_acquire) == State::kLeaving; }
   void set_state(State state) noexcept { state_.store(state, std::memory_order_release); }
 
-  // The first usable address of one of its ranges; what is granted beyond size() belongs to the range, but
-  // not to the caller.
-  uint64_t base_of(const RegionRange& range) const {
-    return address_of(&range == &host_range_ ? facts().host_pointer : facts().device_pointer);
-  }
-
   // Whether work of a device may read, or write, this region in place, that is by its device pointer.
   Result<void> reachable_by(const Device& device, bool write) const;
   // The same as an answer to questions (UVA-5).

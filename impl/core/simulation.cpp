@@ -8,7 +8,7 @@ namespace {
 
 Result<backend::Simulation*> simulation_of(const Instance& instance) {
   if (backend::Simulation* const simulation = instance.backend().simulation()) return simulation;
-  return make_error(GPUMEM_ERROR_UNSUPPORTED, "only the host backend can do this");
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "only instances of the host backend support this function");
 }
 
 }  // namespace

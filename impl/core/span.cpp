@@ -13,7 +13,7 @@ namespace {
 Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
                     uint64_t object_size) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    "%s covers %" PRIu64 " bytes from offset %" PRIu64
+                    "%s extends over %" PRIu64 " bytes from offset %" PRIu64
                     ", but the %s memory there has %" PRIu64 " bytes",
                     request.what, request.size, offset, kind.name, object_size);
 }
@@ -111,7 +111,7 @@ Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request) {
     if (runs_into_region() && platform::readable(request.address, 1)) {
       return make_error(
           GPUMEM_ERROR_INVALID_ARGUMENT,
-          "%s begins in ordinary memory and runs into memory of this instance; copy the parts one by one",
+          "%s begins in ordinary memory and extends into memory of this instance; split the operation there",
           request.what);
     }
   }

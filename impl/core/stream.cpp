@@ -93,7 +93,7 @@ namespace {
 Result<void> check_kind(const FoundSpan& found) {
   if (found.region && found.region->facts().device_pointer != nullptr) return {};
   return make_error(GPUMEM_ERROR_WRONG_KIND,
-                    "the word lies in %s memory without a device pointer of this instance; use pinned, "
+                    "the word is in %s memory, which has no device pointer in this instance; use pinned, "
                     "device or mapped registered memory",
                     found.kind->name);
 }
@@ -101,9 +101,10 @@ Result<void> check_kind(const FoundSpan& found) {
 Result<void> check_access(const Device& device, const Region& region, bool write) {
   GPUMEM_TRY(region.reachable_by(device, write));
   if (region.access_of(device) != GPUMEM_ACCESS_NONE) return {};
-  return make_error(GPUMEM_ERROR_NO_ACCESS,
-                    "device %u has no access to the memory of device %u; enable it first", device.ordinal(),
-                    region.device().ordinal());
+  return make_error(
+      GPUMEM_ERROR_NO_ACCESS,
+      "device %u has no access to the memory of device %u; call gpumem_device_enable_peer_access first",
+      device.ordinal(), region.device().ordinal());
 }
 
 // The word that a value write or wait acts on (STR-17).

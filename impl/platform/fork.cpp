@@ -15,11 +15,11 @@ namespace {
 
 using detail::epoch_word;
 
-// Lives in ordinary memory, so a child inherits it and goes on counting from there.
+// In ordinary memory, so a child inherits it and counts on from there.
 constinit std::atomic<uint32_t> last_epoch{0};
 
-// Stands in for it once there was none (no memory, or Linux before 4.14). A page that came later would give
-// this process a second epoch.
+// Used for good once the page could not be created (out of memory, or Linux before 4.14): creating it later
+// would give this process a second epoch.
 constinit std::atomic<uint32_t> no_word{0};
 
 std::atomic<uint32_t>* keep(std::atomic<uint32_t>* word) {
@@ -37,7 +37,7 @@ std::atomic<uint32_t>* map_epoch_word() {
   }
   auto* const word = new (page) std::atomic<uint32_t>(0);
   auto* const kept = keep(word);
-  if (kept != word) munmap(page, size);  // another thread was faster
+  if (kept != word) munmap(page, size);  // another thread won the race
   return kept;
 }
 
@@ -46,7 +46,7 @@ std::atomic<uint32_t>* map_epoch_word() {
 uint32_t detail::make_process_epoch() {
   std::atomic<uint32_t>* word = epoch_word.load(std::memory_order_acquire);
   if (word == nullptr) word = map_epoch_word();
-  // The process id serves as well; it only costs a system call.
+  // The process id works too, at the cost of a system call.
   if (word == &no_word) return static_cast<uint32_t>(getpid());
   uint32_t epoch = word->load(std::memory_order_relaxed);
   if (epoch != 0) return epoch;

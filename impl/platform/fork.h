@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Which process is this? A number that a forked child does not inherit (COM-25).
+// Identifies the process by a number that a forked child does not inherit (COM-25).
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,9 @@ inline uint32_t process_epoch() {
   return epoch != 0 ? epoch : detail::make_process_epoch();
 }
 
-// What all instances of a process share, such as a lock. A forked child gets a fresh one: a thread of the
-// parent that does not exist in the child may have held the lock, and what the parent noted down is not the
-// child's, unless T has inherit(), which takes over what is. Never destroyed, because threads may use it
-// while the process exits.
+// State that all instances of a process share, such as a lock. A forked child gets a new one, because a
+// parent thread that does not exist in the child may have held the lock. T::inherit(), if there is one,
+// copies what the child keeps. Never destroyed: threads may use it during exit.
 template <class T>
 class PerProcess {
  public:
@@ -36,7 +35,7 @@ class PerProcess {
     return make(known);
   }
 
-  // Null if nobody has asked for it in this process.
+  // Null if this process has not used it.
   T* find() {
     Node* known = node_.load(std::memory_order_acquire);
     return known != nullptr && known->epoch == process_epoch() ? &known->value : nullptr;
@@ -45,7 +44,7 @@ class PerProcess {
  private:
   struct Node {
     uint32_t epoch;
-    Node* parents;  // kept, so that nobody takes it for a leak
+    Node* parents;  // stays reachable, so leak checkers accept it
     T value;
   };
 

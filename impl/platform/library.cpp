@@ -9,8 +9,7 @@ Result<void*> load_library(const char* name, Status missing) {
   void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library != nullptr) return library;
   const char* why = dlerror();
-  Error error =
-      make_error(missing, "%s cannot be loaded: %s", name, why != nullptr ? why : "no reason given");
+  Error error = make_error(missing, "cannot load %s: %s", name, why != nullptr ? why : "no reason given");
   error.entry_point = "dlopen";
   return error;
 }

@@ -17,13 +17,13 @@ namespace gpumem::platform {
 
 namespace {
 
-constexpr int32_t kNodesMax = 1024;  // as many as the kernel can be built for
+constexpr int32_t kNodesMax = 1024;  // the kernel's maximum
 
 bool set_policy(void* address, uint64_t size, int policy, int32_t node) {
   constexpr auto kBits = static_cast<int32_t>(8 * sizeof(unsigned long));
   std::array<unsigned long, kNodesMax / kBits> mask{};
   mask.at(static_cast<size_t>(node / kBits)) = 1UL << (node % kBits);
-  // The kernel looks at one bit less than it is told.
+  // The kernel ignores the last bit of the count it is given.
   return syscall(SYS_mbind, address, size, policy, mask.data(), kNodesMax + 1L, 0) == 0;
 }
 
@@ -38,7 +38,7 @@ bool numa_node_exists(int32_t node) {
 }
 
 uint32_t numa_node_count() {
-  // Not a static with an initial value: a child forked while a thread makes that value would wait for it.
+  // Not an initialized static: a child forked during its initialization would wait forever.
   static constinit std::atomic<uint32_t> known{0};
   uint32_t count = known.load(std::memory_order_relaxed);
   if (count != 0) return count;
@@ -56,7 +56,7 @@ Result<void> bind_to_node(void* address, uint64_t size, int32_t node) {
   const Status status = error == ENOMEM  ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
                         : error == EPERM ? GPUMEM_ERROR_PERMISSION_DENIED
                                          : GPUMEM_ERROR_UNSUPPORTED;
-  return system_error(status, error, "mbind", "the memory cannot be bound to the NUMA node");
+  return system_error(status, error, "mbind", "cannot bind the memory to the NUMA node");
 }
 
 void prefer_node(void* address, uint64_t size, int32_t node) {

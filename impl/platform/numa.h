@@ -9,14 +9,14 @@
 namespace gpumem::platform {
 
 bool numa_node_exists(int32_t node);
-// How many nodes there are; 1 where the system knows of none.
+// Number of nodes; 1 on a system without NUMA.
 uint32_t numa_node_count();
-// Binds the pages of a mapped, untouched range to a node; UNSUPPORTED where the system has no such call,
-// PERMISSION_DENIED where it forbids it.
+// Binds the pages of a mapped, untouched range to a node. UNSUPPORTED if the system lacks the call,
+// PERMISSION_DENIED if it forbids it.
 Result<void> bind_to_node(void* address, uint64_t size, int32_t node);
-// As a wish: pages that the node has no room for lie elsewhere.
+// Only a preference: pages go elsewhere if the node is full.
 void prefer_node(void* address, uint64_t size, int32_t node);
-// Node of the page that holds an address, or -1 if the system does not tell.
+// Node of the page at an address, or -1 if unknown.
 int32_t node_of(const void* address);
 
 }  // namespace gpumem::platform

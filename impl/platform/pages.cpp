@@ -21,7 +21,7 @@
 #include "base/arithmetic.h"
 #include "platform/thread.h"
 
-// Newer than some C libraries.
+// Missing in older C libraries.
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -36,8 +36,8 @@ namespace {
 
 constexpr uint64_t kWordSize = 8;
 
-// The kernel does the access, so that a fault comes back as an error. It reads the signal set before it
-// refuses the unknown operation. The word at 0 would mean no signal set; its neighbour stands for it.
+// The kernel reads the signal set before it rejects the unknown operation, so a fault becomes an error.
+// Address 0 would mean "no signal set", so its neighbour is probed instead.
 bool word_readable(uint64_t address) {
   constexpr int kUnknownOperation = -1;
   const uint64_t word = std::max(round_down(address, kWordSize), kWordSize);
@@ -45,8 +45,8 @@ bool word_readable(uint64_t address) {
          errno != EFAULT;
 }
 
-// Lets the kernel write a word atomically with what it contains. Nobody waits for the other word, and a
-// waiter that happens to sleep on this one sees at worst a wake-up without cause.
+// Makes the kernel write a word back atomically with its own value. At worst a thread that waits on this word
+// gets a spurious wake-up.
 bool word_writable(uint64_t address) {
   constexpr uint32_t kOrWithZero = FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0x555);
   uint32_t nobody = 0;
@@ -54,8 +54,7 @@ bool word_writable(uint64_t address) {
                  pointer_to(round_down(address, kWordSize)), kOrWithZero) >= 0;
 }
 
-// One call for the whole range where the kernel has it (5.14) and the mapping allows it; otherwise page by
-// page.
+// One call for the whole range if the kernel (5.14) and the mapping allow it, otherwise page by page.
 template <class F>
 bool every_page(const void* address, uint64_t size, int populate_advice, F allowed) {
   const uint64_t page = page_size();
@@ -70,7 +69,7 @@ bool every_page(const void* address, uint64_t size, int populate_advice, F allow
 
 Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, Status status,
                   const char* what) {
-  // More than is needed, cut down to the aligned part.
+  // Reserves too much, then trims to the aligned part.
   const uint64_t slack = alignment > page_size() ? alignment - page_size() : 0;
   void* const start = add_wraps(size, slack) ? (errno = ENOMEM, MAP_FAILED)
                                              : mmap(nullptr, size + slack, protection,
@@ -106,7 +105,7 @@ uint64_t number_in(const std::string& path, const char* key) {
   return number;
 }
 
-// Path of the process in the unified hierarchy of control groups; "/" in a container, empty if there is none.
+// The process's path in cgroup v2: "/" in a container, empty without cgroup v2.
 std::string control_group() {
   const File file = open_text("/proc/self/cgroup");
   if (file == nullptr) return "";
@@ -137,7 +136,7 @@ Error system_error(Status status, int error_number, const char* entry_point, con
 }
 
 Result<int> memory_file(uint64_t size) {
-  constexpr const char* kWhat = "no file of anonymous memory can be made";
+  constexpr const char* kWhat = "cannot create an anonymous memory file";
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int file = memfd_create("gpumem", kFlags | MFD_NOEXEC_SEAL);
   if (file < 0 && errno == EINVAL) file = memfd_create("gpumem", kFlags);  // before Linux 6.3
@@ -165,12 +164,12 @@ void close_file(int file_descriptor) { close(file_descriptor); }
 
 Result<void*> reserve(uint64_t size, uint64_t alignment) {
   return map(size, alignment, PROT_NONE, MAP_NORESERVE, GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
-             "no address range of that size is free");
+             "no free address range is that large");
 }
 
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
   return map(size, alignment, PROT_READ | PROT_WRITE, 0, GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-             "the system has not enough memory");
+             "the system does not have enough memory");
 }
 
 Result<void*> map_lazily(uint64_t size) {
@@ -179,7 +178,7 @@ Result<void*> map_lazily(uint64_t size) {
 }
 
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
-  constexpr const char* kWhat = "the memory cannot be mapped";
+  constexpr const char* kWhat = "cannot map the memory";
   void* const view = mmap(address, size, PROT_READ | PROT_WRITE,
                           MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED), file_descriptor, 0);
   if (view == MAP_FAILED) return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
@@ -194,7 +193,7 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
 }
 
 Result<void> make_inaccessible(void* address, uint64_t size) {
-  constexpr const char* kWhat = "the address range cannot be made inaccessible";
+  constexpr const char* kWhat = "cannot make the address range inaccessible";
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
   if (mmap(address, size, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) {
     return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
@@ -222,7 +221,7 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
       const uint64_t length = std::min(kChunk, size - offset);
       if (madvise(chunk, length, MADV_POPULATE_WRITE) == 0) continue;
       const int reason = errno;
-      // An older kernel does not know the advice; the probe writes without changing.
+      // Older kernels lack the advice; the probe writes without changing bytes.
       if (reason != EINVAL || !writable(chunk, length)) error = reason;
     }
   };
@@ -233,24 +232,23 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
     while (helpers.size() + 1 < helpful)
       helpers.push_back(start_thread(work));
   } catch (const std::exception&) {
-    // No thread, or no memory for one. Fewer do the same work, and those that run must be joined.
+    // No thread, or no memory for one. Fewer threads do the work, and those that run must be joined.
   }
   work();
   for (std::thread& helper : helpers)
     helper.join();
   if (error == 0) return {};
-  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise",
-                      "the pages cannot be brought into memory");
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", "cannot populate the pages");
 }
 
 uint64_t memory_available() {
   const uint64_t kibibytes = number_in("/proc/meminfo", "MemAvailable:");
   uint64_t available = kibibytes > UINT64_MAX / 1024 ? UINT64_MAX : kibibytes * 1024;
-  // The limits of the process's control group and of all groups around it; the last one is a container's.
+  // The limits of the process's cgroup and all its ancestors, up to that of the container.
   for (std::string folder = "/sys/fs/cgroup" + control_group();; folder.resize(folder.rfind('/'))) {
     const uint64_t limit = number_in(folder + "/memory.max", "");
     const uint64_t used = number_in(folder + "/memory.current", "");
-    const uint64_t cached = number_in(folder + "/memory.stat", "file ");  // given up when memory is wanted
+    const uint64_t cached = number_in(folder + "/memory.stat", "file ");  // reclaimed under memory pressure
     if (limit != UINT64_MAX && used != UINT64_MAX && cached != UINT64_MAX)
       available = std::min(available, limit - std::min(limit, used - std::min(used, cached)));
     if (folder.size() <= std::strlen("/sys/fs/cgroup")) break;
@@ -258,16 +256,16 @@ uint64_t memory_available() {
   return available;
 }
 
-// By number, because the sanitizers turn the functions of the C library into nothing.
+// By number, because sanitizers replace the C library's functions with no-ops.
 Result<void> lock(void* address, uint64_t size) {
   if (syscall(SYS_mlock, address, size) == 0) return {};
   const int error = errno;
   if (error == ENOMEM || error == EPERM) {
     return system_error(
         GPUMEM_ERROR_LIMIT_EXCEEDED, error, "mlock",
-        "the pages cannot be locked within RLIMIT_MEMLOCK (ulimit -l); raise it or lock less");
+        "the pages do not fit within RLIMIT_MEMLOCK (ulimit -l); raise the limit or lock less");
   }
-  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "mlock", "the pages cannot be locked");
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "mlock", "cannot lock the pages");
 }
 
 void unlock(void* address, uint64_t size) { syscall(SYS_munlock, address, size); }
@@ -289,7 +287,7 @@ bool mapped(const void* address, uint64_t size) {
   uint64_t step = 0;
   for (uint64_t at = round_down(address_of(address), page); at < end; at += step) {
     step = std::min(end - at, sizeof present * page);
-    // The kernel may also lack memory to answer; then what uses the pages finds out.
+    // The kernel may lack memory to answer; then the code that uses the pages notices.
     if (mincore(pointer_to(at), step, present) != 0 && errno != EAGAIN) return false;
   }
   return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Threads of the library take no signals of the program.
+// Starts threads that block the program's signals.
 #pragma once
 
 #include <pthread.h>
@@ -9,10 +9,9 @@
 
 namespace gpumem::platform {
 
-// As the constructor of std::thread, but of the signals only two sorts are delivered to it: faults of the
-// thread itself, and, as far as the creating thread takes them, those by which runtimes of other languages
-// stop the threads that run their code. A collector waits for ever for a thread that ran a host function and
-// does not hear it.
+// Like std::thread's constructor, but blocks all signals except faults and, if the creating thread does not
+// block them, those with which language runtimes stop threads: without these, a garbage collector would wait
+// forever for a thread that ran a host function.
 template <class F>
 std::thread start_thread(F function) {
   struct Blocked {

@@ -65,7 +65,7 @@ void release_at_exit(ThreadRecord& record) {
     if (exit_key.compare_exchange_strong(key, uint64_t{made} + 1, std::memory_order_acq_rel)) {
       key = uint64_t{made} + 1;
     } else {
-      pthread_key_delete(made);  // another thread was faster
+      pthread_key_delete(made);  // another thread won the race
     }
   }
   pthread_setspecific(static_cast<pthread_key_t>(key - 1), &record);

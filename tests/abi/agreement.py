@@ -4,6 +4,7 @@
 
 - Each struct's _INIT macro is, byte for byte, the zeroed struct with its size. A struct that begins with struct_size and
   lacks the macro makes a program that does not compile.
+- A flag is a 64-bit constant, so that its complement clears one bit of flags.
 - Each function has the type that its PFN_ type says (else the program does not compile), and the member of the table
   from gpumem_table_get is that function.
 """
@@ -48,6 +49,14 @@ STRUCT = """\
     compare("_INIT is the zeroed struct with its size", "{name}", &from_macro, sizeof from_macro);
   }}
 """
+FLAG = """\
+  {{
+    uint64_t flags = UINT64_MAX;
+    flags &= ~{name};
+    check("the complement of a flag clears one bit", "{name}",
+          sizeof {name} == 8 && flags == UINT64_MAX - {name} && ({name} & ({name} - 1)) == 0);
+  }}
+"""
 FUNCTION = """\
   {{
     PFN_{name} function = {name};
@@ -73,6 +82,8 @@ def main():
     functions = [function.name for function in interface.functions]
     growing = [struct.name for struct in interface.structs if struct.grows and struct.name not in WITHOUT_INIT]
     body = [STRUCT.format(name=name, macro=name.upper() + "_INIT") for name in dict.fromkeys(growing + interface.initial_values)]
+    flags = [constant for numbers in interface.numbers if numbers.flags for constant in numbers.constants]
+    body += [FLAG.format(name=constant.name) for constant in flags]
     body += [(TYPE_ONLY if name in WITHOUT_MEMBER else FUNCTION).format(name=name) for name in functions]
     Path(output).write_text(HEAD + "".join(body) + TAIL, encoding="utf-8")
 

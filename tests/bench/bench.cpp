@@ -4,10 +4,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
+#include <barrier>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <numeric>
+#include <thread>
 #include <utility>
 
 #include "runner.h"
@@ -25,7 +30,7 @@ std::string text_of(uint64_t size) {
 }
 
 void check(gpumem_status status, const gpumem_error& error) {
-  if (status != GPUMEM_SUCCESS) {
+  if (GPUMEM_FAILED(status)) {
     fail(std::string(error.function) + ": " + gpumem_status_name(status) + ": " + error.message);
   }
 }
@@ -37,7 +42,7 @@ void must(Function function, Arguments... arguments) {
   check(function(arguments..., &error), error);
 }
 inline void must_succeed(gpumem_status status) {
-  if (status != GPUMEM_SUCCESS) fail(gpumem_status_name(status));
+  if (GPUMEM_FAILED(status)) fail(gpumem_status_name(status));
 }
 
 // Ordinary memory whose pages exist.
@@ -57,12 +62,19 @@ class Pages {
   uint64_t size_;
 };
 
-gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require, void* existing) {
+gpumem_memory_desc memory_desc(gpumem_kind kind, uint64_t size, gpumem_memory_flags require) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   desc.kind = kind;
   desc.size = size;
   desc.require = require;
-  desc.host_pointer = existing;
+  return desc;
+}
+
+gpumem_register_desc register_desc(void* pointer, uint64_t size, gpumem_memory_flags require) {
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = pointer;
+  desc.size = size;
+  desc.require = require;
   return desc;
 }
 
@@ -112,6 +124,12 @@ void create_and_destroy(Bench& bench, const gpumem_memory_desc& desc) {
   must_succeed(gpumem_memory_destroy(memory, nullptr));
 }
 
+void register_and_destroy(Bench& bench, const gpumem_register_desc& desc) {
+  gpumem_memory memory = nullptr;
+  must_succeed(gpumem_memory_register(bench.device, &desc, &memory, nullptr));
+  must_succeed(gpumem_memory_destroy(memory, nullptr));
+}
+
 void creating(Bench& bench) {
   struct Kind {
     const char* name;
@@ -126,7 +144,7 @@ void creating(Bench& bench) {
     for (const uint64_t size : kCreateSizes) {
       const std::string name = "create_destroy/" + std::string(kind.name) + "/" + text_of(size);
       if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
-      const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require, nullptr);
+      const gpumem_memory_desc desc = memory_desc(kind.kind, size, kind.require);
       bench.runner.time(
           name, [&] { create_and_destroy(bench, desc); },
           [&] { raw.free(kind.kind, raw.allocate(kind.kind, kind.require, size), size); });
@@ -136,10 +154,10 @@ void creating(Bench& bench) {
     const std::string name = "create_destroy/registered/" + text_of(size);
     if (!bench.runner.wanted(size) || !bench.runner.wanted(name)) continue;
     const Pages pages(size);
-    const gpumem_memory_desc desc =
-        memory_desc(GPUMEM_KIND_REGISTERED, size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, pages.get());
+    const gpumem_register_desc desc =
+        register_desc(pages.get(), size, GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED);
     bench.runner.time(
-        name, [&] { create_and_destroy(bench, desc); },
+        name, [&] { register_and_destroy(bench, desc); },
         [&] {
           raw.pin(pages.get(), size);
           raw.unpin(pages.get(), size);
@@ -182,12 +200,14 @@ class Operand {
     }
     if (place == Place::kPageable) return;
     if (place == Place::kRegistered) {
-      make(bench, memory_desc(GPUMEM_KIND_REGISTERED, size, 0, ours_));
+      const gpumem_register_desc desc = register_desc(ours_, size, 0);
+      must(gpumem_memory_register, bench.device, &desc, &memory_);
       raw_.pin(raw_pointer_, size);
       return;
     }
     const gpumem_memory_flags require = place == Place::kWriteCombined ? GPUMEM_MEMORY_WRITE_COMBINED : 0;
-    make(bench, memory_desc(kind_, size, require, nullptr));
+    const gpumem_memory_desc desc = memory_desc(kind_, size, require);
+    must(gpumem_memory_create, bench.device, &desc, &memory_);
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     must(gpumem_memory_get_info, memory_, &info);
     ours_ = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
@@ -204,10 +224,6 @@ class Operand {
   void* raw() const { return raw_pointer_; }
 
  private:
-  void make(Bench& bench, const gpumem_memory_desc& desc) {
-    must(gpumem_memory_create, bench.device, &desc, &memory_);
-  }
-
   Raw& raw_;
   Place place_;
   uint64_t size_;
@@ -252,8 +268,7 @@ void copies(Bench& bench) {
         must_succeed(gpumem_copy(bench.instance, to.ours(), from.ours(), size, nullptr, nullptr));
       };
       const Call enqueue = [&] {
-        must_succeed(
-            gpumem_copy_async(bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
+        must_succeed(gpumem_copy_async(bench.stream, to.ours(), from.ours(), size, nullptr, nullptr));
         must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
       };
       check_copy(bench, to, from, size, copy);
@@ -271,7 +286,7 @@ void copies(Bench& bench) {
 
 void small_calls(Bench& bench) {
   gpumem_memory memory = nullptr;
-  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0, nullptr);
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kMiB, 0);
   must(gpumem_memory_create, bench.device, &desc, &memory);
   gpumem_memory_info memory_info = GPUMEM_MEMORY_INFO_INIT;
   must(gpumem_memory_get_info, memory, &memory_info);
@@ -297,13 +312,187 @@ void small_calls(Bench& bench) {
           [&] { must_succeed(gpumem_stream_query(bench.stream, nullptr)); });
   measure("event_record", SmallCall::kEventRecord,
           [&] { must_succeed(gpumem_event_record(event, bench.stream, nullptr)); });
-  measure("empty_copy", SmallCall::kEmptyCopy, [&] {
-    must_succeed(gpumem_copy_async(bench.stream, pointer, pointer, 0, nullptr, nullptr));
-  });
+  measure("empty_copy", SmallCall::kEmptyCopy,
+          [&] { must_succeed(gpumem_copy_async(bench.stream, pointer, pointer, 0, nullptr, nullptr)); });
 
   bench.raw->free(GPUMEM_KIND_DEVICE, raw_pointer, kMiB);
   must(gpumem_event_destroy, event);
   must(gpumem_memory_destroy, memory);
+}
+
+// ---- calls of many threads ----
+
+// What one thread uses of its own, as the raw side does.
+class Own {
+ public:
+  explicit Own(Bench& bench) {
+    gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+    desc.flags = GPUMEM_EVENT_DISABLE_TIMING;
+    must(gpumem_stream_create, bench.device, nullptr, &stream);
+    must(gpumem_event_create, bench.device, &desc, &event);
+    must(gpumem_malloc, bench.device, GPUMEM_KIND_DEVICE, uint64_t{4096}, &device);
+    must(gpumem_malloc, bench.device, GPUMEM_KIND_PINNED, uint64_t{4096}, &host);
+    instance_ = bench.instance;
+  }
+  Own(const Own&) = delete;
+  Own& operator=(const Own&) = delete;
+  ~Own() {
+    settle();
+    gpumem_free(instance_, host, nullptr);
+    gpumem_free(instance_, device, nullptr);
+    gpumem_event_destroy(event, nullptr);
+    gpumem_stream_destroy(stream, nullptr);
+  }
+  void settle() const { must_succeed(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr)); }
+
+  gpumem_stream stream = nullptr;
+  gpumem_event event = nullptr;
+  void* device = nullptr;
+  void* host = nullptr;
+
+ private:
+  gpumem_instance instance_ = nullptr;
+};
+
+// Seconds that a call takes on average while as many threads make it at once. `run(start)` is a thread's
+// part: it gets ready, calls start(), and returns the seconds that one of its calls took.
+template <class Run>
+double seconds_per_call(int threads, Run run) {
+  std::barrier together(threads);
+  std::vector<double> seconds(static_cast<size_t>(threads));
+  std::vector<std::thread> crew;
+  for (int i = 0; i < threads; ++i) {
+    crew.emplace_back([&, i] { seconds[static_cast<size_t>(i)] = run([&] { together.arrive_and_wait(); }); });
+  }
+  for (std::thread& thread : crew)
+    thread.join();
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / threads;
+}
+
+// Rows of calls with `settle` between them, which is not timed.
+template <class Start, class Function, class Settle>
+double time_rows(Start start, int rows, int calls, Function call, Settle settle) {
+  using Clock = std::chrono::steady_clock;
+  call();
+  settle();
+  start();
+  Clock::duration total{};
+  for (int row = 0; row < rows; ++row) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < calls; ++i)
+      call();
+    total += Clock::now() - begin;
+    settle();
+  }
+  return std::chrono::duration<double>(total).count() / rows / calls;
+}
+
+void thread_calls(Bench& bench) {
+  struct Case {
+    const char* name;
+    ThreadCall which;
+    int calls;  // in a row: not so many that the stream is full
+  };
+  constexpr Case kCases[] = {{"copy_4KiB_async", ThreadCall::kCopy, 200},
+                             {"fill_4KiB_async", ThreadCall::kFill, 200},
+                             {"event_record", ThreadCall::kRecord, 200},
+                             {"event_query", ThreadCall::kEventQuery, 2000},
+                             {"stream_query", ThreadCall::kStreamQuery, 2000}};
+  const int rows = bench.runner.smoke() ? 1 : 20;
+  for (const Case& one : kCases) {
+    for (const int threads : {1, 16}) {
+      const auto ours = [&] {
+        return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
+          const Own own(bench);
+          const auto settle = [&] { own.settle(); };
+          const auto time = [&](auto call) { return time_rows(start, rows, one.calls, call, settle); };
+          switch (one.which) {
+            case ThreadCall::kCopy:
+              return time([&] {
+                must_succeed(gpumem_copy_async(own.stream, own.device, own.host, 4096, nullptr, nullptr));
+              });
+            case ThreadCall::kFill:
+              return time(
+                  [&] { must_succeed(gpumem_fill_async(own.stream, own.device, 4096, 7, 1, nullptr)); });
+            case ThreadCall::kRecord:
+              return time([&] { must_succeed(gpumem_event_record(own.event, own.stream, nullptr)); });
+            case ThreadCall::kEventQuery:
+              return time([&] { must_succeed(gpumem_event_query(own.event, nullptr)); });
+            default:
+              return time([&] { must_succeed(gpumem_stream_query(own.stream, nullptr)); });
+          }
+        });
+      };
+      const auto raw = [&] {
+        return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
+          const ThreadWork work = bench.raw->thread_work(one.which);
+          return time_rows(start, rows, one.calls, work.call, work.settle);
+        });
+      };
+      const bool compared = bench.raw->thread_work(one.which).call != nullptr;
+      bench.runner.clocked("threads_" + std::to_string(threads) + "/" + one.name, ours,
+                           compared ? Runner::Clock(raw) : Runner::Clock());
+    }
+  }
+}
+
+// ---- queries while much lives ----
+
+void queries(Bench& bench) {
+  constexpr int kCalls = 1'000'000;
+  const int calls = bench.runner.smoke() ? 1000 : kCalls;
+  std::vector<void*> live;
+  for (const uint64_t count : {uint64_t{1}, uint64_t{10'000}, uint64_t{1'000'000}}) {
+    if (count > bench.runner.live_max()) continue;
+    const std::string name = "live_" + std::to_string(count) + "/";
+    while (live.size() < count) {
+      void* pointer = nullptr;
+      must(gpumem_malloc, bench.device, GPUMEM_KIND_DEVICE, uint64_t{4096}, &pointer);
+      live.push_back(pointer);
+    }
+    // Addresses that are asked about again and again, as a program does it: 64 of those that live.
+    std::array<void*, 64> asked{};
+    for (size_t i = 0; i < asked.size(); ++i)
+      asked[i] = static_cast<uint8_t*>(live[i * live.size() / asked.size()]) + i;
+    const auto query = [&](auto start) {
+      gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+      size_t next = 0;
+      return time_rows(
+          start, 1, calls,
+          [&] {
+            must_succeed(
+                gpumem_pointer_get_info(bench.instance, asked[next++ % asked.size()], &info, nullptr));
+          },
+          [] {});
+    };
+    for (const int threads : {1, 16}) {
+      const auto raw = [&] {
+        return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
+          const ThreadWork work = bench.raw->thread_work(ThreadCall::kPointerQuery);
+          return time_rows(start, 1, calls / 20, work.call, work.settle);
+        });
+      };
+      const bool compared = bench.raw->thread_work(ThreadCall::kPointerQuery).call != nullptr;
+      bench.runner.clocked(
+          name + "threads_" + std::to_string(threads) + "/pointer_get_info",
+          [&] { return seconds_per_call(threads, query); }, compared ? Runner::Clock(raw) : Runner::Clock());
+    }
+  }
+  for (const int threads : {1, 16}) {
+    const auto look = [&](auto start) {
+      gpumem_device device = nullptr;
+      return time_rows(
+          start, 1, calls, [&] { must_succeed(gpumem_device_get(bench.instance, 0, &device, nullptr)); },
+          [] {});
+    };
+    bench.runner.clocked("threads_" + std::to_string(threads) + "/device_get",
+                         [&] { return seconds_per_call(threads, look); }, {});
+  }
+  for (void* const pointer : live)
+    must(gpumem_free, bench.instance, pointer);
 }
 
 // ---- loading ----
@@ -343,8 +532,8 @@ void loading(Bench& bench) {
 
 int usage(FILE* stream, int exit_code) {
   std::fputs(
-      "Usage: gpumem_bench [--backend host|cuda] [--only TEXT] [--repeat N] [--max-size MIB] [--json FILE] "
-      "[--smoke]\n"
+      "Usage: gpumem_bench [--backend host|cuda] [--only TEXT] [--repeat N] [--max-size MIB] [--live N] "
+      "[--json FILE] [--smoke]\n"
       "\n"
       "Measures gpumem beside the raw driver or operating system in one run and prints a line for each "
       "case:\n"
@@ -354,6 +543,9 @@ int usage(FILE* stream, int exit_code) {
       "  --only      only the cases with this text in their names\n"
       "  --repeat    rows of calls for each side; 15 if not given. Slow cases take fewer, but at least 5\n"
       "  --max-size  leave out cases with more memory than this\n"
+      "  --live      most objects that live while pointers are queried; 10,000 if not given. A device of the "
+      "host "
+      "backend holds some 30,000\n"
       "  --json      write the results to a file too\n"
       "  --smoke     each case once and small, only to see that it works\n",
       stream);
@@ -377,6 +569,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.json = value;
     } else if (word == "--repeat" && std::atoi(value.c_str()) > 0) {
       options.repeat = std::atoi(value.c_str());
+    } else if (word == "--live" && std::atoi(value.c_str()) > 0) {
+      options.live_max = static_cast<uint64_t>(std::atoi(value.c_str()));
     } else if (word == "--max-size" && std::atoi(value.c_str()) > 0) {
       options.max_size = static_cast<uint64_t>(std::atoi(value.c_str())) * kMiB;
     } else {
@@ -399,6 +593,8 @@ int run(int argc, char** argv) {
     creating(bench);
     copies(bench);
     small_calls(bench);
+    thread_calls(bench);
+    queries(bench);
     loading(bench);
     if (!options.json.empty()) bench.runner.write_json(setting);
   } catch (const std::exception& problem) {

@@ -16,6 +16,15 @@ using Call = std::function<void()>;
 
 enum class SmallCall { kPointerQuery, kMemoryQuery, kStreamQuery, kEventRecord, kEmptyCopy };
 
+// Calls that many threads make at once, each on a stream, an event and 4 KiB of its own.
+enum class ThreadCall { kCopy, kFill, kRecord, kEventQuery, kStreamQuery, kPointerQuery };
+
+// One thread's way to make such a call: `call` once, and `settle` after a row, which counts for nothing.
+struct ThreadWork {
+  Call call;
+  Call settle;
+};
+
 class Raw {
  public:
   virtual ~Raw() = default;
@@ -33,6 +42,10 @@ class Raw {
 
   // Empty where the driver or system has no such call. `pointer` lies inside device memory.
   virtual Call small_call(SmallCall which, void* pointer) = 0;
+  // What a thread does before the timed calls of either side: makes the device current, say.
+  virtual void prepare_thread() {}
+  // For the calling thread; the work is destroyed on it too. Empty as above.
+  virtual ThreadWork thread_work(ThreadCall /*which*/) { return {}; }
 };
 
 [[noreturn]] inline void fail(const std::string& text) { throw std::runtime_error(text); }

@@ -17,7 +17,8 @@ namespace {
   X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuMemAlloc) X(cuMemFree) X(cuMemHostAlloc) X(cuMemFreeHost)    \
   X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyAsync) X(cuStreamCreate)              \
   X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventDestroy)           \
-  X(cuEventRecord) X(cuPointerGetAttributes) X(cuMemGetAddressRange)
+  X(cuEventRecord) X(cuEventQuery) X(cuMemsetD8Async) X(cuPointerGetAttributes) X(cuMemGetAddressRange)       \
+  X(cuCtxSetCurrent)
 // clang-format on
 
 struct Driver {
@@ -110,6 +111,51 @@ class RawCuda : public Raw {
     CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
   }
   void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
+
+  void prepare_thread() override { CHECK(cuCtxSetCurrent(context_)); }
+  ThreadWork thread_work(ThreadCall which) override {
+    struct Own {
+      explicit Own(RawCuda& raw) : raw_(raw) {
+        const Driver& driver_ = raw.driver_;
+        CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+        CHECK(cuMemAlloc(&device, 4096));
+        CHECK(cuMemHostAlloc(&host, 4096, 0));
+      }
+      Own(const Own&) = delete;
+      Own& operator=(const Own&) = delete;
+      ~Own() {
+        raw_.driver_.cuStreamSynchronize(stream);
+        raw_.driver_.cuMemFreeHost(host);
+        raw_.driver_.cuMemFree(device);
+        raw_.driver_.cuEventDestroy(event);
+        raw_.driver_.cuStreamDestroy(stream);
+      }
+      RawCuda& raw_;
+      CUstream stream = nullptr;
+      CUevent event = nullptr;
+      CUdeviceptr device = 0;
+      void* host = nullptr;
+    };
+    const auto own = std::make_shared<Own>(*this);
+    const Call settle = [this, own] { CHECK(cuStreamSynchronize(own->stream)); };
+    switch (which) {
+      case ThreadCall::kCopy:
+        return {[this, own] { CHECK(cuMemcpyAsync(own->device, address(own->host), 4096, own->stream)); },
+                settle};
+      case ThreadCall::kFill:
+        return {[this, own] { CHECK(cuMemsetD8Async(own->device, 7, 4096, own->stream)); }, settle};
+      case ThreadCall::kRecord:
+        return {[this, own] { CHECK(cuEventRecord(own->event, own->stream)); }, settle};
+      case ThreadCall::kEventQuery:
+        return {[this, own] { CHECK(cuEventQuery(own->event)); }, settle};
+      case ThreadCall::kStreamQuery:
+        return {[this, own] { CHECK(cuStreamQuery(own->stream)); }, settle};
+      case ThreadCall::kPointerQuery:
+        return {[this, own] { query(reinterpret_cast<void*>(own->device + 100)); }, settle};
+    }
+    return {};
+  }
 
   Call small_call(SmallCall which, void* pointer) override {
     switch (which) {

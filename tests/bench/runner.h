@@ -14,8 +14,9 @@ struct Options {
   std::string only;  // part of the names of the cases to run; empty for all
   std::string json;  // file for the results; empty for none
   int repeat = 15;
-  uint64_t max_size = 0;  // largest memory in bytes; 0 for the largest that has a case
-  bool smoke = false;     // each case once and small, to see that it works
+  uint64_t max_size = 0;       // largest memory in bytes; 0 for the largest that has a case
+  uint64_t live_max = 10'000;  // objects that live while pointers are queried
+  bool smoke = false;          // each case once and small, to see that it works
 };
 
 struct Setting {
@@ -30,6 +31,8 @@ class Runner {
 
   bool wanted(const std::string& name) const;
   bool wanted(uint64_t size) const;
+  bool smoke() const { return options_.smoke; }
+  uint64_t live_max() const { return options_.smoke ? 1 : options_.live_max; }
 
   // One call of each is the unit of work. `raw` may be empty: then there is nothing to compare with. `settle`
   // runs after each timed row of calls, and counts for neither.

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Names each public function that a binding lacks. Usage: coverage.py SOURCE_ROOT HEADER...
 
-A binding has a function when its sources use it; the raw declarations are generated and do not count. Functions that
-only set up a struct for C programs need no use: every binding sets up its own structs.
+A binding has a function when its sources use it; the raw declarations are generated and do not count.
 """
 
 import re
@@ -35,8 +34,7 @@ def sources(root, folder, ending):
 
 def main():
     root, tap = Path(sys.argv[1]), Tap()
-    functions = [function.name for function in description.Description(sys.argv[2:]).functions
-                 if not function.name.endswith("_init")]
+    functions = [function.name for function in description.Description(sys.argv[2:]).functions]
     for binding, (folder, ending) in BINDINGS.items():
         text = "\n".join(sources(root, folder, ending))
         # The bindings leave the prefix away where their language has namespaces for it.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Builds and tests the Rust binding against an installed library, with whichever cargo is found, without a network.
+"""Builds and tests the Rust binding against an installed library, with the cargo in PATH and without a network.
 Usage: rust.py SOURCE_ROOT BUILD_ROOT"""
 
 import re
@@ -25,7 +25,7 @@ class Rust:
         self.source = source
         self.staged = staged
         self.workspace = source / "bindings" / "rust"
-        # Kept from one run to the next; nothing is written to the source.
+        # Kept for the next run; nothing is written to the source tree.
         self.target = build / "bindings" / "rust"
         self.target.mkdir(parents=True, exist_ok=True)
 
@@ -33,7 +33,7 @@ class Rust:
         environment = self.staged.environment(backend)
         environment |= {"CARGO_TARGET_DIR": str(target or self.target), "CARGO_NET_OFFLINE": "true",
                         "CARGO_TERM_COLOR": "never", **variables}
-        # A configuration of the user's could lead elsewhere, and its folder need not be writable.
+        # The user's configuration could change the build, and its folder need not be writable.
         environment["CARGO_HOME"] = str(self.target / "cargo-home")
         return subprocess.run([str(word) for word in command], text=True, cwd=self.workspace, env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
@@ -47,7 +47,7 @@ class Rust:
         return not result.returncode
 
     def tests(self, label, *arguments, **options):
-        """Each test that `cargo test` runs, as a case of its own."""
+        """Reports each test that `cargo test` runs as a case of its own."""
         result = self.cargo("test", "--no-fail-fast", *arguments, **options)
         program, failed, found = "", 0, 0
         for line in result.stdout.splitlines():
@@ -63,12 +63,12 @@ class Rust:
                     self.tap.skip(name, line.partition("ignored")[2].lstrip(", ") or "ignored in the source")
                 else:
                     self.tap.check(name, last_lines(result.stdout) if case[2] == "FAILED" else [])
-        # A program that does not build, or crashes, has no line of its own.
+        # A program that does not build, or that crashes, prints no such line.
         if not found or (result.returncode and not failed):
             self.tap.check(f"{label}: cargo test", last_lines(result.stdout) or f"exit status {result.returncode}")
 
     def violations(self, label):
-        self.tap.check(f"{label}: the fake driver has nothing to say against its callers", self.staged.violations())
+        self.tap.check(f"{label}: the fake driver reports no violations", self.staged.violations())
 
     def samples(self):
         for name in SAMPLES:
@@ -76,56 +76,56 @@ class Rust:
             if self.succeeds(f"example {name} builds", "build", "--package", "gpumem", "--example", name):
                 result = self.run(self.target / "debug" / "examples" / name)
                 same = result.returncode == 0 and result.stdout == expected.read_text(encoding="utf-8")
-                self.tap.check(f"example {name} prints what it prints in every language",
+                self.tap.check(f"example {name} has the same output as in every language",
                                "" if same else f"{result.stdout}exit status {result.returncode}")
         self.succeeds("the code of the guide runs", "run", "--package", "gpumem", "--example", "guide")
 
     def pages(self):
-        """The code that the pages show is part of the examples."""
+        """Checks that the code on the pages is part of the examples."""
         examples = [path.read_text(encoding="utf-8") for path in (self.workspace / "gpumem" / "examples").glob("*.rs")]
         for page in [self.workspace / "README.md", self.source / "docs" / "rust.md"]:
             text = page.read_text(encoding="utf-8")
             blocks = re.findall(r"^```rust\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
             missing = [block for block in blocks if not any(f"\n{block}" in example for example in examples)]
-            self.tap.check(f"{page.name} shows code of the examples", missing if blocks else "it shows none")
+            self.tap.check(f"the code in {page.name} is part of the examples", missing if blocks else "there is no code")
             links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
-            self.tap.check(f"the links in {page.name} lead somewhere",
+            self.tap.check(f"the links in {page.name} are valid",
                            [link for link in links if not (page.parent / link).exists()])
 
     def formatted(self):
         if self.run("cargo", "fmt", "--version").returncode:
-            self.tap.skip("rustfmt leaves every file as it is", "rustfmt is not installed")
+            self.tap.skip("rustfmt changes nothing", "rustfmt is not installed")
         else:
             result = self.run("cargo", "fmt", "--all", "--", "--check")
-            self.tap.check("rustfmt leaves every file as it is", last_lines(result.stdout) if result.returncode else [])
+            self.tap.check("rustfmt changes nothing", last_lines(result.stdout) if result.returncode else [])
 
     def linted(self):
         for name, arguments in (("link", ["--workspace"]), ("load", ["--package", "gpumem", *LOAD])):
             if self.run("cargo", "clippy", "--version").returncode:
-                self.tap.skip(f"clippy has nothing to say, {name}", "clippy is not installed")
+                self.tap.skip(f"clippy reports nothing, {name}", "clippy is not installed")
             else:
-                self.succeeds(f"clippy has nothing to say, {name}", "clippy", *arguments, "--all-targets",
+                self.succeeds(f"clippy reports nothing, {name}", "clippy", *arguments, "--all-targets",
                               "--", "--deny", "warnings")
 
     def documented(self):
-        self.succeeds("rustdoc has nothing to say", "doc", "--workspace", "--no-deps", RUSTDOCFLAGS="--deny warnings")
+        self.succeeds("rustdoc reports nothing", "doc", "--workspace", "--no-deps", RUSTDOCFLAGS="--deny warnings")
 
     def miri(self):
-        name = "Miri has nothing to say against what needs no library"
+        name = "Miri reports nothing in code that needs no library"
         if self.run("cargo", "miri", "--version").returncode:
             self.tap.skip(name, "Miri is not installed")
         else:
             self.succeeds(name, "miri", "test", "--package", "gpumem", "--lib", *LOAD)
 
     def build_without_library(self):
-        name = "a build that does not find the library says what to do"
+        name = "a build without the library fails and says what to do"
         with tempfile.TemporaryDirectory() as folder:
             result = self.cargo("check", "--package", "gpumem-sys", target=folder, PKG_CONFIG_PATH=folder,
                                 PKG_CONFIG_LIBDIR=folder)
-            said = result.returncode and "PKG_CONFIG_PATH" in result.stdout and "GPUMEM_LIB_DIR" in result.stdout
-            self.tap.check(name, "" if said else last_lines(result.stdout))
+            helps = result.returncode and "PKG_CONFIG_PATH" in result.stdout and "GPUMEM_LIB_DIR" in result.stdout
+            self.tap.check(name, "" if helps else last_lines(result.stdout))
             result = self.cargo("check", "--package", "gpumem", *LOAD, target=folder, PKG_CONFIG="/nowhere")
-            self.tap.check("a build that loads the library needs nothing of it",
+            self.tap.check("a build that loads the library does not need it",
                            last_lines(result.stdout) if result.returncode else [])
 
     def bench(self):

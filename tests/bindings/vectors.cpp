@@ -60,6 +60,10 @@ const Names kEventFlags{{"disable_timing", GPUMEM_EVENT_DISABLE_TIMING},
                         {"blocking_sync", GPUMEM_EVENT_BLOCKING_SYNC}};
 const Names kConditions{
     {"geq", GPUMEM_WAIT_GEQ}, {"eq", GPUMEM_WAIT_EQ}, {"and", GPUMEM_WAIT_AND}, {"nor", GPUMEM_WAIT_NOR}};
+const Names kAccess{{"none", GPUMEM_ACCESS_NONE},
+                    {"read", GPUMEM_ACCESS_READ},
+                    {"readwrite", GPUMEM_ACCESS_READWRITE},
+                    {"unknown", GPUMEM_ACCESS_UNKNOWN}};
 const Names kCloseModes{{"check", GPUMEM_CLOSE_CHECK}, {"force", GPUMEM_CLOSE_FORCE}};
 const Names kBackends{
     {"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}};
@@ -146,7 +150,7 @@ class Case {
     const bool expected = name == "GPUMEM_" + step.status || name == "GPUMEM_ERROR_" + step.status;
     if (!expected) fail("expected " + step.status + ", got " + name + ": " + error_.message);
     if (error_.status != status) fail(name + " was returned, but the detail has another status");
-    if (status < 0 && !error_.message[0]) fail(name + " has no message");
+    if (GPUMEM_FAILED(status) && !error_.message[0]) fail(name + " has no message");
   }
 
  private:
@@ -174,6 +178,7 @@ class Case {
         {"elapsed", &Case::elapsed},
         {"copy", &Case::copy},
         {"copy_2d", &Case::copy_2d},
+        {"copy_regions", &Case::copy_regions},
         {"fill", &Case::fill},
         {"fill_2d", &Case::fill_2d},
         {"write_value", &Case::write_value},
@@ -182,6 +187,7 @@ class Case {
         {"expect", &Case::expect},
         {"info", &Case::info},
         {"pointer", &Case::pointer},
+        {"access", &Case::access},
         {"count", &Case::count},
         {"capability", &Case::capability},
         {"peer", &Case::peer},
@@ -223,7 +229,7 @@ class Case {
 
   gpumem_memory_info info_of(gpumem_memory memory) {
     gpumem_memory_info known = GPUMEM_MEMORY_INFO_INIT;
-    if (gpumem_memory_get_info(memory, &known, &error_) < 0) fail(error_.message);
+    if (GPUMEM_FAILED(gpumem_memory_get_info(memory, &known, &error_))) fail(error_.message);
     return known;
   }
 
@@ -259,7 +265,9 @@ class Case {
     return keep(step, status, found);
   }
 
-  gpumem_status create_from(const Step& step, gpumem_memory_desc& desc) {
+  gpumem_status create(const Step& step) {
+    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+    desc.kind = static_cast<gpumem_kind>(step.value("kind", kKinds));
     desc.size = step.value("size");
     desc.alignment = step.value("alignment");
     desc.require = step.sum("require", kMemoryFlags);
@@ -271,16 +279,17 @@ class Case {
         gpumem_memory_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
     return keep(step, status, made);
   }
-  gpumem_status create(const Step& step) {
-    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-    desc.kind = static_cast<gpumem_kind>(step.value("kind", kKinds));
-    return create_from(step, desc);
-  }
   gpumem_status register_memory(const Step& step) {
-    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-    desc.kind = GPUMEM_KIND_REGISTERED;
-    desc.host_pointer = address(step.argument(1));
-    return create_from(step, desc);
+    gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+    desc.pointer = address(step.argument(1));
+    desc.size = step.value("size");
+    desc.require = step.sum("require", kMemoryFlags);
+    desc.prefer = step.sum("prefer", kMemoryFlags);
+    if (const std::string* name = step.option("name")) desc.name = name->c_str();
+    gpumem_memory made = nullptr;
+    const gpumem_status status =
+        gpumem_memory_register(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
   }
   gpumem_status buffer(const Step& step) {
     constexpr size_t kPage = 4096;
@@ -352,10 +361,10 @@ class Case {
     return gpumem_event_synchronize(get<gpumem_event>(step.argument(0)), timeout, &error_);
   }
   gpumem_status elapsed(const Step& step) {
-    float milliseconds = -1;
+    int64_t nanoseconds = -1;
     const gpumem_status status = gpumem_event_get_elapsed_time(
-        get<gpumem_event>(step.argument(0)), get<gpumem_event>(step.argument(1)), &milliseconds, &error_);
-    if (status == GPUMEM_SUCCESS && milliseconds < 0) fail("the time is negative");
+        get<gpumem_event>(step.argument(0)), get<gpumem_event>(step.argument(1)), &nanoseconds, &error_);
+    if (status == GPUMEM_SUCCESS && nanoseconds < 0) fail("the time is negative");
     return status;
   }
 
@@ -363,24 +372,86 @@ class Case {
     gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
     options.direction = static_cast<gpumem_direction>(step.value("direction"));
     options.source_order = static_cast<gpumem_source_order>(step.value("source_order"));
-    return gpumem_copy(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
-                       address(step.argument(2)), step.value("size"), &options, &error_);
+    std::byte* const to = address(step.argument(1));
+    std::byte* const from = address(step.argument(2));
+    const uint64_t size = step.value("size");
+    if (const gpumem_stream stream = stream_of(step))
+      return gpumem_copy_async(stream, to, from, size, &options, &error_);
+    return gpumem_copy(get<gpumem_instance>(step.argument(0)), to, from, size, &options, &error_);
   }
   gpumem_status copy_2d(const Step& step) {
-    return gpumem_copy_2d(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
-                          step.value("dpitch"), address(step.argument(2)), step.value("spitch"),
-                          step.value("width"), step.value("height"), nullptr, &error_);
+    std::byte* const to = address(step.argument(1));
+    std::byte* const from = address(step.argument(2));
+    const uint64_t dpitch = step.value("dpitch"), spitch = step.value("spitch");
+    const uint64_t width = step.value("width"), height = step.value("height");
+    if (const gpumem_stream stream = stream_of(step))
+      return gpumem_copy_2d_async(stream, to, dpitch, from, spitch, width, height, nullptr, &error_);
+    return gpumem_copy_2d(get<gpumem_instance>(step.argument(0)), to, dpitch, from, spitch, width, height,
+                          nullptr, &error_);
   }
   gpumem_status fill(const Step& step) {
-    return gpumem_fill(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
-                       step.value("size"), static_cast<uint32_t>(step.value("value")),
-                       static_cast<uint32_t>(step.value("width")), &error_);
+    std::byte* const to = address(step.argument(1));
+    const uint64_t size = step.value("size");
+    const auto value = static_cast<uint32_t>(step.value("value"));
+    const auto width = static_cast<uint32_t>(step.value("width"));
+    if (const gpumem_stream stream = stream_of(step))
+      return gpumem_fill_async(stream, to, size, value, width, &error_);
+    return gpumem_fill(get<gpumem_instance>(step.argument(0)), to, size, value, width, &error_);
   }
   gpumem_status fill_2d(const Step& step) {
-    return gpumem_fill_2d(get<gpumem_instance>(step.argument(0)), stream_of(step), address(step.argument(1)),
-                          step.value("pitch"), step.value("size_x"), step.value("size_y"),
-                          static_cast<uint32_t>(step.value("value")),
-                          static_cast<uint32_t>(step.value("width")), &error_);
+    std::byte* const to = address(step.argument(1));
+    const uint64_t pitch = step.value("pitch"), size_x = step.value("size_x"), size_y = step.value("size_y");
+    const auto value = static_cast<uint32_t>(step.value("value"));
+    const auto width = static_cast<uint32_t>(step.value("width"));
+    if (const gpumem_stream stream = stream_of(step))
+      return gpumem_fill_2d_async(stream, to, pitch, size_x, size_y, value, width, &error_);
+    return gpumem_fill_2d(get<gpumem_instance>(step.argument(0)), to, pitch, size_x, size_y, value, width,
+                          &error_);
+  }
+
+  // `@m+N` is the memory m and an offset, all else an address.
+  gpumem_copy_operand operand(const std::string& text) {
+    gpumem_copy_operand side{};
+    if (!text.starts_with('@')) {
+      side.pointer = address(text);
+      return side;
+    }
+    const size_t plus = text.find('+');
+    side.memory = get<gpumem_memory>(text.substr(1, plus == std::string::npos ? plus : plus - 1));
+    if (plus != std::string::npos) side.offset = number(text.substr(plus + 1));
+    return side;
+  }
+  gpumem_status copy_regions(const Step& step) {
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.destination = operand(step.argument(1));
+    region.destination.row_pitch = step.value("dpitch");
+    region.destination.slice_pitch = step.value("dslice");
+    region.source = operand(step.argument(2));
+    region.source.row_pitch = step.value("spitch");
+    region.source.slice_pitch = step.value("sslice");
+    region.width = step.value("width");
+    region.height = step.value("height");
+    region.depth = step.value("depth");
+    region.direction = static_cast<gpumem_direction>(step.value("direction"));
+    region.source_order = static_cast<gpumem_source_order>(step.value("source_order"));
+    std::vector<gpumem_copy_region> regions;
+    for (uint64_t i = 0; i < step.value("count", 1); ++i) {
+      regions.push_back(region);
+      for (gpumem_copy_operand* side : {&region.destination, &region.source}) {
+        if (side->memory != nullptr)
+          side->offset += step.value("step");
+        else if (side->pointer != nullptr)
+          side->pointer = static_cast<std::byte*>(side->pointer) + step.value("step");
+      }
+    }
+    uint64_t failed = UINT64_MAX;
+    const gpumem_stream stream = stream_of(step);
+    const gpumem_status status =
+        stream ? gpumem_copy_regions_async(stream, regions.data(), regions.size(), &failed, &error_)
+               : gpumem_copy_regions(get<gpumem_instance>(step.argument(0)), regions.data(), regions.size(),
+                                     &failed, &error_);
+    same("failed", step.value("failed", UINT64_MAX), failed);
+    return status;
   }
   gpumem_status write_value(const Step& step) {
     return gpumem_stream_write_value(get<gpumem_stream>(step.argument(0)), address(step.argument(1)),
@@ -433,7 +504,7 @@ class Case {
     std::byte* const asked = address(step.argument(1));
     const gpumem_status status =
         gpumem_pointer_get_info(get<gpumem_instance>(step.argument(0)), asked, &known, &error_);
-    if (status < 0) return status;
+    if (GPUMEM_FAILED(status)) return status;
     if (step.option("kind")) same("kind", step.value("kind", kKinds), static_cast<uint64_t>(known.kind));
     if (step.option("size")) same("size", step.value("size"), known.size);
     if (step.option("offset"))
@@ -441,16 +512,35 @@ class Case {
            static_cast<uint64_t>(asked - static_cast<std::byte*>(known.base)));
     return status;
   }
+  gpumem_status access(const Step& step) {
+    gpumem_access known = GPUMEM_ACCESS_UNKNOWN;
+    const bool of_device = step.option("device") != nullptr;
+    const gpumem_status status = gpumem_pointer_get_access(
+        get<gpumem_instance>(step.argument(0)), address(step.argument(1)),
+        of_device ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST,
+        of_device ? static_cast<int32_t>(step.value("device")) : -1, &known, &error_);
+    if (status == GPUMEM_SUCCESS && step.option("is"))
+      same("access", step.value("is", kAccess), static_cast<uint64_t>(known));
+    return status;
+  }
   gpumem_status count(const Step& step) {
+    const gpumem_instance instance = get<gpumem_instance>(step.argument(0));
     gpumem_stats stats = GPUMEM_STATS_INIT;
-    const gpumem_status status = gpumem_stats_get(get<gpumem_instance>(step.argument(0)), &stats, &error_);
-    const std::map<std::string, uint64_t> counts{{"device", stats.device.live_count},
-                                                 {"pinned", stats.pinned.live_count},
-                                                 {"registered", stats.registered.live_count},
-                                                 {"streams", stats.streams},
-                                                 {"events", stats.events}};
-    for (const auto& [name, text] : step.options)
+    gpumem_status status = gpumem_stats_get(instance, &stats, &error_);
+    std::map<std::string, uint64_t> counts{{"live", stats.live_count},
+                                           {"bytes", stats.live_bytes},
+                                           {"streams", stats.streams},
+                                           {"events", stats.events}};
+    for (const auto& [name, text] : step.options) {
+      if (kKinds.contains(name)) {
+        gpumem_kind_stats of_kind = GPUMEM_KIND_STATS_INIT;
+        status =
+            gpumem_stats_get_kind(instance, static_cast<gpumem_kind>(kKinds.at(name)), &of_kind, &error_);
+        if (GPUMEM_FAILED(status)) return status;
+        counts[name] = of_kind.live_count;
+      }
       same(name, number(text), counts.at(name));
+    }
     return status;
   }
   gpumem_status capability(const Step& step) {

@@ -256,6 +256,22 @@ TEST_F(Com, com_5_flags_are_honoured_or_refused) {
   unchanged.check();
 }
 
+TEST_F(Com, com_5_clearing_a_flag_clears_one_bit) {
+  gpumem_memory_flags memory = UINT64_MAX;
+  memory &= ~GPUMEM_MEMORY_PORTABLE;
+  EXPECT_EQ(memory, UINT64_MAX - 1);
+  gpumem_event_flags event = UINT64_MAX;
+  event &= ~GPUMEM_EVENT_BLOCKING_SYNC;
+  EXPECT_EQ(event, UINT64_MAX - 2);
+  for (const gpumem_event_flags unknown : {UINT64_C(1) << 2, UINT64_C(1) << 32, UINT64_C(1) << 63}) {
+    gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+    desc.flags = unknown;
+    auto made = untouched<gpumem_event>();
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_create(device_, &desc, &made, why()));
+    EXPECT_EQ(made, untouched<gpumem_event>());
+  }
+}
+
 TEST_F(Com, com_5_requested_and_granted_are_readable) {
   Pages pages(page_size());
   for (const gpumem_memory_flags require :
@@ -1069,6 +1085,21 @@ TEST_F(Com, com_17_states_and_limits) {
   EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(device, &huge, &none, why()));
 }
 
+// A note is no failure, and every error is one.
+TEST_F(Com, com_16_what_is_a_failure) {
+  int failures = 0;
+  int others = 0;
+  gpumem_status status = GPUMEM_SUCCESS;
+  for (uint32_t i = 0; gpumem_status_enumerate(i, &status, nullptr) == GPUMEM_SUCCESS; ++i) {
+    const bool is_error = std::string(gpumem_status_name(status)).starts_with("GPUMEM_ERROR_");
+    EXPECT_EQ(GPUMEM_FAILED(status), is_error) << gpumem_status_name(status);
+    ++(is_error ? failures : others);
+  }
+  EXPECT_GT(failures, 20);
+  EXPECT_EQ(others, 3);  // success and two notes
+  EXPECT_TRUE(GPUMEM_FAILED(others != 0 ? GPUMEM_ERROR_BUSY : GPUMEM_SUCCESS));
+}
+
 // ---- COM-20 and COM-21: entry points and capabilities ----
 
 TEST_F(Com, com_20_a_missing_entry_point_fails_its_functions_only) {
@@ -1342,6 +1373,7 @@ TEST_F(Com, com_22_the_primary_context_is_left_alone) {
 // ---- COM-23 and COM-24: counters and close ----
 
 TEST_F(Com, com_23_counters_follow_what_lives) {
+  const gpumem_stats empty = stats(instance_);
   EXPECT_EQ(empty.live_count, 0u);
   Pages pages(4 * page_size());
   struct Case {

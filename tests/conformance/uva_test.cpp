@@ -416,11 +416,12 @@ TEST_F(Conformance, uva_6_one_snapshot) {
       EXPECT_EQ(info.size, 0u);
       EXPECT_EQ(info.memory, nullptr);
     } else {
-      EXPECT_EQ(info.kind, GPUMEM_KIND_DEVICE);
+      // The driver may have handed the address out again to a call that has not returned: then it is FOREIGN.
+      EXPECT_TRUE(info.kind == GPUMEM_KIND_DEVICE || info.kind == GPUMEM_KIND_FOREIGN) << info.kind;
+      EXPECT_EQ(info.memory != nullptr, info.kind == GPUMEM_KIND_DEVICE);
       EXPECT_NE(info.buffer_id, 0u);
       EXPECT_EQ(info.base, pointer);
       EXPECT_EQ(info.size, 4096u);
-      EXPECT_NE(info.memory, nullptr);
     }
   }
   maker.join();

@@ -59,8 +59,9 @@ def main():
                    if not any(f"{name}(" in header.read_text(encoding="utf-8")
                               for header in (root / "capi" / "include" / "gpumem").glob("*.h"))])
 
-    header = (root / "capi" / "include" / "gpumem" / "instance.h").read_text(encoding="utf-8")
-    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET))`", header))
+    headers = "".join((root / "capi" / "include" / "gpumem" / name).read_text(encoding="utf-8")
+                      for name in ("instance.h", "host.h"))
+    variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET))`", headers))
     tap.check("host-backend.md has each variable of the environment",
               [name for name in sorted(variables) if f"`{name}`" not in pages[docs / "host-backend.md"]])
 

@@ -86,14 +86,18 @@ class Churn {
   void create(gpumem_kind kind) {
     if (blocks_.size() >= 24) return destroy();
     Block block{};
-    gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-    desc.kind = kind;
-    desc.size = kSize;
     if (kind == GPUMEM_KIND_REGISTERED) {
       block.lent = std::make_unique<std::vector<unsigned char>>(kSize);
-      desc.host_pointer = block.lent->data();
+      gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+      desc.pointer = block.lent->data();
+      desc.size = kSize;
+      done(api.gpumem_memory_register(device_, &desc, &block.memory, nullptr), "memory_register");
+    } else {
+      gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+      desc.kind = kind;
+      desc.size = kSize;
+      done(api.gpumem_memory_create(device_, &desc, &block.memory, nullptr), "memory_create");
     }
-    done(api.gpumem_memory_create(device_, &desc, &block.memory, nullptr), "memory_create");
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     done(api.gpumem_memory_get_info(block.memory, &info, nullptr), "memory_get_info");
     block.address = info.host_pointer != nullptr ? info.host_pointer : info.device_pointer;
@@ -110,17 +114,20 @@ class Churn {
 
   void fill(gpumem_stream stream) {
     if (blocks_.empty()) return;
-    if (stream == nullptr) synchronize();  // a fill beside the stream's work on the same bytes is a race
-    done(api.gpumem_fill_async(stream, blocks_[below(blocks_.size())].address, kSize, 7, 1, nullptr),
-         "fill");
+    void* const address = blocks_[below(blocks_.size())].address;
+    if (stream != nullptr) {
+      done(api.gpumem_fill_async(stream, address, kSize, 7, 1, nullptr), "fill_async");
+      return;
+    }
+    synchronize();  // a fill beside the stream's work on the same bytes is a race
+    done(api.gpumem_fill(instance_, address, kSize, 7, 1, nullptr), "fill");
   }
 
   void copy() {
     if (blocks_.size() < 2) return;
     const uint32_t from = below(blocks_.size());
     const uint32_t to = (from + 1) % static_cast<uint32_t>(blocks_.size());
-    done(api.gpumem_copy_async(stream_, blocks_[to].address, blocks_[from].address, kSize, nullptr,
-                         nullptr),
+    done(api.gpumem_copy_async(stream_, blocks_[to].address, blocks_[from].address, kSize, nullptr, nullptr),
          "copy");
   }
 

@@ -41,11 +41,20 @@ void try_instance(const Refused& refused, gpumem_instance instance, void* addres
   refused("free", api.gpumem_free(instance, address, nullptr));
   refused("unregister", api.gpumem_unregister(instance, address, nullptr));
   refused("pointer_get_info", api.gpumem_pointer_get_info(instance, address, &of_pointer, nullptr));
+  gpumem_access access = GPUMEM_ACCESS_NONE;
+  refused("pointer_get_access",
+          api.gpumem_pointer_get_access(instance, address, GPUMEM_LOCATION_HOST, 0, &access, nullptr));
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.pointer = region.source.pointer = address;
+  region.width = 8;
+  refused("copy_regions", api.gpumem_copy_regions(instance, &region, 1, nullptr, nullptr));
   refused("copy", api.gpumem_copy(instance, address, address, 8, nullptr, nullptr));
   refused("copy_2d", api.gpumem_copy_2d(instance, address, 8, address, 8, 8, 2, nullptr, nullptr));
   refused("fill", api.gpumem_fill(instance, address, 8, 0, 1, nullptr));
   refused("fill_2d", api.gpumem_fill_2d(instance, address, 8, 8, 2, 0, 1, nullptr));
   refused("stats_get", api.gpumem_stats_get(instance, &stats, nullptr));
+  gpumem_kind_stats of_kind = GPUMEM_KIND_STATS_INIT;
+  refused("stats_get_kind", api.gpumem_stats_get_kind(instance, GPUMEM_KIND_DEVICE, &of_kind, nullptr));
   refused("stats_reset_peaks", api.gpumem_stats_reset_peaks(instance, nullptr));
   refused("stats_report", api.gpumem_stats_report(instance, nullptr, 0, &required, nullptr));
   refused("host_fail_step", api.gpumem_host_fail_step(instance, 1, 0, nullptr));
@@ -72,6 +81,10 @@ void try_device(const Refused& refused, gpumem_device device, void* address) {
           api.gpumem_device_get_capability(device, GPUMEM_CAPABILITY_UVA, nullptr, &capability, nullptr));
   refused("memory_create", api.gpumem_memory_create(device, &desc, &memory, nullptr));
   refused("malloc", api.gpumem_malloc(device, GPUMEM_KIND_DEVICE, kSize, &pointer, nullptr));
+  gpumem_register_desc registration = GPUMEM_REGISTER_DESC_INIT;
+  registration.pointer = address;
+  registration.size = kSize;
+  refused("memory_register", api.gpumem_memory_register(device, &registration, &memory, nullptr));
   refused("register", api.gpumem_register(device, address, kSize, 0, nullptr));
   refused("pointer_get_device_pointer",
           api.gpumem_pointer_get_device_pointer(device, address, &pointer, nullptr));
@@ -96,7 +109,7 @@ void try_objects(const Refused& refused, const Scene& parents) {
   void* const address = parents.device_bytes;
   gpumem_stream_info stream_info = GPUMEM_STREAM_INFO_INIT;
   gpumem_event_info event_info = GPUMEM_EVENT_INFO_INIT;
-  float milliseconds = 0;
+  int64_t nanoseconds = 0;
   for (const gpumem_memory memory : {parents.memory, parents.pinned, parents.registered}) {
     gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
     refused("memory_get_info", api.gpumem_memory_get_info(memory, &info, nullptr));
@@ -110,15 +123,23 @@ void try_objects(const Refused& refused, const Scene& parents) {
           api.gpumem_stream_launch_host_function(stream, nothing, nullptr, nullptr));
   refused("stream_write_value", api.gpumem_stream_write_value(stream, address, 1, 4, nullptr));
   refused("stream_wait_value", api.gpumem_stream_wait_value(stream, address, 1, 4, GPUMEM_WAIT_EQ, nullptr));
-  refused("copy in a stream",
-          api.gpumem_copy_async(stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
+  gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+  region.destination.memory = parents.memory;
+  region.source.memory = parents.pinned;
+  region.width = 8;
+  refused("copy_async", api.gpumem_copy_async(stream, address, parents.pinned_bytes, 8, nullptr, nullptr));
+  refused("copy_2d_async",
+          api.gpumem_copy_2d_async(stream, address, 8, parents.pinned_bytes, 8, 8, 2, nullptr, nullptr));
+  refused("copy_regions_async", api.gpumem_copy_regions_async(stream, &region, 1, nullptr, nullptr));
+  refused("fill_async", api.gpumem_fill_async(stream, address, 8, 0, 1, nullptr));
+  refused("fill_2d_async", api.gpumem_fill_2d_async(stream, address, 8, 8, 2, 0, 1, nullptr));
   refused("host_launch", api.gpumem_host_launch(stream, no_kernel, nullptr, nullptr));
   refused("host_stream_set_capturing", api.gpumem_host_stream_set_capturing(stream, 1, nullptr));
   refused("event_get_info", api.gpumem_event_get_info(event, &event_info, nullptr));
   refused("event_record", api.gpumem_event_record(event, stream, nullptr));
   refused("event_query", api.gpumem_event_query(event, nullptr));
   refused("event_synchronize", api.gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, nullptr));
-  refused("event_get_elapsed_time", api.gpumem_event_get_elapsed_time(event, event, &milliseconds, nullptr));
+  refused("event_get_elapsed_time", api.gpumem_event_get_elapsed_time(event, event, &nanoseconds, nullptr));
   refused("event_destroy", api.gpumem_event_destroy(event, nullptr));
   refused("stream_destroy", api.gpumem_stream_destroy(stream, nullptr));
 }

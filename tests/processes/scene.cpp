@@ -55,11 +55,19 @@ void ok(gpumem_status status, const std::string& what) {
   expect_status(GPUMEM_SUCCESS, status, what);
 }
 
-gpumem_memory make(gpumem_device device, gpumem_kind kind, void* host_pointer = nullptr) {
+gpumem_memory enroll(gpumem_device device, void* pointer) {
+  gpumem_register_desc desc = GPUMEM_REGISTER_DESC_INIT;
+  desc.pointer = pointer;
+  desc.size = kSize;
+  gpumem_memory memory = nullptr;
+  ok(api.gpumem_memory_register(device, &desc, &memory, nullptr), "memory_register");
+  return memory;
+}
+
+gpumem_memory make(gpumem_device device, gpumem_kind kind) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   desc.kind = kind;
   desc.size = kSize;
-  desc.host_pointer = host_pointer;
   gpumem_memory memory = nullptr;
   ok(api.gpumem_memory_create(device, &desc, &memory, nullptr), "memory_create");
   return memory;
@@ -98,8 +106,7 @@ void hold(gpumem_stream stream, Gate& gate) {
 // Work that changes nothing that close_scene checks.
 void enqueue_copies(const Scene& scene) {
   for (int i = 0; i < 3; ++i) {
-    ok(api.gpumem_copy_async(scene.stream, scene.device_bytes, scene.pinned_bytes, kSize, nullptr,
-                       nullptr),
+    ok(api.gpumem_copy_async(scene.stream, scene.device_bytes, scene.pinned_bytes, kSize, nullptr, nullptr),
        "copy in a stream");
   }
 }
@@ -381,7 +388,7 @@ struct Busy {
     while (!stop) {
       const gpumem_memory on_device = make(scene.device, GPUMEM_KIND_DEVICE);
       const gpumem_memory pinned = make(scene.device, GPUMEM_KIND_PINNED);
-      const gpumem_memory registered = make(scene.device, GPUMEM_KIND_REGISTERED, lent.data());
+      const gpumem_memory registered = enroll(scene.device, lent.data());
       gpumem_stream stream = nullptr;
       ok(api.gpumem_stream_create(scene.device, nullptr, &stream, nullptr), "stream_create");
       void* const there = info_of(on_device).device_pointer;
@@ -488,7 +495,7 @@ void open_scene(Scene& scene) {
   scene.registered_bytes = lasting_pages();
   scene.memory = make(scene.device, GPUMEM_KIND_DEVICE);
   scene.pinned = make(scene.device, GPUMEM_KIND_PINNED);
-  scene.registered = make(scene.device, GPUMEM_KIND_REGISTERED, scene.registered_bytes);
+  scene.registered = enroll(scene.device, scene.registered_bytes);
   scene.device_bytes = static_cast<unsigned char*>(info_of(scene.memory).device_pointer);
   scene.pinned_bytes = static_cast<unsigned char*>(info_of(scene.pinned).host_pointer);
   ok(api.gpumem_stream_create(scene.device, nullptr, &scene.stream, nullptr), "stream_create");

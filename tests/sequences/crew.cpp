@@ -185,8 +185,10 @@ void Crew::data(Choice& choice, bool copies) {
   Region& written = player_.region(target.region);
   if (!copies) {
     const uint8_t value = choice.byte();
-    check("gpumem_fill", text("memory", *to) + ", " + std::to_string(size), {GPUMEM_SUCCESS},
-          gpumem_fill_async(stream, target.address, size, value, 1, nullptr));
+    check(stream != nullptr ? "gpumem_fill_async" : "gpumem_fill",
+          text("memory", *to) + ", " + std::to_string(size), {GPUMEM_SUCCESS},
+          stream != nullptr ? gpumem_fill_async(stream, target.address, size, value, 1, nullptr)
+                            : gpumem_fill(stage_.instance, target.address, size, value, 1, nullptr));
     for (uint64_t i = 0; i < size; ++i) {
       written.bytes[i] = value;
       written.known[i] = true;
@@ -194,9 +196,11 @@ void Crew::data(Choice& choice, bool copies) {
     return;
   }
   order(from->index, stream);
-  check("gpumem_copy", text("memory", *to) + ", " + text("memory", *from) + ", " + std::to_string(size),
-        {GPUMEM_SUCCESS},
-        gpumem_copy_async(stream, target.address, source.address, size, nullptr, nullptr));
+  check(stream != nullptr ? "gpumem_copy_async" : "gpumem_copy",
+        text("memory", *to) + ", " + text("memory", *from) + ", " + std::to_string(size), {GPUMEM_SUCCESS},
+        stream != nullptr
+            ? gpumem_copy_async(stream, target.address, source.address, size, nullptr, nullptr)
+            : gpumem_copy(stage_.instance, target.address, source.address, size, nullptr, nullptr));
   const Region& read = player_.region(source.region);
   for (uint64_t i = 0; i < size; ++i) {
     written.bytes[i] = read.bytes[i];
@@ -214,7 +218,7 @@ void Crew::check_data(Choice& choice) {
         gpumem_copy(stage_.instance, bytes.data(), memory.address, memory.size, nullptr, nullptr));
   const Region& expected = player_.region(memory.region);
   for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (expected.known[i] && bytes[i] != expected.bytes[i]) {
+    if (bytes[i] != expected.bytes[i] && expected.known[i]) {
       player_.fail("byte " + std::to_string(i) + " of memory is " + std::to_string(bytes[i]) + "; expected " +
                    std::to_string(expected.bytes[i]));
     }
@@ -448,7 +452,7 @@ void Player::play_together(const Sequence& sequence, size_t first) {
   for (std::thread& thread : threads)
     thread.join();
 
-  gpumem_stats& expected = instance(home).stats;
+  Tally& expected = instance(home).stats;
   for (const Crew& member : crew) {
     coverage_.add(member.coverage());
     trace_.insert(trace_.end(), member.trace().begin(), member.trace().end());
@@ -476,9 +480,9 @@ void Player::play_together(const Sequence& sequence, size_t first) {
     --expected.events;
   });
   // The peaks, and the bytes that the threads made in all, depend on who was first.
-  gpumem_stats now = GPUMEM_STATS_INIT;
-  require(gpumem_stats_get(stage.instance, &now, nullptr) == GPUMEM_SUCCESS, "the counts cannot be read");
-  const auto take = [&](gpumem_stats_kind& known, const gpumem_stats_kind& told) {
+  Tally now;
+  require(now.read(stage.instance), "the counts cannot be read, or the totals are not their sums");
+  const auto take = [&](gpumem_kind_stats& known, const gpumem_kind_stats& told) {
     require(told.peak_count >= known.peak_count && told.peak_bytes >= known.peak_bytes &&
                 told.total_bytes >= known.total_bytes && told.peak_bytes <= told.total_bytes,
             "the peaks are below what was there");

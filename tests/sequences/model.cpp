@@ -56,6 +56,23 @@ void Verdict::handle(const Expect& alternatives) {
   results_ = merged;
 }
 
+bool Tally::read(gpumem_instance instance) {
+  gpumem_stats all = GPUMEM_STATS_INIT;
+  if (gpumem_stats_get(instance, &all, nullptr) != GPUMEM_SUCCESS) return false;
+  const auto read_kind = [&](gpumem_kind kind, gpumem_kind_stats& counts) {
+    counts.struct_size = sizeof counts;
+    return gpumem_stats_get_kind(instance, kind, &counts, nullptr) == GPUMEM_SUCCESS;
+  };
+  if (!read_kind(GPUMEM_KIND_DEVICE, device) || !read_kind(GPUMEM_KIND_PINNED, pinned) ||
+      !read_kind(GPUMEM_KIND_REGISTERED, registered)) {
+    return false;
+  }
+  streams = all.streams;
+  events = all.events;
+  return all.live_count == device.live_count + pinned.live_count + registered.live_count &&
+         all.live_bytes == device.live_bytes + pinned.live_bytes + registered.live_bytes;
+}
+
 Arena::Arena() : page_(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))) {
   // A forbidden page, the pages to be used, a forbidden page, a page to be read, a forbidden page.
   const uint64_t whole = (kPages + 4) * page_;
@@ -269,14 +286,14 @@ void Model::close(int index) {
   }
 }
 
-gpumem_stats_kind& Model::counts(const Memory& memory) {
-  gpumem_stats& stats = instances[static_cast<size_t>(memory.instance)].stats;
+gpumem_kind_stats& Model::counts(const Memory& memory) {
+  Tally& stats = instances[static_cast<size_t>(memory.instance)].stats;
   if (memory.kind == GPUMEM_KIND_DEVICE) return stats.device;
   return memory.kind == GPUMEM_KIND_PINNED ? stats.pinned : stats.registered;
 }
 
 void Model::add_memory(const Memory& memory) {
-  gpumem_stats_kind& kind = counts(memory);
+  gpumem_kind_stats& kind = counts(memory);
   kind.live_count += 1;
   kind.live_bytes += memory.size;
   kind.total_count += 1;
@@ -291,7 +308,7 @@ void Model::add_memory(const Memory& memory) {
 }
 
 void Model::remove_memory(Memory& memory) {
-  gpumem_stats_kind& kind = counts(memory);
+  gpumem_kind_stats& kind = counts(memory);
   kind.live_count -= 1;
   kind.live_bytes -= memory.size;
   Instance& instance = instances[static_cast<size_t>(memory.instance)];

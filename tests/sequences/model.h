@@ -75,6 +75,21 @@ struct Object {
   uint64_t ended_at = 0;  // objects made before it ended
 };
 
+// What an instance counts.
+struct Tally {
+  gpumem_kind_stats device = GPUMEM_KIND_STATS_INIT;
+  gpumem_kind_stats pinned = GPUMEM_KIND_STATS_INIT;
+  gpumem_kind_stats registered = GPUMEM_KIND_STATS_INIT;
+  uint64_t streams = 0;
+  uint64_t events = 0;
+
+  uint64_t live() const {
+    return device.live_count + pinned.live_count + registered.live_count + streams + events;
+  }
+  // False if the library does not tell, or its totals are not the sums of its kinds.
+  bool read(gpumem_instance instance);
+};
+
 struct Instance : Object {
   bool host = true;
   bool strict = true;
@@ -89,7 +104,7 @@ struct Instance : Object {
   bool lock_off = false;
   std::string masked;
   std::vector<int> devices;
-  gpumem_stats stats = GPUMEM_STATS_INIT;
+  Tally stats;
   std::string name;
 
   bool lacks(const char* entry_point) const { return masked == entry_point; }
@@ -250,7 +265,7 @@ class Model {
   void remove_memory(Memory& memory);
 
  private:
-  gpumem_stats_kind& counts(const Memory& memory);
+  gpumem_kind_stats& counts(const Memory& memory);
 };
 
 }  // namespace sequences

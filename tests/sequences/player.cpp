@@ -35,7 +35,7 @@ gpumem_status Call::check(Expect expect, gpumem_status got) {
   if (bad_error_) expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
   const bool lies = player_.options_.planted && function_ == std::string_view("gpumem_event_record");
   if (lies && expect == Expect{GPUMEM_SUCCESS}) expect = {GPUMEM_ERROR_BUSY};
-  player_.coverage_.count(function_, got >= 0);
+  player_.coverage_.count(function_, !GPUMEM_FAILED(got));
   const bool expected = std::find(expect.begin(), expect.end(), got) != expect.end();
   const bool has_detail = !null_error_ && !bad_error_;
   player_.say("%s(%s%s%s) = %s", function_, text_.c_str(), text_.empty() ? "" : ", ",
@@ -43,13 +43,14 @@ gpumem_status Call::check(Expect expect, gpumem_status got) {
               gpumem_status_name(got));
   if (!expected) {
     player_.fail(std::string(function_) + ": expected " + text_of(expect) + ", got " +
-                 gpumem_status_name(got) + (has_detail && got < 0 ? std::string(": ") + error_.message : ""));
+                 gpumem_status_name(got) +
+                 (has_detail && GPUMEM_FAILED(got) ? std::string(": ") + error_.message : ""));
   }
   if (!has_detail) return got;
   player_.require(error_.status == got, std::string(function_) + ": the error detail has another status");
-  player_.require((error_.message[0] != '\0') == (got < 0),
+  player_.require((error_.message[0] != '\0') == GPUMEM_FAILED(got),
                   std::string(function_) + ": a message comes with failures, and with nothing else");
-  player_.require(got >= 0 || std::string_view(error_.function) == function_,
+  player_.require(!GPUMEM_FAILED(got) || std::string_view(error_.function) == function_,
                   std::string(function_) + ": the error detail names another function");
   return got;
 }
@@ -152,22 +153,21 @@ void Player::check_all() {
 }
 
 void Player::check_stats(int index) {
-  gpumem_stats now = GPUMEM_STATS_INIT;
-  const gpumem_stats& expected = instance(index).stats;
-  require(gpumem_stats_get(as<gpumem_instance>(instance(index).handle), &now, nullptr) == GPUMEM_SUCCESS,
-          "the counts cannot be read");
+  Tally now;
+  const Tally& expected = instance(index).stats;
+  require(now.read(as<gpumem_instance>(instance(index).handle)),
+          "the counts cannot be read, or the totals are not their sums");
   if (std::memcmp(&now, &expected, sizeof now) == 0) return;
-  const auto text = [](const gpumem_stats& stats) {
+  const auto text = [](const Tally& stats) {
     std::string line;
-    for (const gpumem_stats_kind* kind : {&stats.device, &stats.pinned, &stats.registered}) {
+    for (const gpumem_kind_stats* kind : {&stats.device, &stats.pinned, &stats.registered}) {
       for (const uint64_t number : {kind->live_count, kind->live_bytes, kind->peak_count, kind->peak_bytes,
                                     kind->total_count, kind->total_bytes}) {
         line += std::to_string(number) + " ";
       }
       line += "/ ";
     }
-    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events, " +
-           std::to_string(stats.file_descriptors) + " files";
+    return line + std::to_string(stats.streams) + " streams, " + std::to_string(stats.events) + " events";
   };
   fail("the counts of instance" + std::to_string(index) + " are " + text(now) + "; expected " +
        text(expected));
@@ -190,9 +190,7 @@ void Player::finish() {
       continue;
     }
     uint64_t destroyed = 0;
-    const gpumem_stats& stats = opened.stats;
-    const uint64_t expected = stats.device.live_count + stats.pinned.live_count +
-                              stats.registered.live_count + stats.streams + stats.events;
+    const uint64_t expected = opened.stats.live();
     const gpumem_status status = gpumem_instance_close(handle, GPUMEM_CLOSE_FORCE, &destroyed, nullptr);
     require(status == GPUMEM_SUCCESS,
             std::string("the close at the end answers ") + gpumem_status_name(status));
@@ -260,12 +258,6 @@ void Player::check_jobs() {
 }
 
 // ---- choosing ----
-
-Player::Picked Player::pick_stream_or_null(Choice& choice) {
-  Picked picked = pick_stream(choice);
-  if (picked.value == 0) picked.wrong.clear();
-  return picked;
-}
 
 Player::Address Player::pick_address(Choice& choice, int instance) {
   const uint8_t byte = choice.byte();
@@ -428,7 +420,7 @@ void Player::check_region(int index, uint64_t begin, uint64_t end) {
   if (!order(-1, index, begin, end, false)) return;
   const Region& checked = region(index);
   for (uint64_t i = begin; i < end; ++i) {
-    if (!checked.known[i] || checked.cpu[i] == checked.bytes[i]) continue;
+    if (checked.cpu[i] == checked.bytes[i] || !checked.known[i]) continue;
     fail("byte " + std::to_string(i) + " of region " + std::to_string(index) + " is " +
          std::to_string(checked.cpu[i]) + "; expected " + std::to_string(checked.bytes[i]));
   }
@@ -453,7 +445,7 @@ void Player::check_bytes(const Memory& checked) {
   read_back(checked, bytes);
   const Region& expected = region(checked.region);
   for (uint64_t i = 0; i < bytes.size(); ++i) {
-    if (!expected.known[i] || bytes[i] == expected.bytes[i]) continue;
+    if (bytes[i] == expected.bytes[i] || !expected.known[i]) continue;
     fail("byte " + std::to_string(i) + " of device memory is " + std::to_string(bytes[i]) + "; expected " +
          std::to_string(expected.bytes[i]));
   }

@@ -86,13 +86,17 @@ class Player {
     int32_t numa_node = 0;
     uint8_t* pointer = nullptr;
   };
-  // The rectangle of one side of a copy or fill.
+  // The box of one side of a copy or fill.
   struct Rows {
     uint64_t pitch = 0;
     uint64_t width = 0;
     uint64_t height = 1;
+    uint64_t slice_pitch = 0;
+    uint64_t depth = 1;
 
     bool empty() const { return width == 0 || height == 0; }
+    // First bytes of the rows, counted from the first one.
+    std::vector<uint64_t> starts() const;
     // False if it is larger than any object can be, or wraps.
     bool extent(const uint8_t* first, uint64_t* out) const;
   };
@@ -122,8 +126,31 @@ class Player {
   Picked pick_memory(Choice& choice) { return pick(choice, model_.memories, "memory"); }
   Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
-  // NULL, which waits, is as good as a stream.
-  Picked pick_stream_or_null(Choice& choice);
+  // Where a copy or fill is done: in a stream, or without one.
+  struct Place {
+    Picked picked;
+    int instance = -1;
+    int stream = -1;  // -1: without one
+    int line = -1;
+    Expect wrong;
+  };
+  Place pick_place(Choice& choice, bool async);
+  // One copy, right by its values.
+  struct Copy {
+    Rows target;
+    Rows origin;
+    gpumem_direction direction = GPUMEM_DIRECTION_INFER;
+    gpumem_source_order source_order = GPUMEM_SOURCE_ORDER_STREAM;
+    uint64_t to_extent = 0;
+    uint64_t from_extent = 0;
+    Found destination;
+    Found source;
+  };
+  Expect predict_copy(const Place& place, const Copy& copy);
+  // Makes sure that a copy races with nothing; false if it cannot be made.
+  bool order_copy(int line, const Copy& copy);
+  void did_copy(int line, const Copy& copy);
+  Request pick_registration(Choice& choice, const Address& at);
 
   // A function that tells what is known about an object: the object's index and the answer, if it succeeded.
   template <class Handle, class Info>
@@ -153,6 +180,7 @@ class Player {
   // ---- predictions ----
   Expect predict_create(const Device& device, const Request& request);
   Expect reachable(const Memory& memory, int device, bool write) const;
+  gpumem_access access_of(const Found& found, int device);
   bool shares_default_stream(int home);
   Expect word_refused(const Stream& to, const Found& found, bool write);
   // What a call by this instance may answer besides while steps are made to fail.
@@ -172,8 +200,9 @@ class Player {
   void forget_memory(Memory& memory);
   void disarm(int instance);
   void enqueue_access(int line, const Found& found, uint64_t extent, bool write);
-  void do_copy(Choice& choice, bool plane);
-  void do_fill(Choice& choice, bool plane);
+  void do_copy(Choice& choice, bool plane, bool async);
+  void do_copy_regions(Choice& choice, bool async);
+  void do_fill(Choice& choice, bool plane, bool async);
   void do_free(Choice& choice, bool registered);
   void check_region(int region, uint64_t begin, uint64_t end);
   void read_back(const Memory& memory, std::vector<uint8_t>& bytes);
@@ -203,6 +232,8 @@ class Call {
   Call(Player& player, Choice& choice, const char* function);
 
   gpumem_error* error();
+  // The error argument is one that the call refuses before everything else.
+  bool refused_error() const { return bad_error_; }
   [[gnu::format(printf, 2, 3)]] void text(const char* format, ...);
   // Fails unless the status is expected, the detail agrees with it, and a failure left the outputs alone.
   gpumem_status check(Expect expect, gpumem_status got);

@@ -237,33 +237,26 @@ void Player::created_memory(int home, const Request& request, void* pointer) {
 void Player::step_memory_create(Choice& choice) {
   Call call(*this, choice, "gpumem_memory_create");
   const Picked home = pick_device(choice);
-  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED,
-                                    GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
-  constexpr gpumem_kind kNoKinds[] = {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 99, -1};
+  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
+  constexpr gpumem_kind kNoKinds[] = {
+      GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 99, -1, GPUMEM_KIND_REGISTERED};
   Request request;
   request.kind = choice.value(kKinds, kNoKinds);
   request.size = pick_size(choice);
   request.require = pick_flags(choice);
-  const bool registers = request.kind == GPUMEM_KIND_REGISTERED;
   if (request.require != 0 && request.require <= kAllFlags && choice.byte() < 180) {
     request.require &= flags_of(request.kind);
-  }
-  const Address at = pick_address(choice, home.index < 0 ? 0 : device(home.index).instance);
-  if (registers) {
-    request.pointer = at.pointer;
-    if (request.size > at.left && request.size <= 65536 && at.left > 0) request.size = at.left;
   }
   const uint8_t extra = choice.byte();
   constexpr uint64_t kAlignments[] = {0, 256, 4096, 65536, uint64_t{1} << 21, 1};
   constexpr uint64_t kNoAlignments[] = {3, kTooLarge, uint64_t{1} << 41, 4097};
-  if (!registers && extra < kWrong) request.alignment = kAlignments[extra % std::size(kAlignments)];
+  if (extra < kWrong) request.alignment = kAlignments[extra % std::size(kAlignments)];
   if (extra >= kWrong) request.alignment = kNoAlignments[extra % std::size(kNoAlignments)];
   // Driver memory with a large alignment and write combining is refused on cuda, which no capability tells.
   if (!model_.on_host && (request.require & GPUMEM_MEMORY_WRITE_COMBINED) != 0) request.alignment = 0;
   Out<gpumem_memory> out(choice);
   Sized<gpumem_memory_desc> desc(choice, GPUMEM_MEMORY_DESC_INIT, Sized<gpumem_memory_desc>::Null::kBad);
   if (extra % 16 == 15 && request.kind == GPUMEM_KIND_PINNED) request.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
-  if (extra % 16 == 14 && registers) request.prefer = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
   if (request.prefer != 0 && !model_.on_host) request.prefer = 0;
   const std::string long_name(64, 'x');
   const bool bad_name = extra == 255;
@@ -273,21 +266,20 @@ void Player::step_memory_create(Choice& choice) {
   desc->alignment = request.alignment;
   desc->require = request.require;
   desc->prefer = request.prefer;
-  desc->host_pointer = request.pointer;
   desc->numa_node = extra == 254 ? 1 : 0;
   request.numa_node = desc->numa_node;
   desc->name = bad_name ? long_name.c_str() : (name.empty() ? nullptr : name.c_str());
-  if (home.wrong.empty() && avoided(device(home.index), request)) return;
-  call.text(
-      "%s, &%s{kind %d, size %llu, alignment %llu, require 0x%llx, prefer 0x%llx, at %s, node %d%s}, %s",
-      home.text.c_str(), desc.text().c_str(), request.kind, static_cast<unsigned long long>(request.size),
-      static_cast<unsigned long long>(request.alignment), static_cast<unsigned long long>(request.require),
-      static_cast<unsigned long long>(request.prefer), registers ? at.text.c_str() : "NULL",
-      request.numa_node, bad_name ? ", long name" : "", out.text());
+  const bool valid = request.kind != GPUMEM_KIND_REGISTERED && valid_request(request);
+  if (home.wrong.empty() && valid && avoided(device(home.index), request)) return;
+  call.text("%s, &%s{kind %d, size %llu, alignment %llu, require 0x%llx, prefer 0x%llx, node %d%s}, %s",
+            home.text.c_str(), desc.text().c_str(), request.kind,
+            static_cast<unsigned long long>(request.size), static_cast<unsigned long long>(request.alignment),
+            static_cast<unsigned long long>(request.require), static_cast<unsigned long long>(request.prefer),
+            request.numa_node, bad_name ? ", long name" : "", out.text());
   Verdict verdict;
   verdict.handle(home.wrong);
   verdict.require(out.good() && desc.good());
-  verdict.require(valid_request(request) && !bad_name);
+  verdict.require(valid && !bad_name);
   Expect expect = verdict.done();
   if (expect.empty()) {
     if (!model_.on_host) open_gates();  // the driver may wait for the device
@@ -296,6 +288,60 @@ void Player::step_memory_create(Choice& choice) {
   const gpumem_status status = call.check(
       expect,
       gpumem_memory_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()), out);
+  if (status == GPUMEM_SUCCESS) adopt_memory(home.index, request, value_of(out.get()), name);
+}
+
+// A range to be registered, mostly inside its object.
+Player::Request Player::pick_registration(Choice& choice, const Address& at) {
+  Request request;
+  request.kind = GPUMEM_KIND_REGISTERED;
+  request.pointer = at.pointer;
+  request.size = pick_size(choice);
+  if (request.size > at.left && request.size <= 65536 && at.left > 0) request.size = at.left;
+  request.require = pick_flags(choice);
+  return request;
+}
+
+void Player::step_memory_register(Choice& choice) {
+  Call call(*this, choice, "gpumem_memory_register");
+  const Picked home = pick_device(choice);
+  const Address at = pick_address(choice, home.index < 0 ? 0 : device(home.index).instance);
+  Request request = pick_registration(choice, at);
+  if (request.require != 0 && request.require <= kAllFlags && choice.byte() < 180) {
+    request.require &= flags_of(request.kind);
+  }
+  const uint8_t extra = choice.byte();
+  if (extra % 8 == 6 && model_.on_host) request.prefer = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
+  if (extra == 254) request.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
+  Out<gpumem_memory> out(choice);
+  Sized<gpumem_register_desc> desc(choice, GPUMEM_REGISTER_DESC_INIT,
+                                   Sized<gpumem_register_desc>::Null::kBad);
+  const std::string long_name(64, 'x');
+  const bool bad_name = extra == 255;
+  const std::string name = extra % 4 == 1 ? "some memory" : "";
+  desc->pointer = request.pointer;
+  desc->size = request.size;
+  desc->require = request.require;
+  desc->prefer = request.prefer;
+  desc->name = bad_name ? long_name.c_str() : (name.empty() ? nullptr : name.c_str());
+  if (home.wrong.empty() && avoided(device(home.index), request)) return;
+  call.text("%s, &%s{at %s, size %llu, require 0x%llx, prefer 0x%llx%s}, %s", home.text.c_str(),
+            desc.text().c_str(), at.text.c_str(), static_cast<unsigned long long>(request.size),
+            static_cast<unsigned long long>(request.require), static_cast<unsigned long long>(request.prefer),
+            bad_name ? ", long name" : "", out.text());
+  Verdict verdict;
+  verdict.handle(home.wrong);
+  verdict.require(out.good() && desc.good());
+  verdict.require(valid_request(request) && !bad_name);
+  Expect expect = verdict.done();
+  if (expect.empty()) {
+    if (!model_.on_host) open_gates();
+    expect = with_faults(predict_create(device(home.index), request), device(home.index).instance);
+  }
+  const gpumem_status status = call.check(
+      expect,
+      gpumem_memory_register(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()),
+      out);
   if (status == GPUMEM_SUCCESS) adopt_memory(home.index, request, value_of(out.get()), name);
 }
 
@@ -329,12 +375,7 @@ void Player::step_register(Choice& choice) {
   Call call(*this, choice, "gpumem_register");
   const Picked home = pick_device(choice);
   const Address at = pick_address(choice, home.index < 0 ? 0 : device(home.index).instance);
-  Request request;
-  request.kind = GPUMEM_KIND_REGISTERED;
-  request.pointer = at.pointer;
-  request.size = pick_size(choice);
-  if (request.size > at.left && request.size <= 65536 && at.left > 0) request.size = at.left;
-  request.require = pick_flags(choice);
+  const Request request = pick_registration(choice, at);
   if (home.wrong.empty() && avoided(device(home.index), request)) return;
   call.text("%s, %s, %llu, 0x%llx", home.text.c_str(), at.text.c_str(),
             static_cast<unsigned long long>(request.size), static_cast<unsigned long long>(request.require));
@@ -500,8 +541,7 @@ void Player::step_pointer_get_info(Choice& choice) {
   if (found.memory < 0) {
     require(info->location == GPUMEM_LOCATION_HOST && info->location_id == -1 && info->device_ordinal == -1 &&
                 info->host_pointer == at.pointer && info->device_pointer == nullptr &&
-                info->base == nullptr && info->size == 0 && info->buffer_id == 0 && info->memory == nullptr &&
-                info->access_devices == 0,
+                info->base == nullptr && info->size == 0 && info->buffer_id == 0 && info->memory == nullptr,
             "ordinary memory is told something else of");
     return;
   }
@@ -512,27 +552,88 @@ void Player::step_pointer_get_info(Choice& choice) {
   require((info->location == GPUMEM_LOCATION_DEVICE) == (known.kind == GPUMEM_KIND_DEVICE),
           "the address has another location");
   if (known.foreign) {
-    require(info->memory == nullptr && info->access == GPUMEM_ACCESS_UNKNOWN,
-            "foreign memory is told too much of");
+    require(info->memory == nullptr, "foreign memory is told too much of");
     return;
   }
   const auto shifted = [&](uint8_t* base) { return base == nullptr ? nullptr : base + found.offset; };
-  uint64_t devices = 0;
-  for (const int index : instance(owner.index).devices) {
-    const bool own = index == known.device;
-    const auto peer = device(index).peers.find(known.device);
-    const bool enabled = peer != device(index).peers.end() && peer->second > 0;
-    const bool has = own || (known.kind == GPUMEM_KIND_DEVICE ? enabled : known.has(GPUMEM_MEMORY_PORTABLE));
-    if (has) devices |= uint64_t{1} << device(index).ordinal;
-  }
   require(info->host_pointer == shifted(known.host) && info->device_pointer == shifted(known.address),
           "the byte has other addresses");
   require(info->buffer_id == known.buffer_id && info->granted_flags == known.granted &&
               value_of(info->memory) == known.handle,
           "the address belongs to another memory");
-  require(info->access_devices == devices, "other devices have access");
-  require(info->access == (known.has(GPUMEM_MEMORY_READ_ONLY) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_READWRITE),
-          "the devices have other rights");
+}
+
+// What a device, or the CPU if it is -1, may do at an address that is nobody's mistake.
+gpumem_access Player::access_of(const Found& found, int home) {
+  if (!found.wrong.empty()) return GPUMEM_ACCESS_NONE;
+  if (found.kind == GPUMEM_KIND_FOREIGN) return GPUMEM_ACCESS_UNKNOWN;
+  const bool by_cpu = home < 0;
+  if (found.memory < 0) {
+    if (!by_cpu) return GPUMEM_ACCESS_NONE;
+    return found.writable ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ;
+  }
+  const Memory& known = memory(found.memory);
+  bool reads = true;
+  bool writes = true;
+  if (by_cpu) {
+    writes = known.region != Model::kReadOnlyRegion;
+    if (known.kind == GPUMEM_KIND_DEVICE) {
+      reads = writes = model_.on_host && !instance(known.instance).strict && !model_.lost(known.device);
+    }
+  } else if (known.kind == GPUMEM_KIND_DEVICE) {
+    const auto peer = device(home).peers.find(known.device);
+    reads = writes = home == known.device || (peer != device(home).peers.end() && peer->second > 0);
+  } else {
+    reads = reachable(known, home, false).empty();
+    writes = reachable(known, home, true).empty();
+  }
+  if (writes) return GPUMEM_ACCESS_READWRITE;
+  return reads ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_NONE;
+}
+
+void Player::step_pointer_get_access(Choice& choice) {
+  Call call(*this, choice, "gpumem_pointer_get_access");
+  const Picked owner = pick_instance(choice);
+  const Address at = pick_address(choice, std::max(owner.index, 0));
+  const bool live = owner.wrong.empty();
+  const size_t count = live ? instance(owner.index).devices.size() : 1;
+  const uint8_t byte = choice.byte();
+  gpumem_location location = byte % 3 == 0 ? GPUMEM_LOCATION_HOST : GPUMEM_LOCATION_DEVICE;
+  const bool by_cpu = location == GPUMEM_LOCATION_HOST;
+  int32_t id = by_cpu ? -(byte % 2) : static_cast<int32_t>(byte % count);
+  bool good = true;
+  if (byte >= kWrong) {
+    good = false;
+    if (byte % 4 == 0) location = GPUMEM_LOCATION_HOST_NUMA, id = 0;
+    if (byte % 4 == 1) location = GPUMEM_LOCATION_NONE;
+    if (byte % 4 == 2) id = by_cpu ? 1 : -1;
+    // How many devices there are is known of an open instance only.
+    if (byte % 4 == 3) id = by_cpu ? -2 : static_cast<int32_t>(count), good = !by_cpu && !live;
+  }
+  Out<gpumem_access> out(choice);
+  call.text("%s, %s, %d, %d, %s", owner.text.c_str(), at.text.c_str(), location, id, out.text());
+  Verdict verdict;
+  verdict.handle(owner.wrong);
+  // Of no open instance, an ordinal below zero is not looked at.
+  if (byte >= kWrong && byte % 4 == 2 && !by_cpu && !live) good = true;
+  verdict.require(at.pointer != nullptr && out.good() && good);
+  Expect expect = verdict.done();
+  Found found;
+  if (expect.empty()) {
+    expect = {GPUMEM_SUCCESS};
+    found = model_.find(owner.index, at.pointer, 1);
+    if (found.avoid) return;
+  }
+  const gpumem_status status =
+      call.check(expect,
+                 gpumem_pointer_get_access(as<gpumem_instance>(owner.value), at.pointer, location, id,
+                                           out.pointer(), call.error()),
+                 out);
+  if (status != GPUMEM_SUCCESS) return;
+  const int home = by_cpu ? -1 : instance(owner.index).devices[static_cast<size_t>(id)];
+  const gpumem_access expected = access_of(found, home);
+  require(out.get() == expected,
+          "the access is " + std::to_string(out.get()) + "; expected " + std::to_string(expected));
 }
 
 void Player::step_pointer_get_device_pointer(Choice& choice) {

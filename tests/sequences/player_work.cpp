@@ -9,19 +9,6 @@ constexpr uint64_t kTooLarge = uint64_t{1} << 63;
 constexpr size_t kGatesAtOnce = 2;
 constexpr uint64_t kLongestRow = 1 << 16;
 
-// First byte after the last one of two ranges, or whether it cannot be told.
-bool shares_byte(uint64_t to, uint64_t to_pitch, uint64_t from, uint64_t from_pitch, uint64_t width,
-                 uint64_t height) {
-  for (uint64_t i = 0; i < height; ++i) {
-    for (uint64_t j = 0; j < height; ++j) {
-      const uint64_t left = to + i * to_pitch;
-      const uint64_t right = from + j * from_pitch;
-      if (left < right + width && right < left + width) return true;
-    }
-  }
-  return false;
-}
-
 // Runs in a stream: everything but information is refused there.
 void run_probe(void* user_data) {
   auto* job = static_cast<Job*>(user_data);
@@ -463,15 +450,14 @@ void Player::step_event_create(Choice& choice) {
   Sized<gpumem_event_desc> desc(choice, GPUMEM_EVENT_DESC_INIT, Sized<gpumem_event_desc>::Null::kGood);
   Out<gpumem_event> out(choice);
   constexpr gpumem_event_flags kFlags[] = {0, GPUMEM_EVENT_BLOCKING_SYNC, GPUMEM_EVENT_DISABLE_TIMING, 3, 0};
-  constexpr gpumem_event_flags kNoFlags[] = {4, UINT32_MAX, 0x80000000u};
+  constexpr gpumem_event_flags kNoFlags[] = {4, UINT32_MAX, 0x80000000u, UINT64_C(1) << 32, UINT64_MAX};
   desc->flags = choice.value(kFlags, kNoFlags);
-  desc->reserved = choice.byte() >= 240 ? 1 : 0;
-  call.text("%s, &%s{flags 0x%x, reserved %u}, %s", home.text.c_str(), desc.text().c_str(), desc->flags,
-            desc->reserved, out.text());
+  call.text("%s, &%s{flags 0x%llx}, %s", home.text.c_str(), desc.text().c_str(),
+            static_cast<unsigned long long>(desc->flags), out.text());
   Verdict verdict;
   verdict.handle(home.wrong);
   verdict.require(desc.good() && out.good());
-  verdict.require(desc.is_null() || (desc->flags < 4 && desc->reserved == 0));
+  verdict.require(desc.is_null() || desc->flags < 4);
   Expect expect = verdict.done();
   if (expect.empty()) {
     expect = {model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
@@ -497,7 +483,7 @@ void Player::step_event_wrap(Choice& choice) {
   Out<gpumem_event> out(choice);
   const uint8_t byte = choice.byte();
   constexpr gpumem_event_flags kFlags[] = {0, 2, 1};
-  constexpr gpumem_event_flags kNoFlags[] = {4, 0x100};
+  constexpr gpumem_event_flags kNoFlags[] = {4, UINT64_C(1) << 63};
   const gpumem_event_flags flags = choice.value(kFlags, kNoFlags);
   void* native = nullptr;
   if (byte < kWrong && model_.on_host) native = as<void*>(0x1000);  // never looked at
@@ -510,7 +496,8 @@ void Player::step_event_wrap(Choice& choice) {
       native = info.native_event;
     }
   }
-  call.text("%s, %s, 0x%x, %s", home.text.c_str(), native == nullptr ? "NULL" : "native", flags, out.text());
+  call.text("%s, %s, 0x%llx, %s", home.text.c_str(), native == nullptr ? "NULL" : "native",
+            static_cast<unsigned long long>(flags), out.text());
   Verdict verdict;
   verdict.handle(home.wrong);
   verdict.require(out.good() && native != nullptr && flags < 4);
@@ -554,7 +541,7 @@ void Player::step_event_get_info(Choice& choice) {
   const Event& known = event(index);
   require(value_of(info.device) == device(known.device).handle && info.flags == known.flags &&
               info.wrapped == (known.wrapped ? 1u : 0u) && (info.native_event == nullptr) == model_.on_host &&
-              info.device_ordinal == device(known.device).ordinal && info.reserved == 0,
+              info.device_ordinal == device(known.device).ordinal,
           "an event tells something else than before");
 }
 
@@ -625,7 +612,7 @@ void Player::step_event_get_elapsed_time(Choice& choice) {
   Call call(*this, choice, "gpumem_event_get_elapsed_time");
   const Picked first = pick_event(choice);
   const Picked second = pick_event(choice);
-  Out<float> out(choice);
+  Out<int64_t> out(choice);
   call.text("%s, %s, %s", first.text.c_str(), second.text.c_str(), out.text());
   Verdict verdict;
   verdict.handle(first.wrong);
@@ -668,28 +655,137 @@ void Player::step_event_get_elapsed_time(Choice& choice) {
 bool Player::Rows::extent(const uint8_t* first, uint64_t* out) const {
   *out = 0;
   if (empty()) return true;
+  uint64_t slice = 0;
   uint64_t size = 0;
-  if (__builtin_mul_overflow(pitch, height - 1, &size) || __builtin_add_overflow(size, width, &size))
+  if (__builtin_mul_overflow(pitch, height - 1, &slice) || __builtin_add_overflow(slice, width, &slice) ||
+      __builtin_mul_overflow(slice_pitch, depth - 1, &size) || __builtin_add_overflow(size, slice, &size)) {
     return false;
+  }
   *out = size;
   const auto address = reinterpret_cast<uintptr_t>(first);
-  return size < kTooLarge && address + size >= address && (height == 1 || pitch >= width);
+  return size < kTooLarge && address + size >= address && (height == 1 || pitch >= width) &&
+         (depth == 1 || slice_pitch >= slice);
 }
 
-void Player::do_copy(Choice& choice, bool plane) {
-  Call call(*this, choice, plane ? "gpumem_copy_2d" : "gpumem_copy");
-  const Picked owner = pick_instance(choice);
-  const Picked place = pick_stream_or_null(choice);
-  const int home = std::max(owner.index, 0);
+std::vector<uint64_t> Player::Rows::starts() const {
+  std::vector<uint64_t> list;
+  for (uint64_t slice = 0; slice < depth; ++slice) {
+    for (uint64_t row = 0; row < height; ++row)
+      list.push_back(slice * slice_pitch + row * pitch);
+  }
+  return list;
+}
+
+Player::Place Player::pick_place(Choice& choice, bool async) {
+  Place place;
+  place.picked = async ? pick_stream(choice) : pick_instance(choice);
+  place.wrong = place.picked.wrong;
+  if (!place.wrong.empty()) return place;
+  if (async) {
+    place.stream = place.picked.index;
+    place.line = stream(place.stream).line;
+    place.instance = stream(place.stream).instance;
+  } else {
+    place.instance = place.picked.index;
+  }
+  return place;
+}
+
+Expect Player::predict_copy(const Place& place, const Copy& copy) {
+  const Found& destination = copy.destination;
+  const Found& source = copy.source;
+  const Expect nothing = {GPUMEM_ERROR_NOT_FOUND};
+  if (destination.wrong == nothing || source.wrong == nothing) return nothing;
+  if (!destination.wrong.empty() || !source.wrong.empty()) return {GPUMEM_ERROR_INVALID_ARGUMENT};
+  if (destination.region == source.region) {
+    for (const uint64_t to : copy.target.starts()) {
+      for (const uint64_t from : copy.origin.starts()) {
+        const uint64_t left = destination.at + to;
+        const uint64_t right = source.at + from;
+        if (left < right + copy.target.width && right < left + copy.target.width)
+          return {GPUMEM_ERROR_INVALID_ARGUMENT};
+      }
+    }
+  }
+  const bool to_device = copy.direction == GPUMEM_DIRECTION_HOST_TO_DEVICE ||
+                         copy.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+  const bool from_device = copy.direction == GPUMEM_DIRECTION_DEVICE_TO_HOST ||
+                           copy.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+  if (copy.direction != GPUMEM_DIRECTION_INFER &&
+      (destination.on_device != to_device || source.on_device != from_device)) {
+    return {GPUMEM_ERROR_INVALID_ARGUMENT};
+  }
+  const auto lost = [&](const Found& found) {
+    return found.memory >= 0 && model_.lost(memory_of(found).device);
+  };
+  if (lost(destination) || lost(source)) return {GPUMEM_ERROR_DEVICE_LOST};
+  if (place.stream >= 0) {
+    const Expect unusable = model_.usable(stream(place.stream));
+    if (!unusable.empty()) return unusable;
+  } else if (destination.memory < 0 && source.memory < 0 &&
+             model_.lost(instance(place.instance).devices.front())) {
+    return {GPUMEM_ERROR_DEVICE_LOST};  // ordinary memory is copied by the first device
+  }
+  if (!destination.writable) return {GPUMEM_ERROR_NO_ACCESS};
+  return {};
+}
+
+bool Player::order_copy(int queue, const Copy& copy) {
+  if (!model_.on_host) open_gates();  // the driver may wait
+  const Found& destination = copy.destination;
+  const Found& source = copy.source;
+  const int reader = copy.source_order == GPUMEM_SOURCE_ORDER_STREAM ? queue : -1;
+  if (!order(queue, destination.region, destination.at, destination.at + copy.to_extent, true)) return false;
+  // Read before its turn: nothing pending may write it.
+  if (reader < 0 && queue >= 0) {
+    const auto accesses = region(source.region).accesses;
+    for (const Access& access : accesses) {
+      if (access.write && !model_.is_observed(access.line, access.number) && !wait_for(access.line))
+        return false;
+    }
+  }
+  return order(reader, source.region, source.at, source.at + copy.from_extent, false);
+}
+
+void Player::did_copy(int queue, const Copy& copy) {
+  if (queue >= 0) {
+    model_.enqueue(queue);
+    enqueue_access(queue, copy.destination, copy.to_extent, true);
+    const bool read_already = copy.source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
+    if (!read_already) enqueue_access(queue, copy.source, copy.from_extent, false);
+  }
+  const std::vector<uint64_t> to = copy.target.starts();
+  const std::vector<uint64_t> from = copy.origin.starts();
+  for (size_t row = 0; row < to.size(); ++row) {
+    for (uint64_t i = 0; i < copy.target.width; ++i) {
+      const Region& read = region(copy.source.region);
+      const uint64_t at = copy.source.at + from[row] + i;
+      const uint8_t byte = read.bytes[at];
+      const bool known = read.known[at];
+      Region& written = region(copy.destination.region);
+      written.bytes[copy.destination.at + to[row] + i] = byte;
+      written.known[copy.destination.at + to[row] + i] = known;
+    }
+  }
+}
+
+void Player::do_copy(Choice& choice, bool plane, bool async) {
+  constexpr const char* kNames[] = {"gpumem_copy", "gpumem_copy_async", "gpumem_copy_2d",
+                                    "gpumem_copy_2d_async"};
+  Call call(*this, choice, kNames[2 * plane + async]);
+  const Place place = pick_place(choice, async);
+  const int home = std::max(place.instance, 0);
   const Address to = pick_address(choice, home);
   const Address from = pick_address(choice, home);
-  Rows target;
+  Copy copy;
+  Rows& target = copy.target;
+  Rows& origin = copy.origin;
   target.width = pick_length(choice, std::min(to.left, from.left));
   const uint8_t shape = choice.byte();
   const uint8_t more = choice.byte();
   Sized<gpumem_copy_options> copying(choice, GPUMEM_COPY_OPTIONS_INIT,
                                      Sized<gpumem_copy_options>::Null::kGood);
-  Rows origin = target;
+  origin = target;
   if (plane) {
     constexpr uint64_t kGaps[] = {0, 1, 8, 24, 56};
     origin.height = target.height = shape < kWrong ? 1 + shape % 4 : (shape % 2 == 0 ? 0 : uint64_t{1} << 62);
@@ -705,122 +801,269 @@ void Player::do_copy(Choice& choice, bool plane) {
   copying->source_order = shape % 8 == 0 ? 1 + more % 2 : 0;
   if (more == 254) copying->direction = 5;
   if (more == 255) copying->source_order = -1;
-  const bool given = !copying.is_null();
-  const gpumem_direction direction = given ? copying->direction : 0;
-  const gpumem_source_order source_order = given ? copying->source_order : 0;
+  if (!copying.is_null()) {
+    copy.direction = copying->direction;
+    copy.source_order = copying->source_order;
+  }
 
   Verdict verdict;
-  verdict.handle(owner.wrong);
   verdict.handle(place.wrong);
-  verdict.require(owner.index < 0 || place.index < 0 || !place.wrong.empty() || !owner.wrong.empty() ||
-                  stream(place.index).instance == owner.index);
-  uint64_t to_extent = 0;
-  uint64_t from_extent = 0;
-  const bool fits = target.extent(to.pointer, &to_extent) && origin.extent(from.pointer, &from_extent);
-  verdict.require(copying.good() && direction >= 0 && direction <= 4 && source_order >= 0 &&
-                  source_order <= 2);
+  const bool fits =
+      target.extent(to.pointer, &copy.to_extent) && origin.extent(from.pointer, &copy.from_extent);
+  verdict.require(copying.good() && copy.direction >= 0 && copy.direction <= 4 && copy.source_order >= 0 &&
+                  copy.source_order <= 2);
   verdict.require(fits && (target.empty() || (to.pointer != nullptr && from.pointer != nullptr)));
   Expect expect = verdict.done();
   if (expect.empty() && target.empty()) expect = {GPUMEM_SUCCESS};
   const bool works = expect.empty();
-  Found destination;
-  Found source;
-  const int queue = place.index >= 0 ? stream(place.index).line : -1;
   if (works) {
-    destination = model_.find(owner.index, to.pointer, to_extent);
-    source = model_.find(owner.index, from.pointer, from_extent);
-    if (destination.avoid || source.avoid) return;
-    const Expect nothing = {GPUMEM_ERROR_NOT_FOUND};
-    const auto lost = [&](const Found& found) {
-      return found.memory >= 0 && model_.lost(memory_of(found).device);
-    };
-    const bool to_device =
-        direction == GPUMEM_DIRECTION_HOST_TO_DEVICE || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
-    const bool from_device =
-        direction == GPUMEM_DIRECTION_DEVICE_TO_HOST || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
-    if (destination.wrong == nothing || source.wrong == nothing) {
-      expect = nothing;
-    } else if (!destination.wrong.empty() || !source.wrong.empty()) {
-      expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
-    } else if (destination.region == source.region &&
-               shares_byte(destination.at, target.pitch, source.at, origin.pitch, target.width,
-                           target.height)) {
-      expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
-    } else if (direction != GPUMEM_DIRECTION_INFER &&
-               (destination.on_device != to_device || source.on_device != from_device)) {
-      expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
-    } else if (lost(destination) || lost(source)) {
-      expect = {GPUMEM_ERROR_DEVICE_LOST};
-    } else if (place.index >= 0) {
-      expect = model_.usable(stream(place.index));
-    } else if (destination.memory < 0 && source.memory < 0 &&
-               model_.lost(instance(owner.index).devices.front())) {
-      expect = {GPUMEM_ERROR_DEVICE_LOST};  // ordinary memory is copied by the first device
-    }
-    if (expect.empty() && !destination.writable) expect = {GPUMEM_ERROR_NO_ACCESS};
-    if (expect.empty() && plane && instance(owner.index).lacks("copy_2d")) {
+    copy.destination = model_.find(place.instance, to.pointer, copy.to_extent);
+    copy.source = model_.find(place.instance, from.pointer, copy.from_extent);
+    if (copy.destination.avoid || copy.source.avoid) return;
+    expect = predict_copy(place, copy);
+    if (expect.empty() && plane && instance(place.instance).lacks("copy_2d")) {
       // Rows without gaps, or a single one, may or may not need the missing entry point.
       expect = {GPUMEM_ERROR_SYMBOL_MISSING};
       if (target.height == 1 || (target.pitch == target.width && origin.pitch == origin.width))
         expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_SYMBOL_MISSING};
     }
     if (expect.empty() || expect.front() == GPUMEM_SUCCESS) {
-      if (!model_.on_host) open_gates();  // the driver may wait
-      const int reader = source_order == GPUMEM_SOURCE_ORDER_STREAM ? queue : -1;
-      if (!order(queue, destination.region, destination.at, destination.at + to_extent, true)) return;
-      // Read before its turn: nothing pending may write it.
-      if (reader < 0 && queue >= 0) {
-        const auto accesses = region(source.region).accesses;
-        for (const Access& access : accesses) {
-          if (access.write && !model_.is_observed(access.line, access.number) && !wait_for(access.line))
-            return;
-        }
-      }
-      if (!order(reader, source.region, source.at, source.at + from_extent, false)) return;
+      if (!order_copy(place.line, copy)) return;
       if (expect.empty()) expect = {GPUMEM_SUCCESS};
     }
-    expect = with_faults(expect, owner.index);
+    expect = with_faults(expect, place.instance);
   }
-  call.text("%s, %s, %s, %s, %llu, %llu x %llu, pitches %llu and %llu, %s{direction %d, order %d}",
-            owner.text.c_str(), place.text.c_str(), to.text.c_str(), from.text.c_str(),
-            static_cast<unsigned long long>(target.width), static_cast<unsigned long long>(target.width),
-            static_cast<unsigned long long>(target.height), static_cast<unsigned long long>(target.pitch),
-            static_cast<unsigned long long>(origin.pitch), copying.text().c_str(), direction, source_order);
-  const auto handle = as<gpumem_instance>(owner.value);
-  const auto in = as<gpumem_stream>(place.value);
-  const gpumem_status status = call.check(
-      expect, plane ? gpumem_copy_2d(handle, in, to.pointer, target.pitch, from.pointer, origin.pitch,
-                                     target.width, target.height, copying.pointer(), call.error())
-                    : gpumem_copy(handle, in, to.pointer, from.pointer, target.width, copying.pointer(),
-                                  call.error()));
-  if (status != GPUMEM_SUCCESS || !works) return;
-  if (queue >= 0) {
-    model_.enqueue(queue);
-    enqueue_access(queue, destination, to_extent, true);
-    const bool read_already = source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
-    if (!read_already) enqueue_access(queue, source, from_extent, false);
-  }
-  for (uint64_t row = 0; row < target.height; ++row) {
-    for (uint64_t i = 0; i < target.width; ++i) {
-      const Region& read = region(source.region);
-      const uint64_t at = source.at + row * origin.pitch + i;
-      const uint8_t byte = read.bytes[at];
-      const bool known = read.known[at];
-      Region& written = region(destination.region);
-      written.bytes[destination.at + row * target.pitch + i] = byte;
-      written.known[destination.at + row * target.pitch + i] = known;
+  call.text("%s, %s, %s, %llu x %llu, pitches %llu and %llu, %s{direction %d, order %d}",
+            place.picked.text.c_str(), to.text.c_str(), from.text.c_str(),
+            static_cast<unsigned long long>(target.width), static_cast<unsigned long long>(target.height),
+            static_cast<unsigned long long>(target.pitch), static_cast<unsigned long long>(origin.pitch),
+            copying.text().c_str(), copy.direction, copy.source_order);
+  const auto owner = as<gpumem_instance>(place.picked.value);
+  const auto in = as<gpumem_stream>(place.picked.value);
+  const auto run = [&] {
+    if (plane && async) {
+      return gpumem_copy_2d_async(in, to.pointer, target.pitch, from.pointer, origin.pitch, target.width,
+                                  target.height, copying.pointer(), call.error());
     }
+    if (plane) {
+      return gpumem_copy_2d(owner, to.pointer, target.pitch, from.pointer, origin.pitch, target.width,
+                            target.height, copying.pointer(), call.error());
+    }
+    return async
+               ? gpumem_copy_async(in, to.pointer, from.pointer, target.width, copying.pointer(),
+                                   call.error())
+               : gpumem_copy(owner, to.pointer, from.pointer, target.width, copying.pointer(), call.error());
+  };
+  const gpumem_status status = call.check(expect, run());
+  if (status == GPUMEM_SUCCESS && works) did_copy(place.line, copy);
+}
+
+void Player::step_copy(Choice& choice) { do_copy(choice, false, false); }
+void Player::step_copy_async(Choice& choice) { do_copy(choice, false, true); }
+void Player::step_copy_2d(Choice& choice) { do_copy(choice, true, false); }
+void Player::step_copy_2d_async(Choice& choice) { do_copy(choice, true, true); }
+
+// A batch of at most two boxes, each side by its pointer or by its memory and an offset.
+void Player::do_copy_regions(Choice& choice, bool async) {
+  Call call(*this, choice, async ? "gpumem_copy_regions_async" : "gpumem_copy_regions");
+  const Place place = pick_place(choice, async);
+  const int home = std::max(place.instance, 0);
+  const uint8_t how = choice.byte();
+  const uint64_t count = how < kWrong ? 1 + how % 2 : how % 3;
+  const bool null = how == 255;
+  std::vector<gpumem_copy_region> regions;
+  std::vector<Copy> copies;
+  Verdict verdict;
+  verdict.handle(place.wrong);
+  if (count > 0) verdict.require(!null);
+  const bool good_place = verdict.done().empty();
+  uint64_t failing = UINT64_MAX;  // the entry that is expected to be named
+  std::string text;
+  for (uint64_t entry = 0; entry < count; ++entry) {
+    const Address to = pick_address(choice, home);
+    const Address from = pick_address(choice, home);
+    const uint64_t length = pick_length(choice, std::min(to.left, from.left));
+    const uint8_t shape = choice.byte();
+    const uint8_t sides = choice.byte();
+    Copy copy;
+    copy.target.width = length;
+    if (length <= kLongestRow && shape >= 60) copy.target.width = std::max<uint64_t>(length / 8, length != 0);
+    const uint64_t height = shape < 60 ? 0 : shape % 4;
+    const uint64_t depth = shape < 60 ? 0 : shape / 4 % 3;
+    copy.target.height = std::max<uint64_t>(height, 1);
+    copy.target.depth = std::max<uint64_t>(depth, 1);
+    copy.origin = copy.target;
+    constexpr uint64_t kGaps[] = {0, 0, 1, 8, 24};
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.width = copy.target.width;
+    region.height = height;
+    region.depth = depth;
+    region.source_order = sides / 32 % 3;
+    copy.source_order = region.source_order;
+    bool fits = true;
+    bool memory_good = true;
+    const auto set_up = [&](gpumem_copy_operand& operand, Rows& rows, const Address& at, uint8_t bits,
+                            uint64_t* extent) {
+      // Pitches that are left out are packed.
+      const uint64_t gap = kGaps[bits % std::size(kGaps)];
+      rows.pitch = rows.width + gap;
+      operand.row_pitch = gap == 0 ? 0 : rows.pitch;
+      uint64_t slice = 0;
+      if (__builtin_mul_overflow(rows.pitch, rows.height, &slice)) slice = UINT64_MAX;
+      rows.slice_pitch = slice == UINT64_MAX ? slice : slice + gap;
+      operand.slice_pitch = gap == 0 ? 0 : rows.slice_pitch;
+      if (operand.row_pitch != 0 && shape >= 240 && rows.width > 1)
+        operand.row_pitch = rows.pitch = rows.width - 1;
+      operand.pointer = at.pointer;
+      if (!place.wrong.empty() || bits % 2 == 0 || at.pointer == nullptr) {
+        fits = rows.extent(at.pointer, extent) && fits;
+        memory_good = memory_good && at.pointer != nullptr;
+        return;
+      }
+      // By the memory, where one is there.
+      const Found found = model_.find(place.instance, at.pointer, 1);
+      fits = rows.extent(at.pointer, extent) && fits;
+      if (found.memory < 0 || found.kind == GPUMEM_KIND_FOREIGN || found.avoid || !found.wrong.empty())
+        return;
+      operand.pointer = nullptr;
+      operand.memory = as<gpumem_memory>(memory(found.memory).handle);
+      operand.offset = found.offset;
+    };
+    set_up(region.destination, copy.target, to, sides, &copy.to_extent);
+    set_up(region.source, copy.origin, from, static_cast<uint8_t>(sides >> 3 | sides << 5),
+           &copy.from_extent);
+    bool right = true;
+    if (sides >= kWrong) {
+      switch (sides % 5) {
+        case 0:
+          region.destination.memory = nullptr;
+          region.destination.pointer = nullptr;
+          right = false;
+          break;
+        case 1:
+          region.source.memory = as<gpumem_memory>(0x1234);
+          region.source.pointer = nullptr;
+          right = false;
+          break;
+        case 2:
+          region.source.memory = nullptr;
+          region.source.pointer = model_.arena.writable();
+          region.source.offset = 1;
+          right = false;
+          break;
+        case 3:
+          region.direction = 9;
+          break;
+        default:
+          region.source_order = copy.source_order = 3;
+          break;
+      }
+    }
+    // Of an entry without bytes only the choices count.
+    const bool empty = region.width == 0;
+    const bool choices = region.direction != 9 && region.source_order != 3;
+    text += " {" + to.text + ", " + from.text + ", " + std::to_string(region.width) + " x " +
+            std::to_string(height) + " x " + std::to_string(depth) + ", sides " + std::to_string(sides) + "}";
+    const bool good = choices && (empty || (right && fits && memory_good));
+    // Of a call that is wrong in itself, the first entry is looked at.
+    if (!good && (good_place ? failing == UINT64_MAX : entry == 0 && !null)) {
+      verdict.require(false);
+      if (good_place) failing = entry;
+    }
+    copies.push_back(copy);
+    regions.push_back(region);
+    if (!empty && verdict.done().empty()) {
+      copies.back().destination = model_.find(place.instance, to.pointer, copy.to_extent);
+      copies.back().source = model_.find(place.instance, from.pointer, copy.from_extent);
+      if (copies.back().destination.avoid || copies.back().source.avoid) return;
+    }
+  }
+  Expect expect = verdict.done();
+  const bool works = expect.empty();
+  if (works) {
+    const auto has_bytes = [](const Copy& copy) { return copy.target.width != 0; };
+    for (uint64_t entry = 0; entry < count && expect.empty(); ++entry) {
+      if (!has_bytes(copies[entry])) continue;
+      expect = predict_copy(place, copies[entry]);
+      if (!expect.empty()) failing = entry;
+    }
+    if (expect.empty()) {
+      // The entries have no order among themselves, so they must not share bytes that one of them writes.
+      for (const Copy& one : copies) {
+        for (const Copy& other : copies) {
+          if (&one == &other || !has_bytes(one) || !has_bytes(other)) continue;
+          const auto meets = [&](const Found& found, uint64_t extent) {
+            return one.destination.region == found.region && one.destination.at < found.at + extent &&
+                   found.at < one.destination.at + one.to_extent;
+          };
+          if (meets(other.destination, other.to_extent) || meets(other.source, other.from_extent)) return;
+        }
+      }
+      // Whether rows without gaps need the missing entry point is open.
+      if (instance(place.instance).lacks("copy_2d")) return;
+      for (const Copy& copy : copies) {
+        if (has_bytes(copy) && !order_copy(place.line, copy)) return;
+      }
+      // What waiting has changed cannot make the copies fail.
+      expect = {GPUMEM_SUCCESS};
+      if (std::any_of(copies.begin(), copies.end(), has_bytes)) expect = with_faults(expect, place.instance);
+    }
+  }
+  Out<uint64_t> failed(choice, Out<uint64_t>::Null::kGood);
+  call.text("%s, %s, %llu, %s%s", place.picked.text.c_str(), null ? "NULL" : "regions",
+            static_cast<unsigned long long>(count), failed.text(), text.c_str());
+  const gpumem_copy_region* const given = null || count == 0 ? nullptr : regions.data();
+  const gpumem_status status =
+      call.check(expect, async ? gpumem_copy_regions_async(as<gpumem_stream>(place.picked.value), given,
+                                                           count, failed.pointer(), call.error())
+                               : gpumem_copy_regions(as<gpumem_instance>(place.picked.value), given, count,
+                                                     failed.pointer(), call.error()));
+  const bool by_fault = works && failing == UINT64_MAX && status != GPUMEM_SUCCESS;
+  if (!failed.is_null() && !call.refused_error()) {
+    if (failing != UINT64_MAX) {
+      require(!failed.untouched() && failed.get() == failing, "another region is named as the failing one");
+    } else if (by_fault) {
+      require(!failed.untouched() && failed.get() < count, "no region is named as the failing one");
+    } else {
+      require(failed.untouched(), "a region is named as failing, but none has");
+    }
+  }
+  if (!works || call.refused_error()) return;
+  if (status != GPUMEM_SUCCESS && !by_fault) return;
+  // Which ones were done is not known if nobody asked.
+  const uint64_t done = status == GPUMEM_SUCCESS ? count : (failed.is_null() ? 0 : failed.get());
+  for (uint64_t entry = 0; entry < count; ++entry) {
+    if (copies[entry].target.width == 0) continue;
+    if (entry > done && !failed.is_null()) break;
+    if (entry < done) {
+      did_copy(place.line, copies[entry]);
+      continue;
+    }
+    // It may have been done in part.
+    const Copy& partial = copies[entry];
+    Region& written = region(partial.destination.region);
+    for (uint64_t i = 0; i < partial.to_extent; ++i)
+      written.known[partial.destination.at + i] = false;
+    if (place.line < 0) continue;
+    const uint64_t number = model_.enqueue(place.line);
+    const auto touched = [&](const Found& found, uint64_t extent, bool write) {
+      model_.add_access(found.region, {place.line, number, found.at, found.at + extent, write});
+      if (found.memory >= 0) memory_of(found).uses.push_back({place.line, number, false});
+    };
+    touched(partial.destination, partial.to_extent, true);
+    touched(partial.source, partial.from_extent, false);
   }
 }
 
-void Player::step_copy(Choice& choice) { do_copy(choice, false); }
-void Player::step_copy_2d(Choice& choice) { do_copy(choice, true); }
+void Player::step_copy_regions(Choice& choice) { do_copy_regions(choice, false); }
+void Player::step_copy_regions_async(Choice& choice) { do_copy_regions(choice, true); }
 
-void Player::do_fill(Choice& choice, bool plane) {
-  Call call(*this, choice, plane ? "gpumem_fill_2d" : "gpumem_fill");
-  const Picked owner = pick_instance(choice);
-  const Picked place = pick_stream_or_null(choice);
-  const Address to = pick_address(choice, std::max(owner.index, 0));
+void Player::do_fill(Choice& choice, bool plane, bool async) {
+  constexpr const char* kNames[] = {"gpumem_fill", "gpumem_fill_async", "gpumem_fill_2d",
+                                    "gpumem_fill_2d_async"};
+  Call call(*this, choice, kNames[2 * plane + async]);
+  const Place place = pick_place(choice, async);
+  const Address to = pick_address(choice, std::max(place.instance, 0));
   Rows target;
   target.width = pick_length(choice, to.left);
   constexpr uint32_t kUnits[] = {1, 2, 4};
@@ -840,10 +1083,7 @@ void Player::do_fill(Choice& choice, bool plane) {
     target.pitch = target.width;
   }
   Verdict verdict;
-  verdict.handle(owner.wrong);
   verdict.handle(place.wrong);
-  verdict.require(owner.index < 0 || place.index < 0 || !place.wrong.empty() || !owner.wrong.empty() ||
-                  stream(place.index).instance == owner.index);
   const bool known_unit = unit == 1 || unit == 2 || unit == 4;
   verdict.require(known_unit);
   uint64_t extent = 0;
@@ -859,45 +1099,52 @@ void Player::do_fill(Choice& choice, bool plane) {
   if (expect.empty() && target.empty()) expect = {GPUMEM_SUCCESS};
   const bool works = expect.empty();
   Found destination;
-  const int queue = place.index >= 0 ? stream(place.index).line : -1;
   if (works) {
-    destination = model_.find(owner.index, to.pointer, extent);
+    destination = model_.find(place.instance, to.pointer, extent);
     if (destination.avoid) return;
     expect = destination.wrong;
     const bool lost = destination.memory >= 0 && model_.lost(memory_of(destination).device);
     if (expect.empty() && lost) expect = {GPUMEM_ERROR_DEVICE_LOST};
-    if (expect.empty() && place.index >= 0) expect = model_.usable(stream(place.index));
-    if (expect.empty() && place.index < 0 && destination.memory < 0 &&
-        model_.lost(instance(owner.index).devices.front())) {
+    if (expect.empty() && place.stream >= 0) expect = model_.usable(stream(place.stream));
+    if (expect.empty() && place.stream < 0 && destination.memory < 0 &&
+        model_.lost(instance(place.instance).devices.front())) {
       expect = {GPUMEM_ERROR_DEVICE_LOST};
     }
     if (expect.empty() && !destination.writable) expect = {GPUMEM_ERROR_NO_ACCESS};
-    if (expect.empty() && plane && instance(owner.index).lacks("fill_2d")) {
+    if (expect.empty() && plane && instance(place.instance).lacks("fill_2d")) {
       expect = {GPUMEM_ERROR_SYMBOL_MISSING};
       if (target.height == 1 || target.pitch == target.width)
         expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_SYMBOL_MISSING};
     }
     if (expect.empty() || expect.front() == GPUMEM_SUCCESS) {
       if (!model_.on_host) open_gates();  // pageable memory is filled after a wait
-      if (!order(queue, destination.region, destination.at, destination.at + extent, true)) return;
+      if (!order(place.line, destination.region, destination.at, destination.at + extent, true)) return;
       if (expect.empty()) expect = {GPUMEM_SUCCESS};
     }
-    expect = with_faults(expect, owner.index);
+    expect = with_faults(expect, place.instance);
   }
-  call.text("%s, %s, %s, pitch %llu, %llu x %llu, 0x%x, %u", owner.text.c_str(), place.text.c_str(),
-            to.text.c_str(), static_cast<unsigned long long>(target.pitch),
-            static_cast<unsigned long long>(target.width), static_cast<unsigned long long>(target.height),
-            value, unit);
-  const auto handle = as<gpumem_instance>(owner.value);
-  const auto in = as<gpumem_stream>(place.value);
-  const gpumem_status status = call.check(
-      expect, plane ? gpumem_fill_2d(handle, in, to.pointer, target.pitch, target.width, target.height, value,
-                                     unit, call.error())
-                    : gpumem_fill(handle, in, to.pointer, target.width, value, unit, call.error()));
+  call.text("%s, %s, pitch %llu, %llu x %llu, 0x%x, %u", place.picked.text.c_str(), to.text.c_str(),
+            static_cast<unsigned long long>(target.pitch), static_cast<unsigned long long>(target.width),
+            static_cast<unsigned long long>(target.height), value, unit);
+  const auto owner = as<gpumem_instance>(place.picked.value);
+  const auto in = as<gpumem_stream>(place.picked.value);
+  const auto run = [&] {
+    if (plane && async) {
+      return gpumem_fill_2d_async(in, to.pointer, target.pitch, target.width, target.height, value, unit,
+                                  call.error());
+    }
+    if (plane) {
+      return gpumem_fill_2d(owner, to.pointer, target.pitch, target.width, target.height, value, unit,
+                            call.error());
+    }
+    return async ? gpumem_fill_async(in, to.pointer, target.width, value, unit, call.error())
+                 : gpumem_fill(owner, to.pointer, target.width, value, unit, call.error());
+  };
+  const gpumem_status status = call.check(expect, run());
   if (status != GPUMEM_SUCCESS || !works) return;
-  if (queue >= 0) {
-    model_.enqueue(queue);
-    enqueue_access(queue, destination, extent, true);
+  if (place.line >= 0) {
+    model_.enqueue(place.line);
+    enqueue_access(place.line, destination, extent, true);
   }
   Region& written = region(destination.region);
   for (uint64_t row = 0; row < target.height; ++row) {
@@ -909,8 +1156,10 @@ void Player::do_fill(Choice& choice, bool plane) {
   }
 }
 
-void Player::step_fill(Choice& choice) { do_fill(choice, false); }
-void Player::step_fill_2d(Choice& choice) { do_fill(choice, true); }
+void Player::step_fill(Choice& choice) { do_fill(choice, false, false); }
+void Player::step_fill_async(Choice& choice) { do_fill(choice, false, true); }
+void Player::step_fill_2d(Choice& choice) { do_fill(choice, true, false); }
+void Player::step_fill_2d_async(Choice& choice) { do_fill(choice, true, true); }
 
 // ---- kernels of the host backend ----
 

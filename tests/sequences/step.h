@@ -28,7 +28,8 @@ namespace sequences {
   X(device_disable_peer_access, 3)  \
   X(device_get_capability, 2)       \
   X(capability_enumerate, 1)        \
-  X(memory_create, 30)              \
+  X(memory_create, 24)              \
+  X(memory_register, 12)            \
   X(memory_destroy, 16)             \
   X(memory_get_info, 5)             \
   X(malloc, 8)                      \
@@ -36,6 +37,7 @@ namespace sequences {
   X(register, 8)                    \
   X(unregister, 6)                  \
   X(pointer_get_info, 10)           \
+  X(pointer_get_access, 8)          \
   X(pointer_get_device_pointer, 6)  \
   X(stream_create, 8)               \
   X(stream_wrap, 5)                 \
@@ -55,11 +57,18 @@ namespace sequences {
   X(event_query, 5)                 \
   X(event_synchronize, 6)           \
   X(event_get_elapsed_time, 6)      \
-  X(copy, 30)                       \
-  X(copy_2d, 14)                    \
-  X(fill, 20)                       \
-  X(fill_2d, 10)                    \
+  X(copy, 12)                       \
+  X(copy_async, 18)                 \
+  X(copy_2d, 6)                     \
+  X(copy_2d_async, 8)               \
+  X(copy_regions, 8)                \
+  X(copy_regions_async, 10)         \
+  X(fill, 8)                        \
+  X(fill_async, 12)                 \
+  X(fill_2d, 4)                     \
+  X(fill_2d_async, 6)               \
   X(stats_get, 2)                   \
+  X(stats_get_kind, 2)              \
   X(stats_reset_peaks, 2)           \
   X(stats_report, 2)                \
   X(log_set_function, 1)            \
@@ -89,7 +98,7 @@ enum class Kind : uint8_t {
 
 const char* name_of(Kind kind);
 
-inline constexpr size_t kValues = 12;
+inline constexpr size_t kValues = 16;
 inline constexpr size_t kStepBytes = 2 + 1 + kValues;  // kind, thread, values
 
 struct Step {

@@ -53,7 +53,7 @@ TEST_P(HostOptionsOutOfRange, IsRefusedByName) {
   const auto checked = check_options(options);
   ASSERT_FALSE(checked);
   EXPECT_EQ(checked.error().status, GPUMEM_ERROR_INVALID_ARGUMENT);
-  const std::string start = "the host option " + std::string(GetParam().option) + " (GPUMEM_HOST_";
+  const std::string start = "the host backend's option " + std::string(GetParam().option) + " (GPUMEM_HOST_";
   EXPECT_EQ(std::string(checked.error().message).rfind(start, 0), 0U) << checked.error().message;
   backend::OpenRequest request;
   request.host = options;

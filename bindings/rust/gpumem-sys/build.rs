@@ -7,7 +7,7 @@ use std::process::{exit, Command};
 /// The versions of the library that these declarations fit.
 const VERSIONS: [&str; 2] = ["gpumem >= 0.1.0", "gpumem < 1.0.0"];
 
-/// What decides where pkg-config looks, and ourselves.
+/// Variables that decide where the library is looked for.
 const VARIABLES: [&str; 6] = [
     "GPUMEM_LIB_DIR",
     "PKG_CONFIG",
@@ -34,8 +34,8 @@ fn main() {
     if let Err(reason) = probe() {
         eprintln!(
             "libgpumem cannot be linked: {reason}\n\
-             Install it with its pkg-config file, or name the folder of that file in PKG_CONFIG_PATH, or the \
-             folder of libgpumem.so in GPUMEM_LIB_DIR.\n\
+             Install it with its pkg-config file, or set PKG_CONFIG_PATH to the folder of that file, or \
+             GPUMEM_LIB_DIR to the folder of libgpumem.so.\n\
              With `default-features = false, features = [\"load\"]` the library is loaded at run time instead."
         );
         exit(1);
@@ -45,13 +45,15 @@ fn main() {
 fn probe() -> Result<(), String> {
     let host = env::var("HOST").unwrap_or_default();
     let target = env::var("TARGET").unwrap_or_default();
-    let told = |name: &str| env::var_os(name).is_some();
+    let is_set = |name: &str| env::var_os(name).is_some();
     if host != target
         && !["PKG_CONFIG", "PKG_CONFIG_SYSROOT_DIR", "PKG_CONFIG_LIBDIR", "PKG_CONFIG_ALLOW_CROSS"]
             .into_iter()
-            .any(told)
+            .any(is_set)
     {
-        return Err(format!("pkg-config of {host} knows nothing of {target}; set PKG_CONFIG_LIBDIR"));
+        return Err(format!(
+            "pkg-config of {host} does not find libraries of {target}; set PKG_CONFIG_LIBDIR"
+        ));
     }
     let version = pkg_config(&["--modversion", "gpumem"])?;
     for required in VERSIONS {

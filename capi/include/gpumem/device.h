@@ -33,7 +33,7 @@ typedef struct gpumem_device_info {
   uint32_t ordinal;      /**< Its number in the instance. */
   int32_t numa_node;     /**< Nearest NUMA node of the host; -1 if unknown. */
   uint64_t total_bytes;  /**< Memory of the device. */
-  uint8_t uuid[16];      /**< The same in every process; see HST-7 for emulated devices. */
+  uint8_t uuid[16];      /**< The same in every process; also for emulated devices with the same options. */
   uint32_t pci_domain;   /**< PCI domain; 0 for emulated devices. */
   uint32_t pci_bus;      /**< PCI bus; 0 for emulated devices. */
   uint32_t pci_device;   /**< PCI device; 0 for emulated devices. */

@@ -87,7 +87,7 @@ typedef struct gpumem_stream_info {
   /** The `CUstream`, for use by other code; on host see gpumem_host_native_stream_create(). */
   void *native_stream;
   /** Tells this stream from every other one of the process, also from an earlier one with the same native handle. 0 if
-   * the driver cannot tell: it is older than 12.0 and the stream is wrapped. */
+   * the driver cannot tell: the stream is wrapped, and the driver is older than 12.0 or was capturing it then. */
   uint64_t id;
   char name[64]; /**< As given at creation. */
 } gpumem_stream_info;

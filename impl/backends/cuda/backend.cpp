@@ -12,47 +12,49 @@
 namespace gpumem::cuda {
 namespace {
 
-// All devices, each of which must have what the backend is built on (UVA-1).
+// All devices; each must support what the backend requires (UVA-1).
 Result<std::vector<CUdevice>> list_devices(const Driver& cu) {
   int count = 0;
   const Outcome counted = cu.DeviceGetCount(&count);
-  if (!counted.ok()) return error_of(counted, Place::kHost, "the devices cannot be counted");
+  if (!counted.ok()) return error_of(counted, Place::kHost, "cannot query the number of devices");
   if (count == 0) {
     return make_error(GPUMEM_ERROR_NO_DEVICE,
-                      "the CUDA driver shows no device: check the hardware and CUDA_VISIBLE_DEVICES");
+                      "the CUDA driver reports no device; check the hardware and CUDA_VISIBLE_DEVICES");
   }
   std::vector<CUdevice> devices(static_cast<size_t>(count));
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     const Outcome found = cu.DeviceGet(&devices[static_cast<size_t>(ordinal)], ordinal);
-    if (!found.ok()) return error_of(found, Place::kHost, "device %d cannot be found", ordinal);
+    if (!found.ok()) return error_of(found, Place::kHost, "cannot get device %d", ordinal);
     int unified = 0;
     const Outcome asked = cu.DeviceGetAttribute(&unified, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING,
                                                 devices[static_cast<size_t>(ordinal)]);
-    if (!asked.ok()) return error_of(asked, Place::kHost, "device %d does not tell what it can do", ordinal);
+    if (!asked.ok())
+      return error_of(asked, Place::kHost, "cannot query the attributes of device %d", ordinal);
     if (unified == 0) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                        "device %d has no unified addressing: hide it with CUDA_VISIBLE_DEVICES", ordinal);
+                        "device %d does not support unified addressing; hide it with CUDA_VISIBLE_DEVICES",
+                        ordinal);
     }
   }
   return devices;
 }
 
-// Device of a context of the caller.
+// Ordinal of the device of a caller's context.
 Result<CUdevice> device_of(const Driver& cu, CUcontext context) {
   const Error unusable = make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                                    "%p is no CUDA context that can be used: give contexts that live",
+                                    "%p is not a usable CUDA context; pass only contexts that exist",
                                     static_cast<void*>(context));
   if (context == nullptr || !cu.CtxPushCurrent(context).ok()) return unusable;
   CUdevice device = 0;
   const Outcome asked = cu.CtxGetDevice(&device);
   CUcontext popped = nullptr;
   cu.CtxPopCurrent(&popped);
-  if (asked.missing) return error_of(asked, Place::kHost, "the device of a context cannot be found");
+  if (asked.missing) return error_of(asked, Place::kHost, "cannot query the device of a context");
   if (!asked.ok()) return unusable;
   return device;
 }
 
-// The caller's contexts in the order of the devices; null where there is none.
+// The caller's contexts by device ordinal; null for a device without one.
 Result<std::vector<CUcontext>> sort_contexts(const Driver& cu, const std::vector<CUdevice>& devices,
                                              const std::vector<void*>& contexts) {
   std::vector<CUcontext> sorted(devices.size(), nullptr);
@@ -64,7 +66,7 @@ Result<std::vector<CUcontext>> sort_contexts(const Driver& cu, const std::vector
       if (devices[ordinal] != *device) continue;
       if (sorted[ordinal] != nullptr) {
         return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                          "two of the contexts belong to device %zu: give one for each device at most",
+                          "two of the contexts belong to device %zu; pass at most one for each device",
                           ordinal);
       }
       sorted[ordinal] = context;

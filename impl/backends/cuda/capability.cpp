@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What a device can do: asked by attribute and, where one is possible, proved by a trial that leaves nothing
-// behind (COM-21).
+// Capabilities: by attribute, and where possible by a trial that leaves nothing behind (COM-21).
 #include "backends/cuda/memory.h"
 #include "backends/cuda/peers.h"
 #include "base/cleanup.h"
@@ -36,7 +35,7 @@ Capability failed(const Error& error, gpumem_answer_source source) {
   Capability result =
       answer(GPUMEM_ANSWER_NO, source, "%.*s", static_cast<int>(sizeof result.reason) - 1, error.message);
   result.status = error.status;
-  // Said of every call on a thread of the driver that runs a callback.
+  // The driver returns this to every call in one of its callbacks.
   result.passing = error.native_domain == GPUMEM_NATIVE_CUDA && error.native_code == CUDA_ERROR_NOT_PERMITTED;
   result.set_native(error);
   return result;
@@ -46,7 +45,7 @@ Capability by_attribute(Device& device, CUdevice_attribute number, const char* n
   auto value = device.attribute(number);
   if (!value) return failed(value.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
   return answer(*value != 0 ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                "the driver answers %d for the attribute %s", *value, name);
+                "the driver returned %d for the attribute %s", *value, name);
 }
 #define GPUMEM_BY_ATTRIBUTE(name) by_attribute(*this, CU_DEVICE_ATTRIBUTE_##name, #name)
 
@@ -57,7 +56,7 @@ Capability try_memory(Device& device, Make make, const char* what) {
   if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
   auto memory = make();
   if (!memory) return failed(memory.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  // Nobody else will give it back, and a release may be told of what went wrong before it.
+  // Nothing else will free it, and a release may return the error of earlier work.
   auto released = (*memory)->release();
   if (!released) released = (*memory)->release();
   if (!released) return failed(released.error(), GPUMEM_ANSWER_FROM_TRIAL);
@@ -80,7 +79,7 @@ Capability try_register(Device& device) {
   request.pointer = *mapping;
   request.size = page;
   const Cleanup end_page([&] {
-    // As with pinned memory: the driver of a lost device may still take the page for a registered one.
+    // As for pinned memory: after a loss the driver may still consider the page registered.
     if (device.lost()) {
       (void)platform::make_inaccessible(*mapping, page);
     } else {
@@ -93,8 +92,9 @@ Capability try_register(Device& device) {
 
 Capability try_numa(Device& device) {
   if (!device.traits().same_pointer) {
-    return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                  "the driver takes no node, and registered memory has another address for some device");
+    return answer(
+        GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+        "the driver has no NUMA parameter, and on some device registered memory has a different address");
   }
   const uint64_t page = platform::page_size();
   auto mapping = platform::map_anonymous(page, page);
@@ -106,12 +106,12 @@ Capability try_numa(Device& device) {
   return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "binding a page to node %d worked", node);
 }
 
-// Value writes and waits came in two versions, each with attributes of its own.
+// Value writes and waits have two versions with separate attributes.
 bool has_new_value_calls(const Driver& cu) { return cu.StreamWriteValue32.version >= 11070; }
 
 Capability missing(const char* entry_point) {
   Capability result = answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                             "this driver lacks %s: install a newer driver", entry_point);
+                             "this driver lacks %s; install a newer driver", entry_point);
   result.status = GPUMEM_ERROR_SYMBOL_MISSING;
   return result;
 }
@@ -123,11 +123,11 @@ Capability Device::try_peer_access(Device& peer) {
   if (!can) return failed(can.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
   if (!*can) {
     return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                  "the driver knows no link from device %u to device %u", facts_.ordinal,
+                  "the driver reports no link from device %u to device %u", facts_.ordinal,
                   peer.facts().ordinal);
   }
   const auto already = [] {
-    return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "the access is on already");
+    return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "the access is already enabled");
   };
   Peers& known = peers();
   const std::lock_guard lock(known.mutex);
@@ -140,7 +140,7 @@ Capability Device::try_peer_access(Device& peer) {
   auto disabled = disable_peer_access_locked(known, peer);
   if (!disabled) disabled = disable_peer_access_locked(known, peer);
   if (!disabled) return failed(disabled.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "switching the access on worked");
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "enabling the access worked");
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {
@@ -149,24 +149,24 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return GPUMEM_BY_ATTRIBUTE(UNIFIED_ADDRESSING);
     case GPUMEM_CAPABILITY_DEVICE_COUNT:
       return amount(GPUMEM_ANSWER_TYPE_INT, all_.size(), GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                    "the driver shows so many devices");
+                    "the number of devices that the driver reports");
     case GPUMEM_CAPABILITY_DEVICE_BYTES:
       return amount(GPUMEM_ANSWER_TYPE_BYTES, facts_.total_bytes, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the driver says so");
     case GPUMEM_CAPABILITY_DEVICE_CPU_ACCESS:
       return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
-                    "no platform is known here on which the CPU may touch device memory");
+                    "the CPU cannot access device memory on any platform known to this version");
     case GPUMEM_CAPABILITY_PIN_MAP_HOST:
-      // Asked when the device was opened: a host function may need the answer and cannot ask the driver.
+      // Queried when the device is opened: a host function may need the answer and cannot call the driver.
       return answer(traits_.can_map_host ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                    "the driver answered %d for the attribute CAN_MAP_HOST_MEMORY", traits_.can_map_host);
+                    "the driver's attribute CAN_MAP_HOST_MEMORY is %d", traits_.can_map_host);
     case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
       if (traits_.uses_host_page_tables) {
         return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                      "the device goes through the host's page tables, so that pages need not be locked");
+                      "the device uses the host's page tables, so pages are not locked");
       }
       return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                    "the device does not go through the host's page tables, so that pages must be locked");
+                    "the device does not use the host's page tables, so pages are locked");
     case GPUMEM_CAPABILITY_PIN_WRITE_COMBINED:
       return try_write_combined(*this);
     case GPUMEM_CAPABILITY_PIN_REGISTER: {
@@ -182,13 +182,13 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY:
       if (cu_.MemHostRegister.function == nullptr) return missing("cuMemHostRegister");
       return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_CONTRACT,
-                    "no attribute tells and no range is here to try: the driver decides for each range");
+                    "the driver decides for each range, and has no attribute to query");
     case GPUMEM_CAPABILITY_PIN_MAX_SINGLE:
       return amount(GPUMEM_ANSWER_TYPE_BYTES, largest_registration(cu_), GPUMEM_ANSWER_FROM_CONTRACT,
-                    "known of this driver version; larger ranges are locked in pieces");
+                    "a known limit of the driver; larger ranges are locked in pieces");
     case GPUMEM_CAPABILITY_PIN_MAX_COUNT:
       return amount(GPUMEM_ANSWER_TYPE_INT, kRegistrationsMax, GPUMEM_ANSWER_FROM_CONTRACT,
-                    "about the number of mappings that the kernel allows a process");
+                    "approximately the kernel's limit on mappings in a process");
     case GPUMEM_CAPABILITY_PIN_NUMA:
       return try_numa(*this);
     case GPUMEM_CAPABILITY_HOST_ATOMICS: {
@@ -197,7 +197,7 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       if (!some) return failed(some.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
       if (*some != 0) {
         return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                      "the link to the host supports only some of the atomics");
+                      "the link to the host supports only some atomics");
       }
       return full;
     }
@@ -209,7 +209,8 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       if (cu_.StreamWriteValue32.function == nullptr) return missing("cuStreamWriteValue32");
       if (cu_.StreamWaitValue32.function == nullptr) return missing("cuStreamWaitValue32");
       if (!has_new_value_calls(cu_)) return GPUMEM_BY_ATTRIBUTE(CAN_USE_STREAM_MEM_OPS_V1);
-      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_CONTRACT, "every device of this driver has it");
+      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_CONTRACT,
+                    "every device that this driver supports has it");
     case GPUMEM_CAPABILITY_STREAM_VALUE64:
       if (cu_.StreamWriteValue64.function == nullptr) return missing("cuStreamWriteValue64");
       if (cu_.StreamWaitValue64.function == nullptr) return missing("cuStreamWaitValue64");
@@ -227,7 +228,7 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
         return unknown;
       }
       return amount(GPUMEM_ANSWER_TYPE_INT, static_cast<uint64_t>(*engines), GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                    "the driver's answer for the attribute ASYNC_ENGINE_COUNT");
+                    "the driver's attribute ASYNC_ENGINE_COUNT");
     }
     case GPUMEM_CAPABILITY_PEER_ACCESS:
       return try_peer_access(static_cast<Device&>(*peer));
@@ -235,14 +236,14 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       int native = 0;
       auto asked = check(cu_.DeviceGetP2PAttribute(&native, CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED,
                                                    handle_, static_cast<Device&>(*peer).handle_),
-                         Place::kHost, "the driver does not tell whether the link has atomics");
+                         Place::kHost, "cannot query whether the link supports atomics");
       if (!asked) return failed(asked.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
       return answer(native != 0 ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                    "the driver answers %d for the link's NATIVE_ATOMIC_SUPPORTED", native);
+                    "the link's attribute NATIVE_ATOMIC_SUPPORTED is %d", native);
     }
     default:
       return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
-                    "this version of the backend does not know it");
+                    "unknown to this version of the cuda backend");
   }
 }
 

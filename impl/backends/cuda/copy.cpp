@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Copies and fills: one driver call for each segment.
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
 #include "backends/cuda/memory.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "platform/fork.h"
 
 namespace gpumem::cuda {
 namespace {
@@ -14,12 +21,51 @@ CUmemorytype memory_type(const backend::Span& span) {
   return span.on_device || foreign ? CU_MEMORYTYPE_UNIFIED : CU_MEMORYTYPE_HOST;
 }
 
+// Blocks that copies read from and that are freed once their stream has passed them. On a lost device it
+// never does.
+struct Kept {
+  std::mutex mutex;
+  std::map<uint64_t, std::shared_ptr<void>> blocks;
+  uint64_t last = 0;
+};
+
+constinit platform::PerProcess<Kept> kept;
+
+uint64_t keep(std::shared_ptr<void> block) {
+  Kept& all = kept.get();
+  const std::lock_guard lock(all.mutex);
+  all.blocks.emplace(all.last + 1, std::move(block));
+  return ++all.last;
+}
+
+void CUDA_CB stop_keeping(void* number) {
+  std::map<uint64_t, std::shared_ptr<void>>::node_type freed;  // outlives the lock
+  Kept& all = kept.get();
+  const std::lock_guard lock(all.mutex);
+  freed = all.blocks.extract(address_of(number));
+}
+
 }  // namespace
 
-// Copies are told the host address of what has one: the driver knows how to reach it from any device.
+// Prefers the host address: the driver can reach it from any device.
 Result<void> Stream::copy(const backend::CopySegment& segment) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
+  if (segment.keep == nullptr) return enqueue(segment);
+  void* const number = pointer_to(keep(segment.keep));  // before anything is enqueued
+  Cleanup undo([&] { stop_keeping(number); });
+  GPUMEM_TRY(enqueue(segment));
+  const Outcome outcome = device_.cu().LaunchHostFunc(native_, stop_keeping, number);
+  if (outcome.ok()) {
+    undo.dismiss();
+    return {};
+  }
+  const Relaxed relaxed(device_.cu());
+  device_.cu().StreamSynchronize(native_);
+  return device_.check_enqueued(outcome, "the copy cannot be completed");
+}
+
+Result<void> Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);

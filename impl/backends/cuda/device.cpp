@@ -19,7 +19,7 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
 
 Device::~Device() {
   drop_all_peers();
-  // Nobody is left to be told of a failure, and nothing could be done about it.
+  // A failure cannot be reported or handled here.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);
 }
 
@@ -31,7 +31,7 @@ Result<std::unique_ptr<Device>> Device::open(const Driver& cu, const std::vector
   device->context_ = context;
   if (context == nullptr) {
     GPUMEM_TRY(device->check(cu.DevicePrimaryCtxRetain(&device->context_, device->handle_), Place::kDevice,
-                             "the primary context of device %u cannot be had", ordinal));
+                             "cannot retain the primary context of device %u", ordinal));
     device->retained_ = true;
   }
   return device;
@@ -39,7 +39,7 @@ Result<std::unique_ptr<Device>> Device::open(const Driver& cu, const std::vector
 
 Result<void> Device::fill_facts() {
   const auto tell = [&](const Outcome& outcome) {
-    return check(outcome, Place::kHost, "device %u does not say what it is", facts_.ordinal);
+    return check(outcome, Place::kHost, "cannot query the properties of device %u", facts_.ordinal);
   };
   char name[256] = "";
   GPUMEM_TRY(tell(cu_.DeviceGetName(name, sizeof name, handle_)));
@@ -92,7 +92,7 @@ Result<void> Device::fill_traits() {
     int same = 0;
     GPUMEM_TRY(check(
         cu_.DeviceGetAttribute(&same, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, device),
-        Place::kHost, "a device does not tell whether registered memory keeps its address"));
+        Place::kHost, "cannot query whether registered memory has the same address on a device"));
     traits_.same_pointer = traits_.same_pointer && same != 0;
   }
   return {};
@@ -102,7 +102,7 @@ Result<int> Device::attribute(CUdevice_attribute attribute) {
   int value = 0;
   const Outcome outcome = cu_.DeviceGetAttribute(&value, attribute, handle_);
   if (outcome.code == CUDA_ERROR_INVALID_VALUE) return 0;
-  GPUMEM_TRY(check(outcome, Place::kHost, "device %u does not tell its attribute %d", facts_.ordinal,
+  GPUMEM_TRY(check(outcome, Place::kHost, "the query of device %u for attribute %d failed", facts_.ordinal,
                    static_cast<int>(attribute)));
   return value;
 }
@@ -128,8 +128,8 @@ Result<backend::MemoryAvailable> Device::memory_available() {
   GPUMEM_TRY(scope.entered());
   size_t free = 0;
   size_t total = 0;
-  GPUMEM_TRY(check(cu_.MemGetInfo(&free, &total), Place::kDevice,
-                   "device %u does not tell how much memory is free", facts_.ordinal));
+  GPUMEM_TRY(check(cu_.MemGetInfo(&free, &total), Place::kDevice, "cannot query the free memory of device %u",
+                   facts_.ordinal));
   return backend::MemoryAvailable{free, total};
 }
 
@@ -138,19 +138,20 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   GPUMEM_TRY(scope.entered());
   CUdeviceptr address = 0;
   const Outcome outcome = find_device_pointer(cu_, pointer, &address);
-  // The driver has no better word for memory that is registered for another device, or not mapped at all.
+  // The driver returns INVALID_VALUE both for memory registered for another device and for unmapped memory.
   if (outcome.code == CUDA_ERROR_INVALID_VALUE) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "device %u has no address for %p: register the memory as portable and mapped",
+                      "device %u has no address for %p; register the memory with PORTABLE and MAPPED",
                       facts_.ordinal, pointer)
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
-  GPUMEM_TRY(check(outcome, Place::kDevice, "device %u has no address for %p", facts_.ordinal, pointer));
+  GPUMEM_TRY(
+      check(outcome, Place::kDevice, "cannot get an address of device %u for %p", facts_.ordinal, pointer));
   return pointer_to(address);
 }
 
 bool refused(const Outcome& outcome) {
-  // NOT_PERMITTED is what the driver says to calls in a host function.
+  // The driver returns NOT_PERMITTED to calls in a host function.
   return outcome.missing || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
          status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE;
 }

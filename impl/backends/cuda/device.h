@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// One GPU with the context that everything of gpumem on it lives in.
+// One GPU, and the context that gpumem uses on it.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,7 @@ struct Peers;
 
 class Device final : public backend::Device {
  public:
-  // `context` is the caller's, or null for the primary one. `all` are the devices of the backend, in the
-  // order of their ordinals.
+  // `context` is the caller's, or null for the primary one. `all` has the backend's devices by ordinal.
   static Result<std::unique_ptr<Device>> open(const Driver& cu, const std::vector<CUdevice>& all,
                                               uint32_t ordinal, CUcontext context);
   ~Device() override;
@@ -33,7 +32,7 @@ class Device final : public backend::Device {
   // 0 for an attribute that is newer than the driver.
   Result<int> attribute(CUdevice_attribute attribute);
 
-  // Fixed answers of the driver that decide how memory is made and copied.
+  // Constant driver attributes that decide how memory is allocated and copied.
   struct Traits {
     bool can_map_host = false;
     bool same_pointer = true;  // registered memory has one address for the CPU and all devices
@@ -42,10 +41,10 @@ class Device final : public backend::Device {
   };
   const Traits& traits() const { return traits_; }
 
-  // Keeps what await_released_streams() waits for. The context must be current.
+  // Records an event for await_released_streams(). The context must be current.
   void remember_work(CUstream stream);
 
-  // Success, or the error of a failed call of this device; a sticky code loses the device.
+  // Converts the outcome of a call on this device; a sticky code loses the device.
   [[gnu::format(printf, 4, 5)]] Result<void> check(const Outcome& outcome, Place place, const char* format,
                                                    ...);
   // The same with a plain text, for calls that are made often.
@@ -54,7 +53,7 @@ class Device final : public backend::Device {
       return {};
     return check(outcome, Place::kDevice, "%s", what);
   }
-  // The same for a call that gives something back: on a lost device that always succeeds.
+  // The same for a call that releases something; on a lost device it always succeeds.
   Result<void> check_release(const Outcome& outcome, const char* what);
 
   bool lost() const override { return lost_.load(std::memory_order_relaxed); }
@@ -94,9 +93,8 @@ class Device final : public backend::Device {
   Traits traits_;
   std::atomic<bool> lost_{false};
   std::mutex released_mutex_;
-  std::vector<CUevent> released_;  // recorded where a stream ended that was released with work pending
-  // By ordinal: the context for whose memory this device holds the access; null if it does not. Guarded by
-  // the mutex of Peers.
+  std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
+  // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };
 
@@ -120,7 +118,7 @@ class Scope {
   Result<void> entered() {
     if (pushed_.ok()) [[likely]]
       return {};
-    return device_.check(pushed_, Place::kHost, "the context of device %u cannot be used",
+    return device_.check(pushed_, Place::kHost, "cannot make the context of device %u current",
                          device_.facts().ordinal);
   }
   // Releasing is tried even where the context of a lost device is gone.
@@ -150,7 +148,7 @@ class Relaxed {
 
  private:
   const Driver& cu_;
-  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the other one of the two
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the mode to swap with
 };
 
 // Both. A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
@@ -172,7 +170,7 @@ class RelaxedScope {
   Result<void> entered_for_release() { return within_ ? Result<void>() : scope_->entered_for_release(); }
 
  private:
-  static inline thread_local const Device* entered_ = nullptr;  // of this thread, innermost
+  static inline thread_local const Device* entered_ = nullptr;  // the thread's innermost scope
 
   Device& device_;
   const Device* const outer_;
@@ -181,8 +179,8 @@ class RelaxedScope {
   std::optional<Relaxed> relaxed_;  // ends before the context is switched back
 };
 
-// Whether the driver has refused a call before it did anything. A release that fails otherwise was done all
-// the same, since drivers also report what went wrong before the call; it must not be repeated.
+// Whether the driver rejected a call before doing anything. A release that fails in another way has still
+// happened, because drivers also return errors of earlier work; it must not be repeated.
 bool refused(const Outcome& outcome);
 
 }  // namespace gpumem::cuda

@@ -4,7 +4,7 @@
 namespace gpumem::cuda {
 namespace {
 
-// Every code that the headers name, with the status that it becomes. OUT_OF_MEMORY depends on the place.
+// The status of every code in the headers. OUT_OF_MEMORY depends on the place.
 #define GPUMEM_CUDA_CODES(X)                                                \
   X(CUDA_SUCCESS, GPUMEM_SUCCESS)                                           \
   X(CUDA_ERROR_INVALID_VALUE, GPUMEM_ERROR_INVALID_ARGUMENT)                \
@@ -111,43 +111,44 @@ namespace {
 const char* what_to_do(Status status) {
   switch (status) {
     case GPUMEM_ERROR_INVALID_ARGUMENT:
-      return "the driver refuses an argument; check the request against the device's capabilities";
+      return "the driver rejected an argument; check the request against the device's capabilities";
     case GPUMEM_ERROR_INVALID_STATE:
-      return "it is not possible now; if a stream is being captured, end the capture first";
+      return "this is not possible now; if a stream is being captured, end the capture first";
     case GPUMEM_ERROR_UNSUPPORTED:
-      return "this device or driver cannot do it; ask its capabilities first";
+      return "this device or driver does not support it; query its capabilities first";
     case GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY:
-      return "the device has not enough memory; free some or ask for less";
+      return "the device is out of memory; free some or request less";
     case GPUMEM_ERROR_OUT_OF_HOST_MEMORY:
-      return "the system has not enough memory; free some or ask for less";
+      return "the system is out of memory; free some or request less";
     case GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE:
-      return "no address range of that size is free; ask for less";
+      return "no free address range is that large; request less";
     case GPUMEM_ERROR_LIMIT_EXCEEDED:
-      return "a limit of the driver is used up; release something of the kind first";
+      return "a limit of the driver is reached; release something of that kind first";
     case GPUMEM_ERROR_NOT_FOUND:
-      return "the driver does not know it; it may be gone already";
+      return "the driver does not know this object; it may already be gone";
     case GPUMEM_ERROR_ALREADY_EXISTS:
-      return "other code of this process has done it already";
+      return "other code in this process has already done it";
     case GPUMEM_ERROR_BUSY:
       return "it is in use by other work; try again later";
     case GPUMEM_ERROR_PERMISSION_DENIED:
-      return "the driver refuses this process; check its rights, and those of its container";
+      return "the driver denied permission; check the rights of this process and its container";
     case GPUMEM_ERROR_STALE_HANDLE:
-      return "the driver does not know this object; it may be destroyed already";
+      return "the driver does not know this object; it may already be destroyed";
     case GPUMEM_ERROR_CLOSED:
       return "the driver is shutting down; make no calls while the process exits";
     case GPUMEM_ERROR_DEVICE_LOST:
-      return "the device has failed and stays unusable; restart the process";
+      return "the device has failed and cannot be used again; restart the process";
     case GPUMEM_ERROR_NO_DEVICE:
-      return "no usable device is there; check the hardware, the driver and CUDA_VISIBLE_DEVICES";
+      return "there is no usable device; check the hardware, the driver and CUDA_VISIBLE_DEVICES";
     case GPUMEM_ERROR_DRIVER_NOT_FOUND:
-      return "the library found is the Toolkit's stub; install a driver, and take the stub out of the path";
+      return "libcuda.so.1 is the Toolkit's stub; install a driver, and remove the stub from the library "
+             "path";
     case GPUMEM_ERROR_DRIVER_TOO_OLD:
-      return "the driver does not fit; install a matching, newer driver";
+      return "the driver is too old, or its parts do not match; install a newer driver";
     case GPUMEM_ERROR_SYMBOL_MISSING:
       return "this driver lacks the entry point; install a newer driver";
     default:
-      return "the driver failed; see its system log";
+      return "the driver failed; check the system log";
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// From what the driver answers to what gpumem returns.
+// Maps driver codes to statuses.
 #pragma once
 
 #include "backends/cuda/loader.h"
@@ -7,7 +7,7 @@
 
 namespace gpumem::cuda {
 
-// What a request was for; decides whose memory is exhausted when the driver has none.
+// Location of a request; decides which memory is exhausted when the driver is out of memory.
 enum class Place { kDevice, kHost, kAddresses };
 
 Status status_of(CUresult code, Place place);
@@ -15,7 +15,7 @@ Status status_of(CUresult code, Place place);
 // Constant text, also for numbers that the headers of this build do not know.
 const char* name_of(CUresult code);
 
-// Error of a failed call; the text says what could not be done, and is followed by what to do about it.
+// Error of a failed call. The text says what failed; a remedy for the code is appended.
 [[gnu::format(printf, 3, 4)]] Error error_of(const Outcome& outcome, Place place, const char* format, ...);
 [[gnu::format(printf, 3, 0)]] Error error_of(const Outcome& outcome, Place place, const char* format,
                                              va_list arguments);

@@ -25,12 +25,12 @@ namespace {
 GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_SAME_SIGNATURE)
 #undef GPUMEM_CUDA_SAME_SIGNATURE
 
-// There is no lock here: a child that was forked while another thread held it would wait for ever. Two
-// threads that load at once find the same library, and one of the two tables is kept.
+// No lock: a child forked while another thread holds it would wait forever. Two threads that load at once
+// find the same library, and one of their tables is kept.
 constinit std::atomic<const Driver*> kept{nullptr};
 
-// Process in which cuInit has succeeded, plus 1; 0 if none has. Already set while it runs, since a child that
-// is forked meanwhile has half a driver, and locks of it that nobody gives back.
+// Process in which cuInit succeeded, plus 1; 0 if none. Set before cuInit runs, because a child forked
+// meanwhile has a half-initialized driver whose locks nobody releases.
 constinit std::atomic<uint64_t> initialised_in{0};
 
 class Symbols {
@@ -42,7 +42,7 @@ class Symbols {
         older_get_(reinterpret_cast<PFN_cuGetProcAddress_v11030>(
             platform::find_symbol(library, "cuGetProcAddress"))) {}
 
-  // Null if the driver has no such variant.
+  // Null if the driver lacks this variant.
   void* find(const char* name, int version, const std::string& symbol) const {
     if (get_ == nullptr && older_get_ == nullptr) return platform::find_symbol(library_, symbol.c_str());
     constexpr cuuint64_t kFlags = CU_GET_PROC_ADDRESS_LEGACY_STREAM;
@@ -57,7 +57,7 @@ class Symbols {
     return nullptr;
   }
 
-  // The first look-up that failed without saying that there is no such variant.
+  // The first look-up that failed for a reason other than a missing variant.
   const Outcome& failure() const { return failure_; }
 
  private:
@@ -76,20 +76,21 @@ void fill(Entry<Function>& entry, const Symbols& symbols, int driver_version, in
   entry.version = version;
 }
 
-// The driver's version, which tells whether it is a driver at all and what can be expected of it.
+// The driver's version; the query also detects a stub.
 Result<int> find_version(void* library) {
-  // By dlsym: this one has a single variant, and the Toolkit's stub answers 34 to it as to everything.
+  // By dlsym: it has a single variant, and the Toolkit's stub returns 34 from every call.
   const Entry<PFN_cuDriverGetVersion_v2020> get_version{
       "cuDriverGetVersion",
       reinterpret_cast<PFN_cuDriverGetVersion_v2020>(platform::find_symbol(library, "cuDriverGetVersion"))};
   int version = 0;
   const Outcome outcome = get_version(&version);
-  if (!outcome.ok()) return error_of(outcome, Place::kHost, "the CUDA driver does not tell its version");
+  if (!outcome.ok()) return error_of(outcome, Place::kHost, "cannot query the version of the CUDA driver");
   if (version < GPUMEM_CUDA_DRIVER_VERSION_MIN) {
-    return make_error(GPUMEM_ERROR_DRIVER_TOO_OLD,
-                      "the CUDA driver is version %d.%d, and %d.%d is needed: install a newer driver",
-                      version / 1000, version % 1000 / 10, GPUMEM_CUDA_DRIVER_VERSION_MIN / 1000,
-                      GPUMEM_CUDA_DRIVER_VERSION_MIN % 1000 / 10);
+    return make_error(
+        GPUMEM_ERROR_DRIVER_TOO_OLD,
+        "the CUDA driver has version %d.%d, but %d.%d or newer is needed; install a newer driver",
+        version / 1000, version % 1000 / 10, GPUMEM_CUDA_DRIVER_VERSION_MIN / 1000,
+        GPUMEM_CUDA_DRIVER_VERSION_MIN % 1000 / 10);
   }
   return version;
 }
@@ -105,12 +106,12 @@ Result<std::unique_ptr<Driver>> resolve(void* library) {
   GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_FILL)
 #undef GPUMEM_CUDA_FILL
   if (!symbols.failure().ok()) {
-    return error_of(symbols.failure(), Place::kHost, "the CUDA driver does not hand out its entry points");
+    return error_of(symbols.failure(), Place::kHost, "cannot get the CUDA driver's entry points");
   }
 #define GPUMEM_CUDA_REQUIRE(name, since, suffix)                            \
   if (driver->name.function == nullptr) {                                   \
     return error_of({CUDA_ERROR_NOT_FOUND, "cu" #name, true}, Place::kHost, \
-                    "the CUDA driver is incomplete");                       \
+                    "the CUDA driver lacks a required entry point");        \
   }
 #define GPUMEM_CUDA_IGNORE(name, since, suffix)
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRE, GPUMEM_CUDA_IGNORE)
@@ -124,12 +125,12 @@ Result<const Driver*> find_driver() {
   auto library = platform::load_library("libcuda.so.1", GPUMEM_ERROR_DRIVER_NOT_FOUND);
   if (!library) {
     Error error = make_error(GPUMEM_ERROR_DRIVER_NOT_FOUND,
-                             "no CUDA driver is here (%s): install one, or use the host backend",
+                             "there is no CUDA driver (%s); install one, or use the host backend",
                              library.error().message);
     error.entry_point = library.error().entry_point;
     return error;
   }
-  // What turns out to be useless is let go of, so that the next attempt can find something better.
+  // An unusable library is unloaded, so that the next attempt can find another one.
   Cleanup unload([&] { platform::unload_library(*library); });
   auto driver = resolve(*library);
   if (!driver) return driver.error();
@@ -140,20 +141,21 @@ Result<const Driver*> find_driver() {
 }
 
 Error init_error(const Outcome& outcome) {
-  // The driver says this in a child whose parent had initialised it through other code.
+  // The driver returns this in a child whose parent had initialized it through other code.
   if (outcome.code == CUDA_ERROR_NOT_INITIALIZED) {
     return make_error(GPUMEM_ERROR_FORKED,
-                      "the CUDA driver does not initialise in a forked child: start a new program instead")
+                      "the CUDA driver cannot be initialized in a forked child; start the child with exec")
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
   const bool maybe_denied = outcome.code == CUDA_ERROR_NO_DEVICE ||
                             outcome.code == CUDA_ERROR_OPERATING_SYSTEM || outcome.code == CUDA_ERROR_UNKNOWN;
   if (maybe_denied && device_files_denied("/dev")) {
-    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                      "this user may not open the driver's device files: check the rights of /dev/nvidia*")
+    return make_error(
+               GPUMEM_ERROR_PERMISSION_DENIED,
+               "this user may not open the driver's device files; check the permissions of /dev/nvidia*")
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
-  return error_of(outcome, Place::kHost, "the CUDA driver does not initialise");
+  return error_of(outcome, Place::kHost, "cannot initialize the CUDA driver");
 }
 
 }  // namespace
@@ -164,7 +166,7 @@ Result<const Driver*> load() {
   if (initialised != 0 && initialised != here) {
     return make_error(
         GPUMEM_ERROR_FORKED,
-        "the parent had initialised the CUDA driver before it forked: start a new program instead");
+        "the parent had initialized the CUDA driver before it forked; start the child with exec");
   }
   auto driver = find_driver();
   if (!driver) return driver.error();
@@ -172,7 +174,7 @@ Result<const Driver*> load() {
   const bool first = initialised_in.compare_exchange_strong(nobody, here);
   const Outcome outcome = (*driver)->Init(0);
   if (!outcome.ok()) {
-    // Should another thread have succeeded meanwhile, the driver itself refuses what is forked.
+    // If another thread succeeded meanwhile, the driver itself rejects a forked child.
     if (first) initialised_in.store(0);
     return init_error(outcome);
   }

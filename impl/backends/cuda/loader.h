@@ -10,7 +10,7 @@
 
 namespace gpumem::cuda {
 
-// What a driver call answered, and which call it was.
+// Outcome of a driver call.
 struct Outcome {
   CUresult code = CUDA_SUCCESS;
   const char* entry_point = "";
@@ -26,7 +26,7 @@ template <class... Arguments>
 struct Entry<CUresult (*)(Arguments...)> {
   const char* name;
   CUresult (*function)(Arguments...) = nullptr;
-  int version = 0;  // of the variant that was found
+  int version = 0;  // name of the variant that was found
 
   Outcome operator()(Arguments... arguments) const {
     if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
@@ -104,7 +104,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(EventSynchronize, 2000, "")                 \
   OPTIONAL(EventElapsedTime, 12080, "_v2")
 
-// Variants of the same signature for drivers that are older than the one above.
+// Older variants with the same signature.
 #define GPUMEM_CUDA_OLDER_VARIANTS(OLDER) \
   OLDER(DeviceGetUuid, 9020, "")          \
   OLDER(StreamWriteValue32, 8000, "")     \
@@ -123,7 +123,7 @@ struct Driver {
 // The initialised driver. A failure is not remembered: the next call looks again.
 Result<const Driver*> load();
 
-// Whether the driver's device files in a folder exist but may not be opened by this process.
+// Whether a folder has device files of the driver that this process may not open.
 bool device_files_denied(const char* folder);
 
 }  // namespace gpumem::cuda

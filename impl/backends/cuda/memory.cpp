@@ -16,40 +16,41 @@
 namespace gpumem::cuda {
 namespace {
 
-// What cuMemAlloc and cuMemHostAlloc promise.
+// Alignment that cuMemAlloc and cuMemHostAlloc guarantee.
 constexpr uint64_t kDriverAlignment = 256;
-// The driver takes memory in units of this size, so as much may be given up for an alignment (COM-3).
+// The driver allocates in units of this size, so an alignment may waste as much (COM-3).
 constexpr uint64_t kAlignmentSlackMax = uint64_t{2} << 20;
-// Beyond this no address range is looked for.
+// Larger requests fail without searching for an address range.
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
 constexpr uint64_t kHugePage = uint64_t{2} << 20;
-// Below this, asking for the system's free memory and starting threads would cost more than it is worth.
+// Below this size, querying free memory and starting threads is not worth the cost.
 constexpr uint64_t kLargePinned = uint64_t{64} << 20;
 constexpr uint32_t kPopulateThreadsMax = 16;
 
-// Single calls of 512 MiB and more hold locks of the whole driver for long.
+// Larger single calls hold driver-wide locks for too long.
 constexpr uint64_t kPiece = uint64_t{256} << 20;
 
-// A process with so many registrations that is refused one more for want of memory has reached their limit.
+// If the driver is out of memory with this many registrations, the limit on registrations is reached.
 constexpr uint64_t kManyRegistrations = 8192;
 constinit std::atomic<uint64_t> live_registrations{0};
 
 gpumem_memory_flags page_locked(const Device& device) {
-  // A device that goes through the host's own page tables need not lock.
+  // A device that uses the host's page tables does not need locked pages.
   return device.traits().uses_host_page_tables ? 0 : GPUMEM_MEMORY_PAGE_LOCKED;
 }
 
 Result<void*> device_pointer_of(Device& device, void* host_pointer) {
   CUdeviceptr address = 0;
   GPUMEM_TRY(device.check(device.cu().MemHostGetDevicePointer(&address, host_pointer, 0), Place::kDevice,
-                          "device %u has no address for the pinned memory", device.facts().ordinal));
+                          "cannot get an address of the pinned memory for device %u",
+                          device.facts().ordinal));
   return pointer_to(address);
 }
 
 Error unmet_alignment(uint64_t alignment) {
   return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                    "an alignment of %llu bytes cannot be met for this memory: ask for less",
+                    "this memory cannot be aligned to %llu bytes; request a smaller alignment",
                     static_cast<unsigned long long>(alignment));
 }
 
@@ -64,8 +65,8 @@ class LinearMemory final : public Memory {
     RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     GPUMEM_TRY(device_.check(device_.cu().MemAlloc(&base_, size + slack), Place::kDevice,
-                             "%llu bytes cannot be allocated on device %u",
-                             static_cast<unsigned long long>(size), device_.facts().ordinal));
+                             "cannot allocate %llu bytes on device %u", static_cast<unsigned long long>(size),
+                             device_.facts().ordinal));
     facts_.granted_size = size + slack;
     facts_.device_pointer = pointer_to(round_up(base_, std::max(alignment, kDriverAlignment)));
     if (slack != 0) {
@@ -81,7 +82,7 @@ class LinearMemory final : public Memory {
     GPUMEM_TRY(scope.entered_for_release());
     const Outcome outcome = free();
     if (!refused(outcome)) base_ = 0;
-    return device_.check_release(outcome, "the device memory cannot be freed");
+    return device_.check_release(outcome, "cannot free the device memory");
   }
 
  private:
@@ -93,7 +94,7 @@ class LinearMemory final : public Memory {
   CUdeviceptr base_ = 0;
 };
 
-// Device memory at an alignment that cuMemAlloc could only give by wasting more than the contract allows.
+// Device memory whose alignment would make cuMemAlloc waste more than the contract allows.
 class AlignedMemory final : public Memory {
  public:
   using Memory::Memory;
@@ -124,40 +125,40 @@ class AlignedMemory final : public Memory {
     size_t granularity = 0;
     GPUMEM_TRY(device_.check(
         cu.MemGetAllocationGranularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-        Place::kDevice, "device %u does not tell its granularity", ordinal));
+        Place::kDevice, "cannot query the granularity of device %u", ordinal));
     const uint64_t granted = round_up(size, granularity);
 
     const Outcome reserved = cu.MemAddressReserve(&address_, granted, alignment, 0, 0);
     if (reserved.code == CUDA_ERROR_INVALID_VALUE) return unmet_alignment(alignment);
-    GPUMEM_TRY(device_.check(reserved, Place::kAddresses, "no addresses for %llu bytes",
+    GPUMEM_TRY(device_.check(reserved, Place::kAddresses, "cannot reserve addresses for %llu bytes",
                              static_cast<unsigned long long>(granted)));
     reserved_ = granted;
     if (address_ % alignment != 0) return unmet_alignment(alignment);
     GPUMEM_TRY(device_.check(cu.MemCreate(&block_, granted, &properties, 0), Place::kDevice,
-                             "%llu bytes cannot be allocated on device %u",
+                             "cannot allocate %llu bytes on device %u",
                              static_cast<unsigned long long>(granted), ordinal));
     has_block_ = true;
     GPUMEM_TRY(device_.check(cu.MemMap(address_, granted, 0, block_, 0), Place::kDevice,
-                             "the memory cannot be mapped on device %u", ordinal));
+                             "cannot map the memory on device %u", ordinal));
     mapped_ = true;
     auto access = accessors();
     if (!access) return access.error();
     GPUMEM_TRY(device_.check(cu.MemSetAccess(address_, granted, access->data(), access->size()),
-                             Place::kDevice, "device %u cannot be given access to its memory", ordinal));
+                             Place::kDevice, "cannot give device %u access to its memory", ordinal));
     facts_.device_pointer = pointer_to(address_);
     facts_.granted_size = granted;
     return {};
   }
 
-  // Peer access, once enabled, covers all memory of a device (DEV-7). The driver does not do that for mapped
-  // blocks, so every device with a link gets access from the beginning.
+  // Peer access covers all memory of a device (DEV-7), but the driver excludes mapped blocks. So every linked
+  // device gets access from the start.
   Result<std::vector<CUmemAccessDesc>> accessors() {
     std::vector<CUmemAccessDesc> result;
     for (const CUdevice device : device_.all()) {
       int can = 1;
       if (device != device_.handle()) {
         GPUMEM_TRY(device_.check(device_.cu().DeviceCanAccessPeer(&can, device, device_.handle()),
-                                 Place::kHost, "the devices do not tell whether they reach device %u",
+                                 Place::kHost, "cannot query which devices can access device %u",
                                  device_.facts().ordinal));
       }
       if (can == 0) continue;
@@ -174,7 +175,7 @@ class AlignedMemory final : public Memory {
     const Driver& cu = device_.cu();
     Result<void> result;
     const auto tried = [&](const Outcome& outcome) {
-      auto step = device_.check_release(outcome, "the device memory cannot be freed");
+      auto step = device_.check_release(outcome, "cannot free the device memory");
       if (result.ok() && !step.ok()) result = step;
       return !refused(outcome);
     };
@@ -207,9 +208,8 @@ Result<std::unique_ptr<backend::Memory>> create_device_memory(Device& device,
 
 // ---- pinned memory ----
 
-// Memory of cuMemHostAlloc, the only source of write-combined memory. It lies on whole pages of its own
-// within what the driver gave, so that these can be kept from forked children (COM-25), which inherit it
-// otherwise.
+// Memory of cuMemHostAlloc, the only source of write-combined memory. It occupies whole pages, so that they
+// can be kept out of forked children (COM-25).
 class DriverPinnedMemory final : public Memory {
  public:
   using Memory::Memory;
@@ -220,11 +220,11 @@ class DriverPinnedMemory final : public Memory {
     const uint64_t unit = std::max(alignment, platform::page_size());
     pages_size_ = round_up(size, platform::page_size());
     const uint64_t whole = pages_size_ + unit - kDriverAlignment;
-    // The first two are always on under unified addressing; passing them makes the driver say so (PIN-2).
+    // The first two are implied by unified addressing; passing them makes cuMemHostGetFlags agree (PIN-2).
     unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     if ((wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0) flags |= CU_MEMHOSTALLOC_WRITECOMBINED;
     GPUMEM_TRY(device_.check(device_.cu().MemHostAlloc(&base_, whole, flags), Place::kHost,
-                             "%llu bytes of pinned memory cannot be allocated",
+                             "cannot allocate %llu bytes of pinned memory",
                              static_cast<unsigned long long>(size)));
     facts_.granted_size = whole;
     Cleanup undo([&] { free(); });
@@ -247,11 +247,11 @@ class DriverPinnedMemory final : public Memory {
     if (base_ == nullptr) return {};
     RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered_for_release());
-    // The driver may use the pages for somebody else next.
+    // The driver may reuse the pages.
     platform::give_to_children(facts_.host_pointer, pages_size_);
     const Outcome outcome = free();
     if (!refused(outcome)) base_ = nullptr;
-    return device_.check_release(outcome, "the pinned memory cannot be freed");
+    return device_.check_release(outcome, "cannot free the pinned memory");
   }
 
  private:
@@ -264,8 +264,8 @@ class DriverPinnedMemory final : public Memory {
   uint64_t pages_size_ = 0;
 };
 
-// Pages of the library's own, registered: faster than cuMemHostAlloc at every size (docs/measured), and the
-// only way to choose a NUMA node or an alignment, and to keep the memory out of forked children.
+// The library's own pages, registered: faster than cuMemHostAlloc at every size (docs/measured), and the only
+// way to choose a node or alignment and to keep the memory out of forked children.
 class MappedPinnedMemory final : public Memory {
  public:
   MappedPinnedMemory(Device& device, void* base, uint64_t size, uint64_t mapped_size)
@@ -276,7 +276,7 @@ class MappedPinnedMemory final : public Memory {
     facts_.granted = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | page_locked(device);
   }
 
-  // From here on the pages are this memory's, also to give them back if they cannot be locked.
+  // From here on the memory owns the pages, and frees them if locking fails.
   Result<void> lock() {
     RelaxedScope scope(device_);
     Cleanup undo([&] {
@@ -313,7 +313,7 @@ class MappedPinnedMemory final : public Memory {
  private:
   Result<void> end_pages() {
     if (device_.lost() && range_.was_locked()) {
-      // The driver may still take these addresses for registered ones, so they are never used again.
+      // The driver may still consider these addresses registered, so they are never reused.
       return platform::make_inaccessible(facts_.host_pointer, facts_.granted_size);
     }
     platform::unmap(facts_.host_pointer, facts_.granted_size);
@@ -331,7 +331,7 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
   const uint64_t size = round_up(request.size, page);
   if (size >= kLargePinned && size > platform::memory_available()) {
     return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-                      "%llu bytes of pinned memory are more than the system has free: ask for less",
+                      "%llu bytes of pinned memory exceed the system's free memory; request less",
                       static_cast<unsigned long long>(size));
   }
   auto mapping =
@@ -362,12 +362,13 @@ Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const bac
                                                        gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
-  // Registered pieces are one range for the devices only where addresses are the same for all.
+  // Pieces form one device range only if device and host addresses are equal.
   if (!write_combined && device.traits().same_pointer) return create_mapped_pinned(device, request, wanted);
   if ((wanted & GPUMEM_MEMORY_NUMA_NODE) != 0) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "the driver takes no NUMA node for %s pinned memory: ask without NUMA_NODE",
-                      write_combined ? "write-combined" : "this");
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "the driver cannot place %s pinned memory on a NUMA node; do not request GPUMEM_MEMORY_NUMA_NODE",
+        write_combined ? "write-combined" : "this");
   }
   if (request.alignment > kAlignmentSlackMax / 2) return unmet_alignment(request.alignment);
   auto memory = std::make_unique<DriverPinnedMemory>(device);
@@ -391,7 +392,7 @@ class RegisteredMemory final : public Memory {
     RelaxedScope scope(device_);
     GPUMEM_TRY(scope.entered());
     GPUMEM_TRY(range_.lock());
-    // Without MAPPED there is no device pointer, whatever the driver would answer (PIN-4).
+    // Without MAPPED there is no device pointer, even if the driver would return one (PIN-4).
     if ((facts_.granted & GPUMEM_MEMORY_MAPPED) == 0 || !device_.traits().can_map_host) return {};
     auto pointer = device_pointer_of(device_, facts_.host_pointer);
     if (!pointer) {
@@ -419,13 +420,13 @@ class RegisteredMemory final : public Memory {
   LockedRange range_;
 };
 
-// The driver has one code for everything that is wrong with a mapping. What it was is found out afterwards,
-// so that the registrations that succeed do not pay for a look at every page.
+// The driver returns one code for everything wrong with a mapping. The cause is diagnosed afterwards, so that
+// successful registrations do not pay for probing every page.
 Error explain_refusal(Device& device, const backend::RegistrationRequest& request, bool read_only,
                       Error error) {
   const auto because = [&](Status status, const char* why) {
     error.status = status;
-    std::snprintf(error.message, sizeof error.message, "%llu bytes at %p cannot be page-locked: %s",
+    std::snprintf(error.message, sizeof error.message, "cannot page-lock %llu bytes at %p: %s",
                   static_cast<unsigned long long>(request.size), request.pointer, why);
     return error;
   };
@@ -434,20 +435,23 @@ Error explain_refusal(Device& device, const backend::RegistrationRequest& reques
     auto known = pointer_facts(device, pointer_to(address));
     if (!known || !known->known) continue;
     if (known->location == GPUMEM_LOCATION_HOST) {
-      return because(GPUMEM_ERROR_ALREADY_EXISTS, "other code has pinned them already; use them as they are");
+      return because(GPUMEM_ERROR_ALREADY_EXISTS, "other code has already pinned them; use them as they are");
     }
-    return because(GPUMEM_ERROR_WRONG_KIND, "they are memory of the driver; register ordinary memory only");
+    return because(GPUMEM_ERROR_WRONG_KIND,
+                   "they belong to the driver; only ordinary memory can be registered");
   }
   if (!platform::readable(request.pointer, request.size)) {
-    return because(GPUMEM_ERROR_INVALID_ARGUMENT, "a page is not mapped; register mapped memory only");
+    return because(GPUMEM_ERROR_INVALID_ARGUMENT,
+                   "a page is not mapped; only mapped memory can be registered");
   }
   if (!read_only && !platform::writable(request.pointer, request.size)) {
     return because(GPUMEM_ERROR_PERMISSION_DENIED,
-                   "the CPU may only read them; register them with READ_ONLY");
+                   "the CPU may only read them; require GPUMEM_MEMORY_READ_ONLY");
   }
-  return because(GPUMEM_ERROR_UNSUPPORTED,
-                 "the driver does not lock such a mapping, as a shared one of a file on disk; map the file "
-                 "privately, or register it with READ_ONLY");
+  return because(
+      GPUMEM_ERROR_UNSUPPORTED,
+      "the driver cannot lock such a mapping, for example a shared mapping of a file on disk; map the file "
+      "privately, or require GPUMEM_MEMORY_READ_ONLY");
 }
 
 Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
@@ -461,12 +465,12 @@ Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
   if (read_only) flags |= CU_MEMHOSTREGISTER_READ_ONLY;
   if (io_memory) flags |= CU_MEMHOSTREGISTER_IOMEMORY;
 
-  // Pieces with device addresses of their own would not be one range for the device.
+  // Pieces with separate device addresses would not form one range.
   const bool one_piece = (wanted & GPUMEM_MEMORY_MAPPED) != 0 && !device.traits().same_pointer;
   if (one_piece && request.size > largest_registration(device.cu())) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "%llu bytes are more than pin.max_single, and mapped memory cannot be split here: "
-                      "register less at once",
+                      "%llu bytes exceed pin.max_single, and mapped memory cannot be split on this system; "
+                      "register smaller ranges",
                       static_cast<unsigned long long>(request.size));
   }
   constexpr gpumem_memory_flags kAsAsked =
@@ -475,7 +479,7 @@ Result<std::unique_ptr<backend::Memory>> create_registered(Device& device,
                                                    (wanted & kAsAsked) | page_locked(device));
   auto locked = memory->lock();
   if (locked) return std::unique_ptr<backend::Memory>(std::move(memory));
-  // Pages of another device cannot be probed: there the driver's answer stands.
+  // Pages of I/O memory cannot be probed, so the driver's code is final.
   const bool unclear = locked.error().native_domain == GPUMEM_NATIVE_CUDA &&
                        locked.error().native_code == CUDA_ERROR_INVALID_VALUE && !io_memory;
   return unclear ? explain_refusal(device, request, read_only, locked.error()) : locked.error();
@@ -521,14 +525,14 @@ Result<void> LockedRange::lock() {
   return {};
 }
 
-// A piece is given back once, also if the driver reports something else at that: see refused(). So all of
-// them are tried, and the first failure is told.
+// Each piece is released exactly once, even if the driver reports an earlier error then: see refused(). So
+// all are tried, and the first failure is returned.
 Result<void> LockedRange::unlock() {
   const platform::Freeing freeing(base_, size_);
   Result<void> result;
   while (locked_ > 0) {
     const Outcome outcome = device_.cu().MemHostUnregister(pointer_to(piece_begin(locked_ - 1)));
-    auto unlocked = device_.check_release(outcome, "the memory cannot be unregistered");
+    auto unlocked = device_.check_release(outcome, "cannot unregister the memory");
     if (refused(outcome)) return unlocked;
     --locked_;
     live_registrations.fetch_sub(1, std::memory_order_relaxed);
@@ -540,14 +544,14 @@ Result<void> LockedRange::unlock() {
 Error LockedRange::refusal(const Outcome& outcome) {
   const auto size = static_cast<unsigned long long>(size_);
   if (outcome.code == CUDA_ERROR_OUT_OF_MEMORY && live_registrations.load() >= kManyRegistrations) {
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "%llu bytes at %p cannot be page-locked: the limit on registrations is reached (see "
-                      "pin.max_count); unregister some, or register larger ranges",
-                      size, pointer_to(base_))
+    return make_error(
+               GPUMEM_ERROR_LIMIT_EXCEEDED,
+               "cannot page-lock %llu bytes at %p: the maximum number of registrations is reached (see "
+               "pin.max_count); unregister some, or register larger ranges",
+               size, pointer_to(base_))
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
-  return device_
-      .check(outcome, Place::kHost, "%llu bytes at %p cannot be page-locked", size, pointer_to(base_))
+  return device_.check(outcome, Place::kHost, "cannot page-lock %llu bytes at %p", size, pointer_to(base_))
       .error();
 }
 
@@ -558,7 +562,7 @@ uint64_t largest_registration(const Driver& cu) {
 
 namespace {
 
-// What is only preferred must not make the call fail.
+// A preference must not make the call fail.
 template <class Request, class Make>
 Result<std::unique_ptr<backend::Memory>> make_preferred(Device& device, const Request& request, Make make) {
   const gpumem_memory_flags wanted = request.require | request.prefer;

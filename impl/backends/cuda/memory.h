@@ -46,9 +46,9 @@ class LockedRange {
   bool was_locked_ = false;
 };
 
-// Largest range that the driver registers in one call; the contract's number for driver 580 and later.
+// Largest range that driver 580 registers in one call (PIN-15).
 uint64_t largest_registration(const Driver& cu);
-// Registrations that may live at once in a process.
+// Maximum number of live registrations in a process (PIN-16).
 inline constexpr uint64_t kRegistrationsMax = 65500;
 
 }  // namespace gpumem::cuda

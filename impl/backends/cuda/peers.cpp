@@ -17,7 +17,7 @@ Result<bool> Device::can_access_peer(backend::Device& peer) {
   int can = 0;
   const CUdevice other = static_cast<Device&>(peer).handle_;
   GPUMEM_TRY(check(cu_.DeviceCanAccessPeer(&can, handle_, other), Place::kHost,
-                   "device %u does not tell whether it reaches device %u", facts_.ordinal,
+                   "cannot query whether device %u can access device %u", facts_.ordinal,
                    peer.facts().ordinal));
   return can != 0;
 }
@@ -34,7 +34,7 @@ Result<void> Device::disable_peer_access(backend::Device& peer) {
   return disable_peer_access_locked(known, static_cast<Device&>(peer));
 }
 
-// The driver is asked even if somebody holds the access already: other code may have reset the context.
+// The driver is called even if the access is already held: other code may have reset the context.
 Result<bool> Device::enable_peer_access_locked(Peers& known, Device& peer) {
   RelaxedScope scope(*this);
   GPUMEM_TRY(scope.entered());
@@ -46,7 +46,7 @@ Result<bool> Device::enable_peer_access_locked(Peers& known, Device& peer) {
   if (outcome.code == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED) {
     if (relation->second == 0) return false;
   } else {
-    GPUMEM_TRY(check(outcome, Place::kDevice, "device %u cannot be given access to the memory of device %u",
+    GPUMEM_TRY(check(outcome, Place::kDevice, "cannot give device %u access to the memory of device %u",
                      facts_.ordinal, peer.facts_.ordinal));
   }
   CUcontext& held = held_peers_[peer.facts_.ordinal];
@@ -59,20 +59,20 @@ Result<void> Device::disable_peer_access_locked(Peers& known, Device& peer) {
   CUcontext& held = held_peers_[peer.facts_.ordinal];
   if (held == nullptr) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "access of device %u to device %u was not enabled through this instance",
-                      facts_.ordinal, peer.facts_.ordinal);
+                      "device %u has no access to device %u that this instance enabled", facts_.ordinal,
+                      peer.facts_.ordinal);
   }
   const auto relation = known.holders.find({context_, held});
   if (relation->second == 1) {
     RelaxedScope scope(*this);
     GPUMEM_TRY(scope.entered());
     const Outcome outcome = cu_.CtxDisablePeerAccess(held);
-    // It is off already if an earlier try has done it and was told of something else, or if other code has
-    // reset the context.
+    // It may be off already: an earlier try may have worked but returned an older error, or other code may
+    // have reset the context.
     if (outcome.code != CUDA_ERROR_PEER_ACCESS_NOT_ENABLED) {
       GPUMEM_TRY(check(outcome, Place::kDevice,
-                       "access of device %u to the memory of device %u cannot be switched off",
-                       facts_.ordinal, peer.facts_.ordinal));
+                       "cannot disable the access of device %u to the memory of device %u", facts_.ordinal,
+                       peer.facts_.ordinal));
     }
   }
   drop_peer(known, held);
@@ -85,7 +85,7 @@ void Device::drop_peer(Peers& known, CUcontext& held) {
   held = nullptr;
 }
 
-// What was not disabled, as on a lost device, must not count for a later context at the same address.
+// Access that was not disabled, as on a lost device, must not count for a later context at the same address.
 void Device::drop_all_peers() {
   for (CUcontext& held : held_peers_) {
     if (held == nullptr) continue;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Who has switched on which peer access. It belongs to a pair of contexts, and all instances of a process
-// share the primary ones, so it is on until the last instance gives it up.
+// Tracks enabled peer access. Access belongs to a pair of contexts and instances share the primary contexts,
+// so it stays on until the last instance disables it.
 #pragma once
 
 #include <map>
@@ -12,9 +12,9 @@
 namespace gpumem::cuda {
 
 struct Peers {
-  std::mutex mutex;  // held for whole steps, so that no trial comes between the steps of others
-  // Devices of instances that need the access from the first context to the second, which gpumem has switched
-  // on. Other code's is not in it.
+  std::mutex mutex;  // held for whole operations, so that trials do not interleave with others
+  // Number of devices (over all instances) that use the access that gpumem enabled from the first context to
+  // the second. Access enabled by other code is not counted.
   std::map<std::pair<CUcontext, CUcontext>, uint32_t> holders;
 };
 

@@ -14,7 +14,7 @@ Outcome find_device_pointer(const Driver& cu, const void* pointer, CUdeviceptr* 
   return cu.MemHostGetDevicePointer(out, const_cast<void*>(pointer), 0);
 }
 
-// The plural form: it gives nulls for strangers, where the singular one fails, and is faster.
+// The plural form returns nulls for unknown addresses, where the singular one fails, and is faster.
 Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer) {
   CUmemorytype type{};
   CUdeviceptr device_pointer = 0;
@@ -30,14 +30,14 @@ Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer)
       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
       CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
   void* values[] = {&type, &device_pointer, &host_pointer, &managed, &ordinal, &base, &size, &buffer_id};
-  // Without a current context the driver tells no device pointer.
+  // Without a current context the driver returns no device pointer.
   Scope scope(device);
   GPUMEM_TRY(scope.entered());
   const platform::Question question(platform::thread_record(), pointer);
   if (!question.allowed()) return backend::PointerFacts();
   GPUMEM_TRY(device.check(
       device.cu().PointerGetAttributes(std::size(attributes), attributes, values, address_of(pointer)),
-      Place::kHost, "the driver does not tell what %p is", pointer));
+      Place::kHost, "cannot query the driver about %p", pointer));
 
   backend::PointerFacts facts;
   const bool host = type == CU_MEMORYTYPE_HOST;
@@ -51,7 +51,7 @@ Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer)
   facts.device_ordinal = ordinal >= 0 ? ordinal : -1;
   if (facts.location == GPUMEM_LOCATION_DEVICE) facts.location_id = facts.device_ordinal;
   facts.host_pointer = host_pointer;
-  // Memory of a device has one address for all; the driver tells it only to devices with access.
+  // Device memory has the same address everywhere, but the driver returns it only to devices with access.
   const bool of_device = facts.location == GPUMEM_LOCATION_DEVICE;
   facts.device_pointer = of_device ? const_cast<void*>(pointer) : pointer_to(device_pointer);
   facts.base = pointer_to(base);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What the driver knows about an address.
+// Queries the driver about addresses.
 #pragma once
 
 #include "backends/cuda/device.h"
 
 namespace gpumem::cuda {
 
-// The address at which a device, whose context is current, reaches memory of the host that was not made here.
-// INVALID_VALUE if there is none.
+// Device address of host memory that is not of this instance, in the current context; INVALID_VALUE if there
+// is none.
 Outcome find_device_pointer(const Driver& cu, const void* pointer, CUdeviceptr* out);
 
-// `device` is the one that asks; the answer is the same for all.
+// `device` makes the driver call; the answer does not depend on it.
 Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer);
 
 }  // namespace gpumem::cuda

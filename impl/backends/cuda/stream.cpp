@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <thread>
 
 #include "base/cleanup.h"
@@ -12,7 +11,7 @@
 namespace gpumem::cuda {
 namespace {
 
-// Asks until the answer is yes or the time is over. The driver has no wait with a limit.
+// Polls until complete or out of time, because the driver has no wait with a limit.
 template <class Query>
 Result<bool> poll(uint64_t timeout_ns, Query query) {
   using std::chrono::nanoseconds;
@@ -28,14 +27,14 @@ Result<bool> poll(uint64_t timeout_ns, Query query) {
   }
 }
 
-// Of the calling thread, from 1; never given to another one.
+// Id of the calling thread, from 1; never reused.
 uint64_t thread_number() {
   static constinit std::atomic<uint64_t> last{0};
   thread_local const uint64_t own = ++last;
   return own;
 }
 
-// NOT_READY is an answer, everything else a failure.
+// NOT_READY is a result; everything else is a failure.
 Result<bool> answer(Device& device, const Outcome& outcome, const char* what) {
   if (outcome.code == CUDA_ERROR_NOT_READY) return false;
   GPUMEM_TRY(device.check_enqueued(outcome, what));
@@ -51,21 +50,26 @@ Result<void> Stream::create(int32_t priority) {
   GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   GPUMEM_TRY(device_.check(cu.StreamCreateWithPriority(&native_, CU_STREAM_NON_BLOCKING, priority),
-                           Place::kDevice, "no stream can be created on device %u", device_.facts().ordinal));
+                           Place::kDevice, "cannot create a stream on device %u", device_.facts().ordinal));
   auto known = device_.check(cu.StreamGetPriority(native_, &priority_), Place::kDevice,
-                             "the stream does not tell its priority");
+                             "cannot query the priority of the stream");
   if (!known) {
     cu.StreamDestroy(native_);
     native_ = nullptr;
+    return known;
   }
   find_identity();
-  return known;
+  return {};
 }
 
 // The driver reuses handles at once, but never an id (measured). Before it had ids, only streams of our own
 // have one: the library counts them, beyond all ids that a driver will ever give.
 void Stream::find_identity() {
   static constinit std::atomic<uint64_t> last_own{uint64_t{1} << 63};
+  // Asking for the id of a stream that is captured would end the capture (measured).
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const Outcome asked = device_.cu().StreamIsCapturing(native_, &status);
+  if (!asked.ok() || status != CU_STREAM_CAPTURE_STATUS_NONE) return;
   unsigned long long id = 0;
   if (device_.cu().StreamGetId(native_, &id).ok()) {
     identity_ = id;
@@ -82,16 +86,16 @@ Result<void> Stream::wrap(CUstream native) {
   const Outcome outcome = cu.StreamGetCtx(native, &context);
   const bool unknown = outcome.code == CUDA_ERROR_INVALID_HANDLE ||
                        outcome.code == CUDA_ERROR_INVALID_CONTEXT || outcome.code == CUDA_ERROR_INVALID_VALUE;
-  // Work in the streams of another context, even of this device, could not be ordered by our events.
+  // Our events could not order work in a stream of another context, even on this device.
   if (unknown || (outcome.ok() && context != device_.context())) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "the stream %p is not one of the context in use on device %u: give its context to "
-                      "gpumem_instance_open, or take a stream of the primary context",
+                      "the stream %p does not belong to the context in use on device %u; pass its context to "
+                      "gpumem_instance_open, or use a stream of the primary context",
                       static_cast<void*>(native), device_.facts().ordinal);
   }
-  GPUMEM_TRY(device_.check(outcome, Place::kDevice, "the stream does not tell its context"));
+  GPUMEM_TRY(device_.check(outcome, Place::kDevice, "cannot query the context of the stream"));
   GPUMEM_TRY(device_.check(cu.StreamGetPriority(native, &priority_), Place::kDevice,
-                           "the stream does not tell its priority"));
+                           "cannot query the priority of the stream"));
   native_ = native;
   find_identity();
   if (native == CU_STREAM_PER_THREAD) thread_ = thread_number();
@@ -99,18 +103,18 @@ Result<void> Stream::wrap(CUstream native) {
 }
 
 Result<bool> Stream::is_capturing() {
-  // On another thread the name stands for that thread's stream, with other work in it.
+  // On another thread this handle means that thread's stream, which has other work.
   if (thread_ != 0 && thread_ != thread_number()) {
     return make_error(
         GPUMEM_ERROR_INVALID_STATE,
-        "this is the default stream of another thread, which alone can use it: adopt a stream that "
+        "this is the default stream of another thread, and only that thread can use it; wrap a stream that "
         "was created with cuStreamCreate()");
   }
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   GPUMEM_TRY(device_.check(device_.cu().StreamIsCapturing(native_, &status), Place::kDevice,
-                           "the stream does not tell whether it is being captured"));
+                           "cannot query whether the stream is being captured"));
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -119,14 +123,14 @@ Result<void> Stream::wait_event(backend::Event& event) {
   GPUMEM_TRY(scope.entered());
   return device_.check(
       device_.cu().StreamWaitEvent(native_, static_cast<CUevent>(event.native()), CU_EVENT_WAIT_DEFAULT),
-      Place::kDevice, "the stream cannot be made to wait for the event");
+      Place::kDevice, "cannot enqueue the wait for the event");
 }
 
 Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data, bool /*internal*/) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   return device_.check(device_.cu().LaunchHostFunc(native_, function, user_data), Place::kHost,
-                       "the host function cannot be enqueued");
+                       "cannot enqueue the host function");
 }
 
 Result<void> Stream::write_value(const backend::Span& word, uint64_t value, uint32_t value_size) {
@@ -138,7 +142,7 @@ Result<void> Stream::write_value(const backend::Span& word, uint64_t value, uint
                               ? cu.StreamWriteValue64(native_, address, value, CU_STREAM_WRITE_VALUE_DEFAULT)
                               : cu.StreamWriteValue32(native_, address, static_cast<uint32_t>(value),
                                                       CU_STREAM_WRITE_VALUE_DEFAULT);
-  return device_.check(outcome, Place::kDevice, "the value write cannot be enqueued");
+  return device_.check(outcome, Place::kDevice, "cannot enqueue the value write");
 }
 
 Result<void> Stream::wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
@@ -155,11 +159,11 @@ Result<void> Stream::wait_value(const backend::Span& word, uint64_t value, uint3
   const Outcome outcome = value_size == 8
                               ? cu.StreamWaitValue64(native_, address, value, flags)
                               : cu.StreamWaitValue32(native_, address, static_cast<uint32_t>(value), flags);
-  return device_.check(outcome, Place::kDevice, "the value wait cannot be enqueued");
+  return device_.check(outcome, Place::kDevice, "cannot enqueue the value wait");
 }
 
 Result<bool> Stream::query_entered() {
-  return answer(device_, device_.cu().StreamQuery(native_), "the stream cannot be queried");
+  return answer(device_, device_.cu().StreamQuery(native_), "cannot query the stream");
 }
 
 Result<bool> Stream::query() {
@@ -172,13 +176,13 @@ Result<bool> Stream::synchronize(uint64_t timeout_ns) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
-  return answer(device_, device_.cu().StreamSynchronize(native_), "the stream cannot be waited for");
+  return answer(device_, device_.cu().StreamSynchronize(native_), "cannot synchronize the stream");
 }
 
 Result<void> Stream::drain() {
   auto capturing = is_capturing();
   if (!capturing) return capturing.error();
-  if (*capturing) return {};  // to wait would end the capture (STR-20)
+  if (*capturing) return {};  // waiting would invalidate the capture (STR-20)
   auto complete = synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) return complete.error();
   return {};
@@ -190,7 +194,7 @@ Result<void> Stream::release() {
   device_.remember_work(native_);
   const Outcome outcome = device_.cu().StreamDestroy(native_);
   owned_ = refused(outcome);
-  return device_.check_release(outcome, "the stream cannot be destroyed");
+  return device_.check_release(outcome, "cannot destroy the stream");
 }
 
 // ---- events ----
@@ -202,18 +206,18 @@ Result<void> Event::create(gpumem_event_flags flags) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   return device_.check(device_.cu().EventCreate(&native_, native_flags), Place::kDevice,
-                       "no event can be created on device %u", device_.facts().ordinal);
+                       "cannot create an event on device %u", device_.facts().ordinal);
 }
 
 Result<void> Event::record(backend::Stream& stream) {
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   return device_.check_enqueued(device_.cu().EventRecord(native_, static_cast<CUstream>(stream.native())),
-                                "the event cannot be recorded");
+                                "cannot record the event");
 }
 
 Result<bool> Event::query_entered() {
-  return answer(device_, device_.cu().EventQuery(native_), "the event cannot be queried");
+  return answer(device_, device_.cu().EventQuery(native_), "cannot query the event");
 }
 
 Result<bool> Event::query() {
@@ -226,7 +230,7 @@ Result<bool> Event::synchronize(uint64_t timeout_ns) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
-  return answer(device_, device_.cu().EventSynchronize(native_), "the event cannot be waited for");
+  return answer(device_, device_.cu().EventSynchronize(native_), "cannot synchronize the event");
 }
 
 Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
@@ -235,16 +239,18 @@ Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {
   float milliseconds = 0;
   const Outcome outcome =
       device_.cu().EventElapsedTime(&milliseconds, static_cast<CUevent>(start.native()), native_);
-  // The driver says this of events without timing or record, which it alone knows of adopted ones.
+  // The driver returns this for events without timing or record; for wrapped events only it can know.
   if (outcome.code == CUDA_ERROR_INVALID_HANDLE) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "one of the events was never recorded or takes no time: record both, made with timing")
+                      "one of the events was never recorded or has no timing; create both with timing, and "
+                      "record both")
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
-  auto complete = answer(device_, outcome, "the elapsed time cannot be had");
+  auto complete = answer(device_, outcome, "cannot query the elapsed time");
   if (!complete) return complete.error();
   if (!*complete) return std::optional<int64_t>();
-  return std::optional<int64_t>(std::llround(double{milliseconds} * 1e6));
+  const double nanoseconds = double{milliseconds} * 1e6;
+  return std::optional(static_cast<int64_t>(nanoseconds < 0 ? nanoseconds - 0.5 : nanoseconds + 0.5));
 }
 
 Result<void> Event::release() {
@@ -252,7 +258,7 @@ Result<void> Event::release() {
   const Scope scope(device_);  // tried in any case: an event knows its context
   const Outcome outcome = device_.cu().EventDestroy(native_);
   owned_ = refused(outcome);
-  return device_.check_release(outcome, "the event cannot be destroyed");
+  return device_.check_release(outcome, "cannot destroy the event");
 }
 
 // ---- streams that are gone before their work ----
@@ -271,7 +277,7 @@ void Device::remember_work(CUstream stream) {
     released_.push_back(event);
     undo.dismiss();
   } catch (const std::bad_alloc&) {
-    // Then it is not waited for: a stream is destroyed in any case.
+    // Then it is not waited for; the stream is destroyed anyway.
   }
 }
 
@@ -282,17 +288,17 @@ Result<void> Device::await_released_streams() {
   Result<void> result;
   for (const CUevent event : released_) {
     if (!lost()) {
-      auto waited =
-          check(cu_.EventSynchronize(event), Place::kDevice, "work of a destroyed stream is not complete");
+      auto waited = check(cu_.EventSynchronize(event), Place::kDevice,
+                          "cannot wait for the work of a destroyed stream");
       if (!waited) result = waited;
     }
-    (void)check_release(cu_.EventDestroy(event), "an event of the library cannot be destroyed");
+    (void)check_release(cu_.EventDestroy(event), "cannot destroy an event of the library");
   }
   released_.clear();
   return result;
 }
 
-// ---- their making ----
+// ---- creation ----
 
 Result<std::shared_ptr<backend::Stream>> Device::create_stream(int32_t priority) {
   auto stream = std::make_shared<Stream>(*this, true);

@@ -17,6 +17,7 @@ class Stream final : public backend::Stream {
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return identity_; }
   Result<bool> is_capturing() override;
+  const void* cpu_view(const backend::Span& span) override { return span.on_device ? nullptr : span.address; }
   Result<void> copy(const backend::CopySegment& segment) override;
   backend::FillWay way_of_fill(const backend::Span& destination) override;
   Result<void> fill(const backend::FillSegment& segment) override;
@@ -32,6 +33,8 @@ class Stream final : public backend::Stream {
 
  private:
   void find_identity();
+  // Makes the driver call for a segment, in the context.
+  Result<void> enqueue(const backend::CopySegment& segment);
   Result<bool> query_entered();
   // The address at which this device writes to a span; 0 if it has none.
   uint64_t device_address(const backend::Span& span);
@@ -40,7 +43,7 @@ class Stream final : public backend::Stream {
   CUstream native_ = nullptr;
   int32_t priority_ = 0;
   uint64_t identity_ = 0;
-  uint64_t thread_ = 0;  // whose default stream it is; 0: that of no single thread
+  uint64_t thread_ = 0;  // thread whose default stream this is; 0 for an ordinary stream
   bool owned_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The bytes behind a memory, kept by the memory and by all work that uses them, and the table that finds them
-// by device address.
+// The bytes behind a memory, shared by the memory and all work that uses them, and a table that finds them by
+// device address.
 #pragma once
 
 #include <atomic>
@@ -30,30 +30,29 @@ struct Allocation {
   int32_t numa_node = -1;
   uint64_t size = 0;
   uint64_t granted_size = 0;
-  std::byte* bytes =
-      nullptr;  // where this backend reaches them: the private view, or the caller's own memory
+  std::byte* bytes = nullptr;  // for this backend: the private view, or the caller's memory
   void* host_address = nullptr;
   void* device_address = nullptr;
-  uint64_t foreign_id = 0;  // not 0: planted by gpumem_host_foreign_alloc()
+  uint64_t foreign_id = 0;  // not 0: from gpumem_host_foreign_alloc()
 
   Charge charge;        // of device memory
   Charge registration;  // in pieces
   Range private_view;
   PageLock page_lock;  // of the private view or the caller's pages
-  Range host_range;    // addresses that were handed out
-  Range device_range;  // the same for device addresses, where they differ
+  Range host_range;    // the user's addresses
+  Range device_range;  // the user's device addresses, if different
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
-  // Registered memory is its owner's alone again. Work that has not begun yet must not touch it: there is
-  // some if the device of the memory is lost and that of the work is not.
+  // Registered memory is its owner's again, so pending work must not touch it. Such work exists if the
+  // memory's device is lost and its own is not.
   std::atomic<bool> given_back{false};
 };
 
 // Allocations by device address. Guarded by Shared::mutex.
 class AddressTable {
  public:
-  // Those without a device address are not entered. One that is found at the address has lost it: its owner
-  // unmapped what was registered, and the system gave the address out again.
+  // Allocations without a device address are not entered. One already at the address is obsolete: its owner
+  // unmapped the registered memory, and the system reused the address.
   void add(const std::shared_ptr<Allocation>& allocation) {
     if (allocation->device_address != nullptr) {
       allocations_.insert_or_assign(address_of(allocation->device_address), allocation);
@@ -65,7 +64,7 @@ class AddressTable {
     if (found != allocations_.end() && found->second.get() == &allocation) allocations_.erase(found);
   }
 
-  // The one that holds the address, or null.
+  // The allocation that contains the address, or null.
   std::shared_ptr<Allocation> find(const void* address) const {
     auto next = allocations_.upper_bound(address_of(address));
     if (next == allocations_.begin()) return nullptr;
@@ -73,7 +72,7 @@ class AddressTable {
     return address_of(address) - begin < allocation->size ? allocation : nullptr;
   }
 
-  // The first one that has an address of the range, or null.
+  // The first allocation that overlaps the range, or null.
   std::shared_ptr<Allocation> first_in(const void* address, uint64_t size) const {
     if (auto holder = find(address); holder != nullptr) return holder;
     const auto next = allocations_.upper_bound(address_of(address));

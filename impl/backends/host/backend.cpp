@@ -15,7 +15,7 @@ namespace {
 
 thread_local int32_t current_device = -1;
 
-// Ids of foreign memory: unique in the process, and apart from those that the layers above give (UVA-4).
+// Ids of foreign memory: unique in the process, and distinct from those that core assigns (UVA-4).
 constinit std::atomic<uint64_t> next_foreign_id{uint64_t{1} << 63};
 
 }  // namespace
@@ -40,7 +40,7 @@ HostBackend::HostBackend(const Options& options) : shared_(options) {
 
 HostBackend::~HostBackend() {
   queues_.stop();
-  shared_.table = AddressTable();  // what other code has not freed is still charged to the devices
+  shared_.table = AddressTable();  // memory that other code has not freed is still charged to the devices
 }
 
 bool HostBackend::has_numa_node(int32_t node) const {
@@ -86,12 +86,13 @@ Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* n
   const Lock lock(shared_.mutex);
   auto found = queues_.find(lock, static_cast<HostDevice&>(device), native);
   if (!found || !(*found)->made_natively()) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no native stream of device %u is %p", device.facts().ordinal,
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "device %u has no native stream %p", device.facts().ordinal,
                       native);
   }
   Queue& queue = **found;
   if (const uint32_t handles = queue.timeline()->handles; handles != 0) {
-    return make_error(GPUMEM_ERROR_BUSY, "%u adopted handles of the native stream live", handles);
+    return make_error(GPUMEM_ERROR_BUSY, "%u handles still wrap the native stream; destroy them first",
+                      handles);
   }
   queue.retire(lock);
   return {};
@@ -129,7 +130,7 @@ Result<void> HostBackend::foreign_free(backend::Device& device, void* pointer) {
     allocation = shared_.table.find(pointer);
     if (allocation == nullptr || allocation->foreign_id == 0 || &allocation->device != &device ||
         allocation->device_address != pointer) {
-      return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory of device %u begins at %p",
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "device %u has no foreign memory that begins at %p",
                         device.facts().ordinal, pointer);
     }
     GPUMEM_TRY(withdraw(shared_, lock, *allocation));

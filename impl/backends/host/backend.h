@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// An opened host backend, and what gpumem/host.h asks of it.
+// The open host backend and its functions for gpumem/host.h.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   Result<void> foreign_peer_access(backend::Device& device, backend::Device& peer, bool enabled) override;
 
  private:
-  // Destroyed from the last to the first: the threads end while all that they use is there.
+  // Destroyed in reverse order, so that the threads end before anything they use.
   Shared shared_;
   std::vector<std::unique_ptr<backend::Device>> devices_;
   Queues queues_{shared_};

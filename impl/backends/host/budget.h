@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Something of which there is only so much: the memory of a device, the registrations of an instance.
+// A limited resource: the memory of a device, the registrations of an instance.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class Budget {
   std::atomic<uint64_t> used_{0};
 };
 
-// A part of a budget, given back at the end of its life.
+// Part of a budget; the destructor returns it.
 class Charge {
  public:
   Charge() = default;
@@ -36,7 +36,7 @@ class Charge {
     if (budget_ != nullptr) budget_->used_.fetch_sub(amount_);
   }
 
-  // Into an empty charge; false if the budget has not so much left.
+  // Fills an empty charge; false if the budget does not have that much left.
   bool take(Budget& budget, uint64_t amount) {
     uint64_t used = budget.used_.load();
     do {

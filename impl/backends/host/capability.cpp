@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What an emulated device can do, and how that is known.
+// Capabilities of emulated devices.
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -51,7 +51,7 @@ Capability refused(const Error& error, gpumem_answer_source source) {
   return answer;
 }
 
-// What needs an entry point that the options can mask.
+// Answer for a capability whose entry point the options can mask.
 Capability with_entry(const Options& options, EntryPoint entry_point, const char* reason) {
   if (const auto present = options.require(entry_point); !present) {
     return refused(present.error(), GPUMEM_ANSWER_FROM_CONFIGURATION);
@@ -59,7 +59,7 @@ Capability with_entry(const Options& options, EntryPoint entry_point, const char
   return always(GPUMEM_ANSWER_YES, reason);
 }
 
-// Tries something with a page of its own.
+// Runs a trial on a fresh page.
 template <class F>
 Result<void> try_page(F trial) {
   const uint64_t page = platform::page_size();
@@ -71,17 +71,16 @@ Result<void> try_page(F trial) {
 
 Capability page_locked(const Options& options) {
   if (options.lock_mode == GPUMEM_HOST_LOCK_OFF) {
-    return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION, "locking is off by an option");
+    return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION, "an option turned locking off");
   }
   const auto locked = try_page(platform::lock);
   if (locked) return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "mlock of one page worked");
-  // A lack of memory for the trial says nothing about the limits.
+  // Running out of memory in the trial says nothing about the limits.
   if (locked.error().status != GPUMEM_ERROR_LIMIT_EXCEEDED) {
     return refused(locked.error(), GPUMEM_ANSWER_FROM_TRIAL);
   }
-  Capability answer =
-      make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_TRIAL,
-           "memory stays pageable, because mlock of one page failed: %s", locked.error().message);
+  Capability answer = make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_TRIAL,
+                           "locking one page failed, so memory stays pageable: %s", locked.error().message);
   answer.set_native(locked.error());
   return answer;
 }
@@ -89,7 +88,7 @@ Capability page_locked(const Options& options) {
 Capability numa(const Options& options) {
   if (options.numa_nodes > platform::numa_node_count()) {
     return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION,
-               "an option pretends more nodes than the machine has");
+               "an option simulates NUMA nodes that the machine does not have");
   }
   int32_t node = 0;
   while (node < 63 && !platform::numa_node_exists(node))
@@ -130,15 +129,15 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_PIN_PAGE_LOCKED:
       return page_locked(options);
     case GPUMEM_CAPABILITY_PIN_WRITE_COMBINED:
-      return always(GPUMEM_ANSWER_EMULATED, "ordinary cached pages with a device address of their own");
+      return always(GPUMEM_ANSWER_EMULATED, "ordinary cached pages with a separate device address");
     case GPUMEM_CAPABILITY_PIN_REGISTER:
       return with_entry(options, EntryPoint::kRegister, "any mapped memory can be registered");
     case GPUMEM_CAPABILITY_PIN_REGISTER_SAME_POINTER:
-      return options.same_pointer ? by_option(true, "one address for CPU and devices, by an option")
-                                  : by_option(false, "registered memory has device addresses of its own");
+      return options.same_pointer
+                 ? by_option(true, "an option gives registered memory the same address for CPU and devices")
+                 : by_option(false, "registered memory has separate device addresses");
     case GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY:
-      return with_entry(options, EntryPoint::kRegister,
-                        "kernels and operations that would write are refused");
+      return with_entry(options, EntryPoint::kRegister, "kernels and operations that would write fail");
     case GPUMEM_CAPABILITY_PIN_REGISTER_IOMEMORY:
       return always(GPUMEM_ANSWER_NO, "emulated devices have no I/O memory");
     case GPUMEM_CAPABILITY_PIN_MAX_SINGLE:
@@ -151,23 +150,22 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_HOST_ATOMICS:
       return always(GPUMEM_ANSWER_YES, "kernels use the atomics of the CPU");
     case GPUMEM_CAPABILITY_PAGEABLE:
-      return options.pageable ? by_option(true, "kernels reach ordinary memory, by an option")
-                              : by_option(false, "kernels reach only memory that was pinned for them");
+      return options.pageable ? by_option(true, "an option lets kernels access ordinary memory")
+                              : by_option(false, "kernels can access only pinned and device memory");
     case GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES:
-      return always(GPUMEM_ANSWER_NO, "every view of a kernel is translated by the backend");
+      return always(GPUMEM_ANSWER_NO, "the backend translates every view of a kernel itself");
     case GPUMEM_CAPABILITY_STREAM_VALUE32:
     case GPUMEM_CAPABILITY_STREAM_VALUE64: {
       const Capability write =
-          with_entry(options, EntryPoint::kWriteValue, "words are written and polled by the CPU");
+          with_entry(options, EntryPoint::kWriteValue, "the CPU writes and polls the words");
       return write.status == GPUMEM_SUCCESS ? with_entry(options, EntryPoint::kWaitValue, write.reason)
                                             : write;
     }
     case GPUMEM_CAPABILITY_STREAM_VALUE_NOR:
-      return with_entry(options, EntryPoint::kWaitValue, "words are polled by the CPU");
+      return with_entry(options, EntryPoint::kWaitValue, "the CPU polls the words");
     case GPUMEM_CAPABILITY_COPY_ENGINES:
       return make(GPUMEM_ANSWER_TYPE_INT, std::max(1U, std::thread::hardware_concurrency()),
-                  GPUMEM_ANSWER_FROM_ATTRIBUTE,
-                  "every stream has a thread, and the machine so many processors");
+                  GPUMEM_ANSWER_FROM_ATTRIBUTE, "the number of processors; every stream has its own thread");
     case GPUMEM_CAPABILITY_PEER_ACCESS:
       if (!has_link_to(*peer)) return by_option(false, "no link in this direction");
       return with_entry(options, EntryPoint::kPeerAccess, "linked as configured");
@@ -175,7 +173,7 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
       return has_link_to(*peer) ? always(GPUMEM_ANSWER_YES, "kernels use the atomics of the CPU")
                                 : by_option(false, "no link in this direction");
     default:
-      return always(GPUMEM_ANSWER_NO, "not known to the host backend");
+      return always(GPUMEM_ANSWER_NO, "unknown to the host backend");
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What is known about the order of work (COM-13): how far each stream has got, what each point of a stream
-// comes after, and what the host has observed. Everything here is guarded by Shared::mutex.
+// Tracks the order of work (COM-13): the progress of each stream, what each point of a stream comes after,
+// and what the host has observed. Shared::mutex guards all of it.
 #pragma once
 
 #include <atomic>
@@ -19,14 +19,15 @@ struct Failure {
   Error error;
 };
 
-// How far one stream has got. Operations are numbered from 1. Outlives the stream in whatever depends on it.
+// Progress of one stream. Operations are numbered from 1. Shared with dependents, so it can outlive the
+// stream.
 struct Timeline {
   explicit Timeline(const std::atomic<bool>& device_lost) : lost(device_lost) {}
 
-  // Whether no caller can still be in doubt about operation `number`.
+  // Whether operation `number` was observed complete, or the device is lost.
   bool settled(uint64_t number) const { return observed >= number || lost; }
-  // What is over while nobody holds the stream and could observe it counts as observed. It stays so when the
-  // stream is adopted again: others may have forgotten it meanwhile.
+  // Work that completes while no handle to the stream exists counts as observed, even if the stream is
+  // wrapped again later: its dependents may be gone by then.
   void settle_unobservable() {
     if (handles == 0 && observed < completed) observed = completed;
   }
@@ -44,12 +45,12 @@ struct Timeline {
   uint64_t completed = 0;
   uint64_t observed = 0;
   bool faulting = false;        // the running kernel lost the device and has not ended yet
-  bool touching = false;        // the running operation moves bytes, which may be the caller's own
-  uint32_t handles = 0;         // streams of the layers above that stand for this one
-  std::list<Failure> failures;  // in the order of the numbers; no observation has come to them yet (COM-15)
+  bool touching = false;        // the running operation moves bytes, possibly the caller's own
+  uint32_t handles = 0;         // contract streams that wrap this one
+  std::list<Failure> failures;  // in order of the numbers; not yet observed (COM-15)
 };
 
-// For each of several timelines, the last of its operations that matters. A vector clock.
+// A vector clock: the last relevant operation of each of several timelines.
 class Clock {
  public:
   bool settled() const {
@@ -59,7 +60,7 @@ class Clock {
     return true;
   }
 
-  // Makes room, so that the next advance() cannot fail.
+  // Reserves memory, so that the next advance() cannot fail.
   void prepare() {
     std::erase_if(entries_, [](const Entry& entry) { return entry.timeline->settled(entry.number); });
     entries_.reserve(entries_.size() + 1);
@@ -86,7 +87,7 @@ class Clock {
     }
   }
 
-  // Whether one of the operations, or one before it, moves bytes now.
+  // Whether one of the operations, or an earlier one, is moving bytes.
   bool touching() const {
     for (const Entry& entry : entries_) {
       if (entry.timeline->touching && entry.timeline->completed < entry.number) return true;
@@ -102,11 +103,11 @@ class Clock {
   std::vector<Entry> entries_;
 };
 
-// A point of a stream, and all that is ordered before it; shared, so that waiting needs no memory.
+// A point of a stream and everything ordered before it. Shared, so that waiting allocates nothing.
 struct Mark {
   std::shared_ptr<Timeline> timeline;
   uint64_t number = 0;
-  std::shared_ptr<const Clock> before;  // null if nothing is
+  std::shared_ptr<const Clock> before;  // null if there is nothing
 };
 
 }  // namespace gpumem::host

@@ -6,7 +6,7 @@
 
 namespace gpumem::host {
 
-// Makes a device current for a scope, as a driver call needs it, and then the caller's again.
+// Makes a device current for a scope, as driver calls require, and then restores the caller's.
 class CurrentDevice {
  public:
   explicit CurrentDevice(uint32_t ordinal) : before_(set_current_device(static_cast<int32_t>(ordinal))) {}

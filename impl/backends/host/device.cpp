@@ -15,7 +15,7 @@ namespace gpumem::host {
 
 namespace {
 
-// Lower numbers would run first; every stream has a thread of its own here, so nothing depends on it.
+// Has no effect here: every stream has its own thread.
 constexpr int32_t kPriorityHighest = -1;
 constexpr int32_t kPriorityLowest = 0;
 
@@ -121,7 +121,7 @@ Result<void> HostDevice::make_default_queue() {
   if (default_queue_ == nullptr) {
     default_queue_ = *started;
   } else {
-    (*started)->retire(lock);  // another thread was faster
+    (*started)->retire(lock);  // another thread won the race
   }
   return {};
 }
@@ -144,7 +144,7 @@ Result<void*> HostDevice::foreign_device_pointer(const void* pointer) {
   const Lock lock(shared_.mutex);
   const auto allocation = shared_.table.find(pointer);
   if (allocation == nullptr || allocation->foreign_id == 0) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "no foreign memory is at %p", pointer);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "there is no foreign memory at %p", pointer);
   }
   return const_cast<void*>(pointer);  // device and host addresses of foreign memory are equal here
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// An emulated device: its budget of memory, its links to others, and whether it is lost.
+// An emulated device: its memory budget, its links to other devices, and whether it is lost.
 #pragma once
 
 #include <atomic>
@@ -36,23 +36,22 @@ class HostDevice final : public backend::Device {
 
   const std::atomic<bool>& lost_flag() const { return lost_; }
   Result<void> require_not_lost() const;
-  // Pending work will not be run. `reason` goes into the messages of later failures; the first one counts.
-  // Copies, fills and value writes that run are waited for: whoever is told that the device is lost may do
-  // with his memory as he likes.
+  // Drops pending work and waits for running copies, fills and value writes, so that a caller who gets
+  // DEVICE_LOST may reuse its memory. Later failures quote the first `reason`.
   void lose(const char* reason);
-  // lose() waits for running work, and no other may begin.
+  // lose() waits for running work and prevents any more from starting.
   bool is_being_lost(const Lock& /*held*/) const { return losing_ && !lost(); }
 
   Budget& budget() { return budget_; }
   bool has_link_to(const HostDevice& peer) const;
-  // Whether kernels may use the peer's memory now. Needs Shared::mutex held.
+  // Whether kernels may use the peer's memory at present. Requires Shared::mutex.
   bool reaches(const Lock& held, const HostDevice& peer) const;
   // UNSUPPORTED without a link.
   Result<void> set_foreign_peer_access(const HostDevice& peer, bool enabled);
 
  private:
   Result<void> require_link_to(const HostDevice& peer) const;
-  // Made when it is first asked for.
+  // Created at the first use.
   Result<void> make_default_queue();
   backend::Capability answer(gpumem_capability capability, const HostDevice* peer) const;
 
@@ -62,8 +61,8 @@ class HostDevice final : public backend::Device {
   std::atomic<bool> lost_{false};
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
-  std::shared_ptr<Queue> default_queue_;  // stands for a native stream of null; guarded by Shared::mutex
-  uint64_t enabled_peers_ = 0;            // bits of ordinals, switched on through the contract; guarded
+  std::shared_ptr<Queue> default_queue_;  // for the native stream NULL; guarded by Shared::mutex
+  uint64_t enabled_peers_ = 0;            // bits of ordinals, enabled through the contract; guarded
   uint64_t foreign_peers_ = 0;            // the same, by other code
 };
 

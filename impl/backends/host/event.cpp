@@ -13,7 +13,7 @@ Result<void> HostEvent::record(backend::Stream& stream) {
   const auto record = std::make_shared<Record>();
   const Lock lock(shared_.mutex);
   record->mark = queue.mark(lock);
-  ++record->mark.number;  // its own operation, which takes the time
+  ++record->mark.number;  // the operation that records the time
   GPUMEM_TRY(queue.enqueue(lock, {[record]() -> Result<void> {
                              record->time = std::chrono::steady_clock::now();
                              return {};
@@ -40,7 +40,7 @@ Result<bool> HostEvent::synchronize(uint64_t timeout_ns) {
 Result<std::optional<int64_t>> HostEvent::elapsed_since(backend::Event& start) {
   const CurrentDevice current(device_.facts().ordinal);
   const Lock lock(shared_.mutex);
-  GPUMEM_TRY(device_.require_not_lost());  // after it a record that was not run counts as complete too
+  GPUMEM_TRY(device_.require_not_lost());  // after a loss, a record that did not run counts as complete
   const auto& first = static_cast<HostEvent&>(start).latest_;
   for (const auto& record : {first, latest_}) {
     if (record->mark.timeline->completed < record->mark.number) return std::optional<int64_t>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A point in a stream that others can wait for. It keeps the latest record only (STR-2).
+// A point in a stream that other streams can wait for. It keeps only the latest record (STR-2).
 #pragma once
 
 #include <chrono>
@@ -23,9 +23,9 @@ class HostEvent final : public backend::Event {
 
   struct Record {
     Mark mark;
-    std::chrono::steady_clock::time_point time;  // when the stream came to it; valid once that is complete
+    std::chrono::steady_clock::time_point time;  // when the stream reached it; valid once that is complete
   };
-  // Null if it was never recorded. Needs Shared::mutex held.
+  // Null if never recorded. Requires Shared::mutex.
   const std::shared_ptr<Record>& latest() const { return latest_; }
 
  private:

@@ -9,11 +9,11 @@ namespace gpumem::host {
 backend::ProbeFacts probe();
 Result<std::unique_ptr<backend::Backend>> open(const backend::OpenRequest& request);
 
-// The calling thread's "current device", the counterpart of a current CUDA context; returns the former one.
-// The backend restores it like the cuda backend restores the context, and tests compare it (COM-9).
+// Sets the calling thread's "current device", the counterpart of a current CUDA context, and returns the
+// former one. The backend restores it as cuda restores the context; tests compare it (COM-9).
 int32_t set_current_device(int32_t ordinal);
 
-// The kernel stand-in that the calling thread runs, or null.
+// The kernel stand-in that the calling thread is running, or null.
 backend::Kernel* current_kernel();
 
 }  // namespace gpumem::host

@@ -47,7 +47,7 @@ Result<void*> RunningKernel::view(const void* address, uint64_t size, gpumem_acc
   const bool write = access == GPUMEM_ACCESS_READWRITE;
   if (void* const bytes = translate(address, size, write); bytes != nullptr) return bytes;
   char reason[128];
-  std::snprintf(reason, sizeof reason, "a kernel had no right to %s %" PRIu64 " bytes at %p",
+  std::snprintf(reason, sizeof reason, "a kernel tried to %s %" PRIu64 " bytes at %p without access",
                 write ? "write" : "read", size, address);
   {
     const Lock lock(shared_.mutex);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A running kernel stand-in, whose views of memory are checked as a device's address translation would.
+// A running kernel stand-in. Its views of memory are checked as a device's address translation would check
+// them.
 #pragma once
 
 #include <vector>
@@ -19,12 +20,12 @@ class RunningKernel final : public backend::Kernel {
   static void run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data);
 
  private:
-  // The bytes, or null if the device has no such right there.
+  // The bytes, or null if the device lacks that access.
   void* translate(const void* address, uint64_t size, bool write);
 
   Shared& shared_;
   Queue& queue_;
-  std::vector<std::shared_ptr<Allocation>> used_;  // the views stay good until the kernel ends
+  std::vector<std::shared_ptr<Allocation>> used_;  // the views stay valid until the kernel ends
 };
 
 }  // namespace gpumem::host

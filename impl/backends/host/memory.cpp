@@ -18,10 +18,10 @@ namespace gpumem::host {
 namespace {
 
 constexpr int kFreshByte = 0xA5;                     // COM-14
-constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do no harm to a full system
+constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do not hurt a full system
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
-// The system lacks something for memory at a location; the location decides the class.
+// Out of memory at a location, which decides the status.
 Error located(Error error, Status exhausted) {
   if (error.status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY || error.status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE) {
     error.status = exhausted;
@@ -29,7 +29,7 @@ Error located(Error error, Status exhausted) {
   return error;
 }
 
-// Brings the pages of a view into being.
+// Populates the pages of a view.
 Result<void> populate(Shared& shared, const Range& view, Status exhausted) {
   GPUMEM_TRY(shared.steps.take("madvise"));
   constexpr uint32_t kThreadsMax = 4;
@@ -40,7 +40,7 @@ Result<void> populate(Shared& shared, const Range& view, Status exhausted) {
   return {};
 }
 
-// Puts untouched pages where they are wanted. True if the wanted node was granted.
+// Binds untouched pages to the requested node. True if it was granted.
 Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
                    const backend::MemoryRequest& request) {
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) == 0) {
@@ -50,7 +50,7 @@ Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
     }
     return false;
   }
-  if (!platform::numa_node_exists(request.numa_node)) return true;  // a node that the options pretend
+  if (!platform::numa_node_exists(request.numa_node)) return true;  // a node that exists only by an option
   GPUMEM_TRY(shared.steps.take("mbind"));
   if (auto bound = platform::bind_to_node(view.address(), view.size(), request.numa_node); !bound) {
     if ((request.require & GPUMEM_MEMORY_NUMA_NODE) != 0) return bound.error();
@@ -59,7 +59,7 @@ Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
   return true;
 }
 
-// Locks pages in pieces. True if all are locked, false if the call may go on without.
+// Locks pages in pieces. True if all are locked, false if none is and the call may continue.
 Result<bool> lock_in_pieces(Shared& shared, uint64_t begin, uint64_t end, gpumem_memory_flags require,
                             PageLock* out) {
   const bool required = (require & GPUMEM_MEMORY_PAGE_LOCKED) != 0;
@@ -77,7 +77,7 @@ Result<bool> lock_in_pieces(Shared& shared, uint64_t begin, uint64_t end, gpumem
   return true;
 }
 
-// An address range for `size` bytes, inaccessible so far.
+// Reserves an inaccessible address range of `size` bytes.
 Result<Range> reserve(Shared& shared, uint64_t size, uint64_t alignment, Status exhausted) {
   GPUMEM_TRY(shared.steps.take("mmap"));
   auto address = platform::reserve(size, std::max(alignment, platform::page_size()));
@@ -97,7 +97,7 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
   allocation.granted_size = round_up(allocation.size, shared.options.granularity);
   if (allocation.charge.take(budget, allocation.granted_size)) return {};
   return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "device %u has %" PRIu64 " of %" PRIu64 " bytes left, and %" PRIu64 " are needed",
+                    "device %u has %" PRIu64 " of %" PRIu64 " bytes free, but %" PRIu64 " are needed",
                     allocation.device.facts().ordinal, budget.available(), budget.total(),
                     allocation.granted_size);
 }
@@ -106,7 +106,7 @@ Status exhausted_status(const Allocation& allocation) {
   return allocation.on_device ? GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
 }
 
-// The pages themselves, as the private view shows them.
+// The pages, through the private view.
 Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                         Allocation& allocation) {
   const bool pinned = !allocation.on_device;
@@ -134,7 +134,7 @@ Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::
   return {};
 }
 
-// The addresses of the pages that are handed out.
+// The addresses that the user gets for the pages.
 Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                             Allocation& allocation) {
   const bool pinned = !allocation.on_device;
@@ -164,14 +164,14 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
   return {};
 }
 
-// Pages of a memory file, seen through a private view and through the addresses that are handed out.
+// Pages of a memory file, mapped in a private view and in the user's.
 Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
   const uint64_t size = round_up(request.size, platform::page_size());
   const bool touched = !allocation.on_device || shared.options.fill;
   const bool worth_asking = touched && size >= kLargeSize;
   if (const uint64_t available = worth_asking ? platform::memory_available() : size; size > available) {
     return make_error(exhausted_status(allocation),
-                      "the system has %" PRIu64 " bytes of memory available, and %" PRIu64 " are needed",
+                      "the system has %" PRIu64 " bytes of memory available, but %" PRIu64 " are needed",
                       available, size);
   }
   GPUMEM_TRY(shared.steps.take("memfd_create"));
@@ -182,15 +182,15 @@ Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, A
   return make_addresses(shared, *file, size, request, allocation);
 }
 
-// A driver refuses what it has locked already, wherever in the range that is (PIN-11); the layers above know
-// only their own memory.
+// A driver rejects a range with any page that it has already locked (PIN-11). Core knows only its own memory,
+// so foreign memory is checked here.
 Result<void> require_not_foreign(Shared& shared, const backend::RegistrationRequest& request) {
   const Lock lock(shared.mutex);
   const auto other = shared.table.first_in(request.pointer, request.size);
   if (other == nullptr || other->foreign_id == 0) return {};
   return make_error(other->on_device ? GPUMEM_ERROR_WRONG_KIND : GPUMEM_ERROR_ALREADY_EXISTS,
-                    "the range shares bytes with foreign %s memory at %p",
-                    other->on_device ? "device" : "pinned", other->device_address);
+                    "the range overlaps foreign %s memory at %p", other->on_device ? "device" : "pinned",
+                    other->device_address);
 }
 
 // Memory of the caller, which stays where it is.
@@ -209,7 +209,7 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
   }
   if (mapping == platform::Mapping::kReadOnly && (asked & GPUMEM_MEMORY_READ_ONLY) == 0) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                      "a page of the %" PRIu64 " bytes at %p is read-only: GPUMEM_MEMORY_READ_ONLY is needed",
+                      "a page of the %" PRIu64 " bytes at %p is read-only; require GPUMEM_MEMORY_READ_ONLY",
                       request.size, request.pointer);
   }
 
@@ -220,7 +220,7 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
   const uint64_t pieces = (end - begin + shared.options.lock_piece - 1) / shared.options.lock_piece;
   if (Budget& budget = shared.registrations; !allocation.registration.take(budget, pieces)) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "%" PRIu64 " of %" PRIu64 " registrations are left, and %" PRIu64 " are needed",
+                      "%" PRIu64 " of %" PRIu64 " registrations are free, but %" PRIu64 " are needed",
                       budget.available(), budget.total(), pieces);
   }
   auto locked = lock_in_pieces(shared, begin, end, request.require, &allocation.page_lock);
@@ -244,8 +244,8 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
   return {};
 }
 
-// From now on nobody finds it. The owner of registered memory may unmap it afterwards, so what moves bytes
-// of it is waited for.
+// New look-ups no longer find it. The owner of registered memory may unmap it after this call, so wait for
+// work that is moving its bytes.
 void take_out(Shared& shared, Lock& held, Allocation& allocation) {
   shared.table.remove(allocation);
   if (!allocation.registered) return;
@@ -257,12 +257,12 @@ void take_out(Shared& shared, Lock& held, Allocation& allocation) {
 
 namespace {
 
-// Before anything that can run out (COM-17).
+// Checked before anything that can run out (COM-17).
 Result<void> check_locking(const Shared& shared, gpumem_memory_flags require) {
   if (shared.options.lock_mode != GPUMEM_HOST_LOCK_OFF || (require & GPUMEM_MEMORY_PAGE_LOCKED) == 0)
     return {};
   return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                    "the instance was opened with locking off (capability pin.page_locked)");
+                    "the instance was opened with memory locking turned off (capability pin.page_locked)");
 }
 
 }  // namespace
@@ -270,7 +270,7 @@ Result<void> check_locking(const Shared& shared, gpumem_memory_flags require) {
 Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
                                              const backend::MemoryRequest& request, bool on_device) {
   if (request.alignment > kAlignmentMax) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED, "an alignment above 2^40 cannot be met");
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "alignments above 2^40 are not supported");
   }
   GPUMEM_TRY(check_locking(shared, request.require));
   auto allocation = std::make_shared<Allocation>(device);
@@ -296,7 +296,7 @@ namespace {
 Result<void> require_unused(const Allocation& allocation) {
   if (allocation.device.lost() || allocation.uses.settled()) return {};
   return make_error(GPUMEM_ERROR_BUSY,
-                    "work that uses the memory was not observed complete: synchronize its stream first");
+                    "work that uses the memory was not observed complete; synchronize its stream first");
 }
 
 }  // namespace
@@ -370,7 +370,7 @@ Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
     const Lock lock(shared.mutex);
     shared.table.remove(**allocation);
   });
-  // Last, because what a memory ends with, the quarantine, is for addresses that were handed out.
+  // Last, because only addresses that the user has seen go into quarantine.
   auto memory = std::make_unique<HostMemory>(shared, *allocation);
   undo.dismiss();
   return std::unique_ptr<backend::Memory>(std::move(memory));

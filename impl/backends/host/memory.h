@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// How memory of each kind comes into being and goes.
+// Creation and release of each kind of memory.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace gpumem::host {
 class HostMemory final : public backend::Memory {
  public:
   HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation);
-  ~HostMemory() override;  // as release(), whatever is pending
+  ~HostMemory() override;  // like release(), regardless of pending work
 
   Result<void> check_unused() override;
   Result<void> release() override;
@@ -33,11 +33,11 @@ Result<std::shared_ptr<Allocation>> lock_bytes(Shared& shared, HostDevice& devic
 // Enters what was made into the table.
 Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
                                                        Result<std::shared_ptr<Allocation>> allocation);
-// The first half of a release: takes it out of the table, so that nobody else can. BUSY if work on it was not
-// observed complete. Needs Shared::mutex held.
+// First half of a release: removes it from the table. BUSY if work on it was not observed complete. Requires
+// Shared::mutex.
 Result<void> withdraw(Shared& shared, Lock& held, Allocation& allocation);
-// The second half, without the lock: its addresses become inaccessible, its bytes end with the last work that
-// uses them.
+// Second half, without the lock: its addresses become inaccessible; its bytes live until the last work that
+// uses them is done.
 void let_go(Shared& shared, Allocation& allocation);
 
 }  // namespace gpumem::host

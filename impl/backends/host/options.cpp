@@ -18,15 +18,15 @@ constexpr const char* kEntryPoints[] = {
 constexpr uint64_t kGranularityMax = uint64_t{1} << 30;
 constexpr uint32_t kQuarantineMax = 65536;
 
-// Both names of an option: whoever set it by the environment knows only that one.
+// Both names of an option, because a user may have set it through the environment.
 struct Name {
   const char* field;
   const char* variable;
 };
 
 Error out_of_range(const Name& option, const char* range) {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the host option %s (%s) must be %s", option.field,
-                    option.variable, range);
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the host backend's option %s (%s) must be %s",
+                    option.field, option.variable, range);
 }
 
 Result<void> set_toggle(const Name& option, gpumem_toggle value, bool* out) {
@@ -70,7 +70,7 @@ Result<void> set_peers(std::string_view peers, Options* out) {
     if (arrow == std::string_view::npos || !parse_ordinal(link.substr(0, arrow), out->device_count, &from) ||
         !parse_ordinal(link.substr(arrow + 1), out->device_count, &to) || from == to) {
       return out_of_range({"peers", "GPUMEM_HOST_PEERS"},
-                          "\"all\", \"none\", or a list such as \"0>1,1>0\" of two different devices each");
+                          "\"all\", \"none\", or a list of pairs of different devices such as \"0>1,1>0\"");
     }
     out->links.at(from) |= uint64_t{1} << to;
   } while (!peers.empty());
@@ -108,7 +108,7 @@ uint64_t hash(uint64_t state, uint64_t number) {
 Result<void> Options::require(EntryPoint entry_point) const {
   const auto index = static_cast<uint32_t>(entry_point);
   if ((masked >> index & 1) == 0) return {};
-  return make_error(GPUMEM_ERROR_SYMBOL_MISSING, "the entry point %s is masked by an option of the instance",
+  return make_error(GPUMEM_ERROR_SYMBOL_MISSING, "an option of the instance masks the entry point %s",
                     kEntryPoints[index]);
 }
 
@@ -127,17 +127,17 @@ Result<Options> check_options(const backend::HostOptions& options) {
   if (!is_power_of_two(checked.granularity) || checked.granularity % page != 0 ||
       checked.granularity > kGranularityMax) {
     return out_of_range({"granularity", "GPUMEM_HOST_GRANULARITY"},
-                        "a power of two, a multiple of the page and at most 1 GiB");
+                        "a power of two, a multiple of the page size, and at most 1 GiB");
   }
   if (checked.device_bytes < checked.granularity || checked.device_bytes > kSizeMax) {
     return out_of_range({"device_bytes", "GPUMEM_HOST_DEVICE_BYTES"},
-                        "at least one granule and at most 2^63-1");
+                        "at least the granularity and at most 2^63-1");
   }
   if (checked.numa_nodes > 64)
     return out_of_range({"numa_nodes", "GPUMEM_HOST_NUMA_NODES"}, "1 to 64, or 0 for those of the machine");
   if (checked.lock_piece % page != 0 || checked.lock_piece > kSizeMax) {
     return out_of_range({"lock_piece", "GPUMEM_HOST_LOCK_PIECE"},
-                        "a multiple of the page and at most 2^63-1");
+                        "a multiple of the page size, and at most 2^63-1");
   }
   if (checked.quarantine > kQuarantineMax)
     return out_of_range({"quarantine", "GPUMEM_HOST_QUARANTINE"}, "1 to 65536, or 0 for 64");
@@ -173,7 +173,7 @@ std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal) {
       uuid.at(8 * half + byte) = static_cast<uint8_t>(state >> (8 * byte));
     }
   }
-  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x80);  // version 8: made by an application's own rule
+  uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x80);  // version 8: defined by the application
   uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3f) | 0x80);
   return uuid;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The options of a host instance after their check: every value is in its range, every default filled in.
+// Validated options of a host instance, with every default filled in.
 #pragma once
 
 #include <array>
@@ -42,10 +42,10 @@ struct Options {
   Result<void> require(EntryPoint entry_point) const;
 };
 
-// INVALID_ARGUMENT names the first option that is out of its range, and the range.
+// INVALID_ARGUMENT; the message names the first option that is out of range, and the range.
 Result<Options> check_options(const backend::HostOptions& options);
 
-// The same for equal options and ordinal, in every process (HST-7).
+// UUID of a device: depends only on the options and the ordinal, in every process (HST-7).
 std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal);
 
 }  // namespace gpumem::host

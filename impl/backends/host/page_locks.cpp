@@ -19,7 +19,7 @@ struct Segment {
   uint64_t count;
 };
 
-// Disjoint segments by their begin; all pages of one have the same count.
+// Disjoint segments by start; all pages of a segment have the same count.
 struct Locks {
   std::mutex mutex;
   std::map<uint64_t, Segment> segments;
@@ -29,7 +29,7 @@ constinit platform::PerProcess<Locks> locks;
 
 using Segments = std::map<uint64_t, Segment>;
 
-// The segment that begins at `at` or after it; one that reaches across `at` is cut in two.
+// The first segment that starts at or after `at`; one that extends across `at` is split.
 Segments::iterator cut(Segments& segments, uint64_t at) {
   auto next = segments.lower_bound(at);
   if (next == segments.begin()) return next;
@@ -40,7 +40,7 @@ Segments::iterator cut(Segments& segments, uint64_t at) {
   return next;
 }
 
-// Counts down in a range; pages that nobody needs any more are unlocked.
+// Decrements the counts in a range, and unlocks pages that reach zero.
 void drop(Segments& segments, uint64_t begin, uint64_t end) {
   for (auto segment = segments.find(begin); segment != segments.end() && segment->first < end;) {
     if (--segment->second.count > 0) {
@@ -52,7 +52,7 @@ void drop(Segments& segments, uint64_t begin, uint64_t end) {
   }
 }
 
-// A zero count for every page of the range that nobody has locked.
+// Adds a count of zero for every page of the range that is not locked.
 void close_gaps(Segments& segments, uint64_t begin, uint64_t end) {
   auto segment = cut(segments, begin);
   for (uint64_t at = begin; at < end; at = segment->second.end, ++segment) {
@@ -74,7 +74,7 @@ PageLock::~PageLock() {
 Result<void> PageLock::extend(uint64_t end) {
   Locks& all = locks.get();
   const std::lock_guard lock(all.mutex);
-  // What can fail for want of memory comes first.
+  // Allocate first, so that nothing can fail later.
   try {
     cut(all.segments, end);
     close_gaps(all.segments, end_, end);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Locks of the caller's pages. The system does not count them, so registrations that share a page, of one or
-// of several instances, are counted here (PIN-12).
+// Locks on the caller's pages. The system does not count locks, so this counts them for registrations that
+// share a page, in all instances (PIN-12).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpumem::host {
 
-// Pages that are locked until the end of its life.
+// Pages that stay locked until the destructor runs.
 class PageLock {
  public:
   explicit PageLock(uint64_t begin = 0) : begin_(begin), end_(begin) {}
@@ -23,7 +23,7 @@ class PageLock {
   }
   ~PageLock();
 
-  // Locks the pages that follow, all or none, up to `end`.
+  // Locks the next pages up to `end`, all or none.
   Result<void> extend(uint64_t end);
 
  private:

@@ -22,9 +22,9 @@ Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
                             std::initializer_list<Allocation*> used) {
   GPUMEM_TRY(device_.require_not_lost());
   if (retired_)
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "the stream was destroyed by the code that made it");
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the code that created the stream has destroyed it");
   GPUMEM_TRY(shared_.steps.take("enqueue"));
-  // All that can run out of memory comes before the first change.
+  // Allocate everything before the first change.
   std::list<Operation> node;
   operation.room.emplace_back();
   node.push_back(std::move(operation));
@@ -78,7 +78,7 @@ void Queue::hold_until(const std::function<bool()>& done) {
   std::chrono::microseconds pause{10};
   Lock lock(shared_.mutex);
   for (;;) {
-    // What `done` looks at need not be there any more once the device is lost.
+    // `done` must not run once the device is lost: what it reads may be gone.
     abandoned_ = device_.lost();
     if (abandoned_ || done()) return;
     abandoned_ = shared_.closing;
@@ -103,7 +103,7 @@ void Queue::run() {
     Result<void> result;
     if (wanted) result = current.front().run();
     std::list<Failure> failure = std::move(current.front().room);
-    current.clear();  // lets go of its memory before anyone can observe that it is over
+    current.clear();  // releases its memory before anyone can observe completion
     lock.lock();
     timeline_->touching = false;
     const uint64_t number = ++timeline_->completed;
@@ -157,7 +157,7 @@ Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_nativ
     std::list<Worker> ended;
     const Lock lock(shared_.mutex);
     if (shared_.closing) return;  // stop() joins
-    // The stream was destroyed before the backend: nobody is there to join.
+    // The stream was destroyed before the backend, so nothing joins this thread.
     ended.splice(ended.end(), workers_, worker);
     worker->thread.detach();
   });

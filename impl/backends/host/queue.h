@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The operations of one stream, and the thread that runs them one after the other.
+// The operations of one stream, and the thread that runs them in order.
 #pragma once
 
 #include <condition_variable>
@@ -14,44 +14,44 @@
 
 namespace gpumem::host {
 
-// What runs on the worker. A failure is reported by whoever observes the operation.
+// Runs on the worker. The call that observes the operation reports its failure.
 struct Operation {
   std::function<Result<void>()> run;
   bool touches = false;  // moves bytes, and waits for nothing
-  // One element from enqueue() on: a lack of memory could be told to nobody when the operation fails.
+  // Preallocated, because the worker cannot report out-of-memory.
   std::list<Failure> room = {};
 };
 
 class Queue {
  public:
-  // `made_natively`: by gpumem_host_native_stream_create().
+  // `made_natively`: created by gpumem_host_native_stream_create().
   Queue(Shared& shared, HostDevice& device, bool made_natively);
 
   HostDevice& device() const { return device_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
   bool made_natively() const { return made_natively_; }
 
-  // Everything below that takes a Lock needs Shared::mutex held.
+  // Functions with a Lock parameter require Shared::mutex.
 
-  // Appends an operation that uses these allocations; null ones are passed over. DEVICE_LOST or
-  // INVALID_STATE if the stream can take none.
+  // Appends an operation that uses these allocations; null ones are ignored. DEVICE_LOST or INVALID_STATE if
+  // the stream accepts none.
   Result<void> enqueue(const Lock& held, Operation operation, std::initializer_list<Allocation*> used);
   Result<void> enqueue(Operation operation, std::initializer_list<Allocation*> used);
   // All that was enqueued so far.
   Mark mark(const Lock& held) const;
   // Lets later operations wait for a point of a stream.
   Result<void> wait_for(const Lock& held, const Mark& mark);
-  // Takes no more operations; the thread ends after the last one.
+  // Refuses further operations; the thread ends after the last one.
   void retire(const Lock& held);
   bool retired(const Lock& held) const;
-  // All that was enqueued has run.
+  // Whether everything that was enqueued has run.
   bool idle(const Lock& held) const;
   bool touching(const Lock& /*held*/) const { return timeline_->touching; }
-  // Lets an idle thread see that the backend closes.
+  // Wakes an idle thread, so that it notices that the backend is closing.
   void wake(const Lock& /*held*/) { wake_.notify_one(); }
 
-  // For operations: holds the queue until `done` says so, asking again and again. If the device is lost or
-  // the backend closes before, the rest of the queue is not run.
+  // For operations: holds the queue and polls until `done` returns true. If the device is lost or the backend
+  // closes first, the rest of the queue does not run.
   void hold_until(const std::function<bool()>& done);
 
   bool capturing = false;  // guarded by Shared::mutex
@@ -66,9 +66,9 @@ class Queue {
   std::condition_variable wake_;
   // Guarded by Shared::mutex:
   std::list<Operation> operations_;
-  std::shared_ptr<const Clock> before_;  // what later operations are ordered after; null if nothing
+  std::shared_ptr<const Clock> before_;  // later operations are ordered after this; may be null
   bool retired_ = false;
-  bool abandoned_ = false;  // what is pending will not be run
+  bool abandoned_ = false;  // pending operations will not run
 };
 
 // All queues of a backend, with their threads.
@@ -78,14 +78,13 @@ class Queues {
   ~Queues() { stop(); }
 
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
-  // The queue with this address, if it belongs to the device and takes operations; otherwise
-  // INVALID_ARGUMENT.
+  // The queue at this address; INVALID_ARGUMENT unless it belongs to the device and accepts operations.
   Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
-  // Waits until the queues of the device that take no more operations have run theirs, or the device is lost.
+  // Waits until all closed queues of the device are empty, or the device is lost.
   void await_retired(const HostDevice& device);
-  // Whether a queue of the device moves bytes now.
+  // Whether a queue of the device is moving bytes.
   bool touching(const Lock& held, const HostDevice& device) const;
-  // Ends all threads. Runs what is still pending, but waits for no value and for nothing of a lost device.
+  // Ends all threads. Runs pending operations, but does not wait for values or for a lost device.
   void stop();
 
  private:

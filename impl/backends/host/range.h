@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Address ranges of the process that end with their owner, and a place where freed ones stay for a while.
+// Owned address ranges, and a quarantine for freed ones.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +34,12 @@ class Range {
   uint64_t size_ = 0;
 };
 
-// Freed ranges, inaccessible, so that a use after free faults instead of reaching what came after.
+// Keeps freed ranges inaccessible, so that a use after free faults instead of reaching newer memory.
 class Quarantine {
  public:
   explicit Quarantine(uint32_t ranges) : ranges_(ranges) {}
 
-  // Takes the place of the oldest range, which the process may use again.
+  // Replaces the oldest range, whose addresses become available again.
   void add(Range range) {
     if (range.address() == nullptr) return;
     if (!platform::make_inaccessible(range.address(), range.size())) return;

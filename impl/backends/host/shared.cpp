@@ -8,10 +8,10 @@
 namespace gpumem::host {
 
 Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns) {
-  // Longer than a process lives, and still no danger for the arithmetic of the clock.
+  // Longer than any process lives, yet cannot overflow the clock's arithmetic.
   constexpr uint64_t kLongest = uint64_t{1} << 61;
   Timeline& timeline = *mark.timeline;
-  // A kernel that has lost the device may still use what its caller lent to it.
+  // A kernel that lost the device may still be using its caller's memory.
   const auto over = [&] {
     return timeline.completed >= mark.number || (device.lost() && !timeline.faulting);
   };
@@ -30,7 +30,7 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   Result<bool> observed = true;
   for (auto& failures = timeline.failures; !failures.empty() && failures.front().number <= mark.number;
        failures.pop_front()) {
-    if (observed) observed = failures.front().error;  // later ones may only follow from the first
+    if (observed) observed = failures.front().error;  // later failures may be consequences of the first
   }
   return observed;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// What all objects of one open host backend share.
+// State shared by all objects of an open host backend.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +20,8 @@ struct Shared {
   explicit Shared(const Options& checked)
       : options(checked), quarantine(checked.quarantine), registrations(checked.register_count_max) {}
 
-  // True when the marked point is reached and thereby observed, false when the time runs out before. Reports
-  // the first failure of the work before it that was not observed yet, or that `device` is lost.
+  // Waits for a point and observes it; false on timeout. Reports the first unobserved failure before that
+  // point, or that `device` is lost.
   Result<bool> await(const HostDevice& device, const Mark& mark, uint64_t timeout_ns);
 
   const Options options;
@@ -29,10 +29,9 @@ struct Shared {
   Quarantine quarantine;
   Budget registrations;  // in pieces
 
-  // Guards all that follows, and whatever says so elsewhere. Nothing that takes long is done while it is
-  // held.
+  // Guards everything below, and whatever else refers to it. Never held during slow work.
   std::mutex mutex;
-  std::condition_variable progress;  // work was completed, a device was lost, or the backend closes
+  std::condition_variable progress;  // work completed, a device was lost, or the backend is closing
   bool closing = false;
   AddressTable table;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Counts what the backend asks of the operating system, so that a test can let any one step fail (COM-8).
+// Counts the backend's system calls, so that a test can make any one of them fail (COM-8).
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@ namespace gpumem::host {
 
 class Steps {
  public:
-  // From now on the step with this number fails, from 1; 0 switches it off.
+  // Makes the n-th step from now on fail; 0 turns this off.
   void fail(uint64_t step, bool repeat) {
     const std::lock_guard lock(mutex_);
     taken_ = 0;
@@ -20,7 +20,7 @@ class Steps {
     repeat_ = repeat;
   }
 
-  // To be asked before each step.
+  // Called before each step.
   Result<void> take(const char* entry_point) {
     const std::lock_guard lock(mutex_);
     if (failing_ == 0) return {};

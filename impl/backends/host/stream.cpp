@@ -59,6 +59,11 @@ Result<bool> HostStream::is_capturing() {
   return queue_->capturing;
 }
 
+const void* HostStream::cpu_view(const backend::Span& span) {
+  auto bytes = resolve(shared_, span, 1, 1, 1);
+  return bytes ? bytes->bytes.first : nullptr;
+}
+
 Result<void> HostStream::copy(const backend::CopySegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
@@ -67,8 +72,9 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   if (!destination) return destination.error();
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
-  return queue_->enqueue({[to = *destination, from = *source] { return host::copy(to, from); }, true},
-                         {destination->bytes.allocation.get(), source->bytes.allocation.get()});
+  return queue_->enqueue(
+      {[to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); }, true},
+      {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
 Result<void> HostStream::fill(const backend::FillSegment& segment) {
@@ -148,7 +154,8 @@ Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, u
           }
           return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
         };
-        queue->hold_until(std::ref(over));  // needs no memory: a lack of it could be told to nobody here
+        queue->hold_until(
+            std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
         return reached;
       }},
       {from->bytes.allocation.get()});
@@ -166,7 +173,7 @@ Result<bool> HostStream::synchronize(uint64_t timeout_ns) {
   return shared_.await(queue_->device(), mark, timeout_ns);
 }
 
-// What stands for a capture here is not spoiled by a wait.
+// A wait does not invalidate a simulated capture.
 Result<void> HostStream::drain() {
   auto complete = synchronize(GPUMEM_TIMEOUT_INFINITE);
   if (!complete) return complete.error();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// A stream of the contract: a way to a queue, with the operations that can be put into it.
+// The contract's Stream: enqueues its operations in a queue.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace gpumem::host {
 
 class HostStream final : public backend::Stream {
  public:
-  // `owned`: the queue ends with this stream. Needs Shared::mutex held, since when the queue was found: a
-  // queue that has a stream is not destroyed by the code that made it.
+  // `owned`: the queue ends with this stream. Requires Shared::mutex, held since the queue was found: other
+  // code cannot destroy a queue that has a stream.
   HostStream(Shared& shared, const Lock& held, std::shared_ptr<Queue> queue, void* native, int32_t priority,
              bool owned);
   ~HostStream() override;
@@ -21,6 +21,7 @@ class HostStream final : public backend::Stream {
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return queue_->timeline()->id; }
   Result<bool> is_capturing() override;
+  const void* cpu_view(const backend::Span& span) override;
   Result<void> copy(const backend::CopySegment& segment) override;
   backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
   Result<void> fill(const backend::FillSegment& segment) override;

@@ -12,7 +12,7 @@ namespace gpumem::host {
 
 namespace {
 
-// Nothing is read or written between the rows, but usually everything is mapped and asked for in one go.
+// The gaps between rows are not accessed, but checking the whole range at once is usually enough.
 bool reachable(const Rectangle& rectangle, Use use) {
   const auto ask = use == Use::kRead ? platform::readable : platform::writable;
   const std::byte* const first = rectangle.bytes.first;
@@ -37,12 +37,12 @@ Result<void> require_reachable(const Rectangle& rectangle, Use use) {
   if (!rectangle.bytes.lent()) return {};
   const auto& allocation = rectangle.bytes.allocation;
   if (allocation != nullptr && allocation->given_back) {
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory at %p is not registered any more",
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory at %p is no longer registered",
                       static_cast<void*>(rectangle.bytes.first));
   }
   if (reachable(rectangle, use)) return {};
   return make_error(GPUMEM_ERROR_INVALID_STATE,
-                    "the %s memory at %p is not mapped any more so that it can be %s",
+                    "the %s memory at %p is no longer mapped in a way that it can be %s",
                     rectangle.bytes.allocation == nullptr ? "pageable" : "registered",
                     static_cast<void*>(rectangle.bytes.first), use == Use::kRead ? "read" : "written");
 }
@@ -59,7 +59,7 @@ Result<Rectangle> resolve(Shared& shared, const backend::Span& span, uint64_t pi
     const std::lock_guard lock(shared.mutex);
     bytes.allocation = shared.table.find(span.address);
     if (bytes.allocation == nullptr || bytes.allocation->foreign_id == 0) {
-      return make_error(GPUMEM_ERROR_NOT_FOUND, "the foreign memory at %p is gone", span.address);
+      return make_error(GPUMEM_ERROR_NOT_FOUND, "the foreign memory at %p has been freed", span.address);
     }
     bytes.first =
         bytes.allocation->bytes + (address_of(span.address) - address_of(bytes.allocation->device_address));

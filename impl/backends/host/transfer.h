@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The bytes of an operand, and how they are moved when an operation runs.
+// Finds the bytes of operands, and moves them when an operation runs.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace gpumem::host {
 
-// Where the bytes of an operand can be reached, and what keeps them.
+// Address of an operand's bytes, and the allocation that keeps them alive.
 struct Bytes {
   std::byte* first = nullptr;
   std::shared_ptr<Allocation> allocation;  // null for pageable memory
@@ -18,7 +18,7 @@ struct Bytes {
   bool lent() const { return allocation == nullptr || allocation->registered; }
 };
 
-// Rows of bytes, `pitch` apart.
+// Rows of bytes that are `pitch` apart.
 struct Rectangle {
   Bytes bytes;
   uint64_t pitch = 0;
@@ -32,10 +32,10 @@ enum class Use { kRead, kWrite };
 Result<Rectangle> resolve(Shared& shared, const backend::Span& span, uint64_t pitch, uint64_t width,
                           uint64_t height);
 
-// Looks at the caller's own memory before it is touched: INVALID_STATE if it is gone. Other bytes cannot go.
+// Checks that the caller's own memory is still mapped: INVALID_STATE if not. Other memory cannot disappear.
 Result<void> require_reachable(const Rectangle& rectangle, Use use);
 
-// Both look again themselves.
+// Both check that again.
 Result<void> copy(const Rectangle& destination, const Rectangle& source);
 Result<void> fill(const Rectangle& destination, uint32_t value, uint32_t value_size);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! How the declarations are made. They stand in `types.rs` and `functions.rs`, which are generated from the headers.
+//! Macros for the declarations in `types.rs` and `functions.rs`, which are generated from the headers.
 
 /// `char` of C. (`core` has one only in newer compilers.)
 #[cfg(any(
@@ -24,7 +24,7 @@ pub type c_char = u8;
 )))]
 pub type c_char = i8;
 
-/// A version as one number that grows with it.
+/// A version as one number; newer versions are larger.
 #[allow(non_snake_case)]
 pub const fn GPUMEM_MAKE_VERSION(major: u32, minor: u32, patch: u32) -> u32 {
     (major << 22) | (minor << 12) | patch
@@ -63,7 +63,7 @@ macro_rules! constants {
     };
 }
 
-/// Structs as C lays them out, and for the layout test the lines that describe them.
+/// Structs with the layout of C, and for the layout test the lines that describe them and their defaults.
 macro_rules! structs {
     ($($(#[$meta:meta])* $how:ident $name:ident {
         $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
@@ -97,7 +97,27 @@ macro_rules! structs {
                 )*
             )*
         }
+
+        /// Passes the name and the default bytes of each struct that grows. Returns how many there are.
+        #[cfg(test)]
+        pub(crate) fn check_defaults(check: impl Fn(&str, &[u8])) -> usize {
+            let mut count = 0;
+            $(structs!(@check $how $name { $($field,)* }, check, count);)*
+            count
+        }
     };
+    (@check growing $name:ident { $($field:ident,)* }, $check:ident, $count:ident) => {
+        let value = $name::default();
+        let size = core::mem::size_of::<$name>();
+        // The bytes of padding would be undefined.
+        assert_eq!(size, 0 $(+ core::mem::size_of_val(&value.$field))*, stringify!($name has padding));
+        // SAFETY: without padding, every byte is initialised.
+        $check(stringify!($name), unsafe {
+            core::slice::from_raw_parts(core::ptr::addr_of!(value).cast::<u8>(), size)
+        });
+        $count += 1;
+    };
+    (@check plain $name:ident { $($field:ident,)* }, $check:ident, $count:ident) => {};
     (@growing $zero:ident) => {
         Self { struct_size: core::mem::size_of::<Self>(), ..$zero }
     };
@@ -106,7 +126,7 @@ macro_rules! structs {
     };
 }
 
-/// The functions: those of the table, and the one that hands it out.
+/// The functions: those of the table, and the one that returns it.
 macro_rules! functions {
     (table {$(
         $(#[$meta:meta])* $pointer:ident, $name:ident($($parameter:ident: $type:ty),* $(,)?) $(-> $result:ty)?;
@@ -124,8 +144,8 @@ macro_rules! functions {
             pub type $get_pointer = unsafe extern "C" fn($($get_parameter: $get_type),*) $(-> $get_result)?;
         )*
 
-        /// Every function of the library except `gpumem_table_get()`. `None` is a function that the library in
-        /// use does not have.
+        /// Every function of the library except `gpumem_table_get()`. `None` is a function that the library in use
+        /// does not have.
         #[repr(C)]
         #[derive(Clone, Copy)]
         pub struct gpumem_table {
@@ -150,7 +170,7 @@ macro_rules! functions {
                 $($(#[$get_meta])* pub fn $get($($get_parameter: $get_type),*) $(-> $get_result)?;)*
             }
 
-            /// That each function has the type that the table says; never called.
+            /// Checks that each function has its type in the table; never called.
             #[allow(dead_code)]
             fn assert_types() -> gpumem_table {
                 $(let _: $get_pointer = $get;)*

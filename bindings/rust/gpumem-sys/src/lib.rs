@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Declarations of libgpumem's C interface, under the names that they have in C.
 //!
-//! The [`gpumem`](https://docs.rs/gpumem) crate is the safe layer over these. The reference of each function is
-//! the C header of the same name; here stands the first sentence.
+//! The [`gpumem`](https://docs.rs/gpumem) crate is the safe layer over these. The C headers have the full reference
+//! of each function; here is its first sentence.
 //!
-//! * Feature `link` (the default) links the library, found with pkg-config. The functions are the items of this
-//!   crate's root.
-//! * Feature `load` adds `Library`, which loads the library while the program runs, and has one result per
-//!   function.
+//! * Feature `link` (the default) links the library, found with pkg-config. The functions are items of the crate's
+//!   root.
+//! * Feature `load` adds `Library`, which loads the library at run time, and has one result per function.
 //!
 //! Codes are integers, never Rust enums: a newer library may return numbers that this crate does not know.
-//! A struct that begins with `struct_size` is set up by its [`Default`].
+//! The [`Default`] of a struct is all zeros, with `struct_size` set if it has one.
 
 #![no_std]
 #![deny(missing_docs)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! The library, loaded while the program runs.
+//! The library, loaded at run time.
 
 use core::ffi::c_void;
 use core::fmt;
@@ -19,10 +19,10 @@ extern "C" {
 /// `RTLD_NOW`, of all systems that have the library.
 const RTLD_NOW: i32 = 2;
 
-/// The name under which the library is found in the system.
+/// Name of the system's library.
 pub(crate) const NAME: &[u8] = b"libgpumem.so.0\0";
 
-/// A loaded library: one method for each function, which hands it out or says that it is missing.
+/// A loaded library: one method for each function, which returns it or an error if it is missing.
 ///
 /// The library is never unloaded, so the functions stay valid for the life of the process.
 #[derive(Clone, Copy)]
@@ -31,26 +31,26 @@ pub struct Library {
     version: u32,
 }
 
-// The error holds its text, because there is no allocator; the table in the library is larger.
+// The error contains its text, because there is no allocator; the table in the library is larger.
 #[allow(unknown_lints, clippy::result_large_err)]
 impl Library {
-    /// Loads the library `libgpumem.so.0` of the system.
+    /// Loads the system's `libgpumem.so.0`.
     ///
     /// # Errors
-    /// If it is not there, or is no library that these declarations fit.
+    /// If it cannot be loaded, or these declarations do not fit it.
     pub fn open() -> Result<Self, LoadError> {
         // SAFETY: the name ends with a 0 byte, and the library is the one whose functions are declared here.
         unsafe { Self::open_path(NAME.as_ptr().cast()) }
     }
 
-    /// Loads the library from a path, as `dlopen` understands it.
+    /// Loads the library from a path, which `dlopen` interprets.
     ///
     /// # Safety
-    /// `path` is a text that ends with a 0 byte. What is found there is a build of gpumem: a library runs code
-    /// when it is loaded, and its functions must have the types that are declared here.
+    /// `path` is a text that ends with a 0 byte. The file is a build of gpumem: a library runs code when it is
+    /// loaded, and its functions must have the types that are declared here.
     ///
     /// # Errors
-    /// If it is not there, or is no library that these declarations fit.
+    /// If it cannot be loaded, or these declarations do not fit it.
     pub unsafe fn open_path(path: *const c_char) -> Result<Self, LoadError> {
         // SAFETY: the caller's promise.
         let handle = unsafe { dlopen(path, RTLD_NOW) };
@@ -79,7 +79,7 @@ impl Library {
         // SAFETY: no arguments.
         let version = unsafe { version() };
         let mut table = gpumem_table::default();
-        // SAFETY: the table is writable and says its own size.
+        // SAFETY: the table is writable and has its own size.
         let status = unsafe { table_get(GPUMEM_VERSION, &mut table, core::ptr::null_mut()) };
         if status != GPUMEM_SUCCESS || !is_compatible(version) {
             // SAFETY: NULL is allowed.
@@ -108,8 +108,8 @@ impl fmt::Debug for Library {
     }
 }
 
-/// Whether a library of this version can be used with these declarations: of the same major version, and not
-/// older than the first release.
+/// Whether these declarations fit a library of this version: one of the same major version that is not older than the
+/// first release.
 #[must_use]
 pub(crate) const fn is_compatible(version: u32) -> bool {
     version >> 22 == GPUMEM_VERSION_MAJOR && version >= GPUMEM_MAKE_VERSION(0, 1, 0)
@@ -147,7 +147,7 @@ pub enum LoadErrorKind {
     NotFound,
     /// The file is a library, but not gpumem.
     NotGpumem,
-    /// It is gpumem of this version, which these declarations do not fit.
+    /// It is gpumem, but these declarations do not fit its version.
     Version(u32),
 }
 
@@ -166,7 +166,7 @@ impl LoadError {
         let mut error = Self { kind, text: [0; 256], length: 0 };
         if !text.is_null() {
             for (index, byte) in error.text.iter_mut().enumerate() {
-                // SAFETY: every byte up to this one was not the last.
+                // SAFETY: no byte before this one was the last.
                 let next = unsafe { *text.add(index) };
                 if next == 0 {
                     break;
@@ -178,13 +178,13 @@ impl LoadError {
         error
     }
 
-    /// What is wrong.
+    /// Kind of the failure.
     #[must_use]
     pub const fn kind(&self) -> LoadErrorKind {
         self.kind
     }
 
-    /// What the dynamic loader said; empty if it was not the loader that refused.
+    /// Text of the dynamic loader; empty if the loader did not fail.
     #[must_use]
     pub fn loader_text(&self) -> &str {
         let bytes = self.text.get(..self.length).unwrap_or_default();

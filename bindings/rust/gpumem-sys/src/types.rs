@@ -490,7 +490,7 @@ structs! {
         numa_node: i32,
         /// Memory of the device.
         total_bytes: u64,
-        /// The same in every process; see HST-7 for emulated devices.
+        /// The same in every process; also for emulated devices with the same options.
         uuid: [u8; 16],
         /// PCI domain; 0 for emulated devices.
         pci_domain: u32,
@@ -803,8 +803,8 @@ structs! {
         /// The `CUstream`, for use by other code; on host see `gpumem_host_native_stream_create()`.
         native_stream: *mut c_void,
         /// Tells this stream from every other one of the process, also from an earlier one with the
-        /// same native handle. 0 if the driver cannot tell: it is older than 12.0 and the stream is
-        /// wrapped.
+        /// same native handle. 0 if the driver cannot tell: the stream is wrapped, and the driver
+        /// is older than 12.0 or was capturing it then.
         id: u64,
         /// As given at creation.
         name: [c_char; 64],

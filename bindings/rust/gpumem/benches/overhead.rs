@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! What this crate adds to calls of the C interface. Prints numbers for people; decides nothing.
+//! Measures what this crate adds to calls of the C interface. Prints numbers for people, and checks nothing.
 
-/// The calls to compare with are those of the feature `link`.
+/// The benchmark compares with linked functions.
 #[cfg(feature = "load")]
 fn main() {
     println!("run this without the feature `load`");
@@ -29,7 +29,7 @@ mod linked {
         start.elapsed().as_nanos() as f64 / f64::from(calls)
     }
 
-    /// Compares two ways to make the same call, in turns, each by its best round.
+    /// Compares two ways to make the same call by the best of alternating rounds.
     fn compare(name: &str, calls: u32, mut c: impl FnMut(), mut rust: impl FnMut()) {
         let (mut best_c, mut best_rust) = (f64::INFINITY, f64::INFINITY);
         for _ in 0..ROUNDS {
@@ -53,14 +53,14 @@ mod linked {
         let pinned = Pinned::<u8>::zeroed(&device, 64).unwrap();
         let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
 
-        // The same objects for calls without this crate.
+        // Equal objects for calls without this crate.
         let mut detail = sys::gpumem_error::default();
         let error: *mut sys::gpumem_error = &mut detail;
         let desc = sys::gpumem_instance_desc { backend: sys::GPUMEM_BACKEND_HOST, ..Default::default() };
         let (mut raw_instance, mut raw_device, mut raw_stream) =
             (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
         let (mut raw_pinned, mut raw_memory) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY, for all of this: the calls are those that the crate makes, with objects that live.
+        // SAFETY, for all of this: the calls are those that the crate makes, with live objects.
         unsafe {
             assert_eq!(sys::gpumem_instance_open(&desc, &mut raw_instance, error), 0);
             assert_eq!(sys::gpumem_device_get(raw_instance, 0, &mut raw_device, error), 0);
@@ -82,7 +82,7 @@ mod linked {
             || keep(unsafe { sys::gpumem_version() }.into()),
         );
         compare(
-            "ask a stream",
+            "query a stream",
             50_000,
             || keep(unsafe { sys::gpumem_stream_query(raw_stream, error) } as u64),
             || keep(stream.is_complete().map_or(2, u64::from)),
@@ -95,14 +95,13 @@ mod linked {
             || keep(device.memory().map_or(0, |bytes| bytes.free)),
         );
         let options = sys::gpumem_copy_options::default();
-        let (instance_c, null) = (raw_instance, ptr::null_mut());
+        let instance_c = raw_instance;
         compare(
             "copy 64 bytes",
             2_000,
             || {
-                keep(unsafe {
-                    sys::gpumem_copy(instance_c, null, raw_memory, raw_pinned, 64, &options, error)
-                } as u64)
+                keep(unsafe { sys::gpumem_copy(instance_c, raw_memory, raw_pinned, 64, &options, error) }
+                    as u64)
             },
             || keep(instance.copy(&memory, &pinned).map_or(1, |()| 0)),
         );
@@ -117,7 +116,7 @@ mod linked {
             || keep(Pinned::<MaybeUninit<u8>>::uninit(&device, 64).map_or(0, |array| array.len() as u64)),
         );
 
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses its memory any more.
         unsafe { sys::gpumem_instance_close(raw_instance, sys::GPUMEM_CLOSE_FORCE, ptr::null_mut(), error) };
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! The code that the page on Rust in the guide shows.
+//! The code on the Rust page of the guide.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpumem::{
-    Backend, DeviceMemory, Error, ErrorKind, Event, HostOptions, Instance, InstanceOptions, MemoryFlags,
-    MemoryOptions, Pinned, Registered, Stream, WaitCondition, WriteCombined,
+    Backend, DeviceMemory, Error, ErrorKind, Event, HostOptions, Instance, InstanceOptions, Kind,
+    MemoryFlags, MemoryOptions, Pinned, Processor, Region, RegisterOptions, Registered, Stream,
+    WaitCondition, WriteCombined,
 };
 
 fn kinds() -> Result<(), Error> {
@@ -13,13 +14,13 @@ fn kinds() -> Result<(), Error> {
         Instance::open(InstanceOptions::from(Backend::HOST).host(HostOptions::new().device_count(1)))?;
     let device = instance.device(0)?;
 
-    // Device memory: the CPU cannot touch it.
+    // Device memory: the CPU cannot access it.
     let memory = DeviceMemory::from_slice(&device, &[1.0f32, 2.0, 3.0])?;
     let last = memory.slice(2..).map(|part| part.len());
     instance.fill(&memory, 0.5f32)?;
     let values: Vec<f32> = memory.to_vec()?;
 
-    // Pinned memory: a slice for the CPU, used in place by devices through its address.
+    // Pinned memory: a slice for the CPU, and accessed in place by devices through its address.
     let options = MemoryOptions::new().prefer(MemoryFlags::PAGE_LOCKED).name("staging");
     let mut pinned = Pinned::<f32>::zeroed_with_options(&device, 3, &options)?;
     pinned[0] = 7.0;
@@ -31,14 +32,14 @@ fn kinds() -> Result<(), Error> {
     combined.write_slice(0, &[4.0, 5.0, 6.0])?;
     instance.copy(&memory, &combined)?;
 
-    // Registered memory: an array of yours that is pinned where it lies, and comes back.
-    let registered = Registered::new(&device, values, &MemoryOptions::new())?;
+    // Registered memory: an existing array, pinned in place until into_box() returns it.
+    let registered = Registered::new(&device, values, &RegisterOptions::new())?;
     instance.copy(&memory, &registered)?;
     let values: Box<[f32]> = registered.into_box().map_err(|(_, error)| error)?;
 
-    // An array that is only borrowed is registered for the time of a function.
+    // An array that is only borrowed is registered while a function runs.
     let mut borrowed = [0.0f32; 3];
-    device.with_registered(&mut borrowed, &MemoryOptions::new(), |borrowed, _| {
+    device.with_registered(&mut borrowed, &RegisterOptions::new(), |borrowed, _| {
         instance.copy(&mut *borrowed, &memory)
     })??;
     assert_eq!((last, &*values, &borrowed[..]), (Some(1), &[0.5; 3][..], &[0.5; 3][..]));
@@ -53,11 +54,11 @@ fn streams() -> Result<(), Error> {
     let memory = DeviceMemory::<u32>::new(&device, 1000)?;
     let array = Pinned::from_slice(&device, &[7u32; 1000])?;
 
-    // The copy takes the array, so that nobody can touch it while the copy runs.
+    // The copy takes the array, so that nothing can access it while the copy runs.
     let pending = stream.copy(&memory, array)?;
     // A slice that is read before the call returns may be borrowed.
     stream.copy_from_slice(memory.slice(..2).unwrap_or(memory.as_slice()), &[8, 9])?;
-    // When the copy is complete, the array comes back.
+    // When the copy is complete, the array is returned.
     let (_, array) = pending.wait()?;
 
     let event = Event::new(&device)?;
@@ -65,12 +66,45 @@ fn streams() -> Result<(), Error> {
     event.synchronize()?;
     println!("{:?} {:?}", &memory.to_vec()?[..3], &array[..3]);
 
-    // Words that CPU and device share are atomics.
+    // Words that the CPU and a device share are atomics.
     let flag = Pinned::<AtomicU32>::zeroed(&device, 1)?;
     stream.wait_value(&flag, 0, WaitCondition::GEQ, 1)?;
     stream.launch_host_function(|| println!("the flag was set"))?;
     flag[0].store(1, Ordering::Release);
     stream.synchronize()
+}
+
+fn regions() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+
+    let image = vec![7u8; 640 * 480];
+    let tile = DeviceMemory::<u8>::new(&device, 64 * 64)?;
+    let row = DeviceMemory::<u8>::new(&device, 640)?;
+    instance.copy_regions([
+        // The tile at column 100 of row 50. In the memory its rows are packed.
+        Region::new(&tile, &image[50 * 640 + 100..], 64).height(64).source_row_pitch(640),
+        // The last row.
+        Region::new(&row, &image[479 * 640..], 640),
+    ])?;
+    assert_eq!((tile.to_vec()?, row.to_vec()?), (vec![7; 64 * 64], vec![7; 640]));
+    Ok(())
+}
+
+fn queries() -> Result<(), Error> {
+    let instance = Instance::open(Backend::ANY)?;
+    let device = instance.device(0)?;
+
+    // Backend::ANY opens the host backend where cuda cannot be opened.
+    if let Some(fallback) = instance.info()?.fallback {
+        println!("no GPU: {}", fallback.reason);
+    }
+    let pinned = Pinned::<u8>::zeroed(&device, 4096)?;
+    let access = instance.pointer_access(pinned.as_ptr().cast(), Processor::Device(0))?;
+    println!("device 0 may do {access:?} in place");
+    let stats = instance.kind_stats(Kind::PINNED)?;
+    println!("{} bytes of pinned memory, at most {}", stats.live_bytes, stats.peak_bytes);
+    Ok(())
 }
 
 fn errors() -> Result<(), Error> {
@@ -91,7 +125,7 @@ fn closing() -> Result<(), Error> {
     let device = instance.device(0)?;
     let memory = DeviceMemory::<u8>::new(&device, 4096)?;
 
-    // Refused, with a list of what lives; the instance comes back.
+    // Refused, with a list of live objects; the instance is returned.
     let instance = match instance.close() {
         Ok(()) => return Ok(()),
         Err((instance, error)) => {
@@ -106,6 +140,8 @@ fn closing() -> Result<(), Error> {
 fn main() -> Result<(), Error> {
     kinds()?;
     streams()?;
+    regions()?;
+    queries()?;
     errors()?;
     closing()
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Pinned memory with its flags, memory that is pinned where it lies, and a copy between the two on a stream.
+//! Pinned memory with its flags, existing memory that is pinned in place, and a copy between the two in a stream.
 
 use gpumem::{
-    Error, Event, Instance, MemoryFlags, MemoryInfo, MemoryOptions, Pinned, Registered, Stream, WriteCombined,
+    Error, Event, Instance, MemoryFlags, MemoryInfo, MemoryOptions, Pinned, RegisterOptions, Registered,
+    Stream, WriteCombined,
 };
 
 const COUNT: usize = 16384;
@@ -30,12 +31,12 @@ fn main() -> Result<(), Error> {
         println!("device pointer: {}", if pinned.device_address()? != 0 { "yes" } else { "no" });
 
         let mine: Vec<i32> = (0..COUNT as i32).map(|number| number * number).collect();
-        let registered = Registered::new(&device, mine, &MemoryOptions::new())?;
+        let registered = Registered::new(&device, mine, &RegisterOptions::new())?;
         println!("registered: {} bytes", std::mem::size_of_val(&*registered));
 
         let stream = Stream::new(&device)?;
         let event = Event::new(&device)?;
-        // Both arrays come back when the copy is complete.
+        // Both arrays are returned when the copy is complete.
         let pending = stream.copy(pinned, registered)?;
         event.record(&stream)?;
         event.synchronize()?;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Codes of the C interface as types of their own. They are numbers, not enums: a newer library may hand out
-//! values that this crate does not know.
+//! Codes of the C interface as newtypes. They are not enums, because a newer library may return values that this
+//! crate does not know.
 
 use crate::error::Error;
 use crate::library::{c, call};
@@ -35,17 +35,17 @@ macro_rules! flags {
         pub struct $name(pub $type);
 
         impl $name {
-            /// None of them.
+            /// No flags.
             pub const NONE: Self = Self(0);
             $($(#[$value_meta])* pub const $value: Self = Self(gpumem_sys::$constant);)*
 
-            /// Whether all of `other` are in this.
+            /// Whether this has all flags of `other`.
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Those of both.
+            /// The flags of both.
             #[must_use]
             pub const fn union(self, other: Self) -> Self {
                 Self(self.0 | other.0)
@@ -94,8 +94,8 @@ macro_rules! statuses {
         impl $name {
             $($(#[$value_meta])* pub const $value: Self = Self(gpumem_sys::$constant);)*
 
-            /// Name of the constant in C, such as `GPUMEM_ERROR_BUSY`; `GPUMEM_ERROR_?` for a number that this
-            /// crate does not know. Neither library nor driver is asked.
+            /// Name of the constant in C, such as `GPUMEM_ERROR_BUSY`; `GPUMEM_ERROR_?` for a number that this crate
+            /// does not know. It calls neither the library nor a driver.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self.0 {
@@ -123,12 +123,12 @@ impl Default for LockMode {
 }
 
 impl Feature {
-    /// Whether the library in use contains this.
+    /// Whether the library in use has this feature.
     ///
     /// # Errors
     /// If there is no library.
     pub fn is_supported(self) -> Result<bool, Error> {
-        // SAFETY: any number will do.
+        // SAFETY: any number is allowed.
         Ok(unsafe { c!(gpumem_feature_supported)(self.0) } != 0)
     }
 }

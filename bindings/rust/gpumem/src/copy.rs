@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Copies and fills, and what they can be done with.
+//! Copies and fills, and their operands.
 
-use std::mem::MaybeUninit;
+use std::mem::{size_of, MaybeUninit};
 use std::os::raw::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -13,39 +13,45 @@ use crate::element::{Element, FillValue};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::library::{c, call};
-use crate::size::{bytes_of, rectangle_fits};
+use crate::size::{box_fits, bytes_of, rectangle_fits};
 use crate::stream::Stream;
-use crate::typed::{DeviceMemory, DeviceSlice, Pinned, Registered, WriteCombined};
+use crate::typed::{Block, DeviceMemory, DeviceSlice, Pinned, Registered, WriteCombined};
 
 pub(crate) mod sealed {
     use std::os::raw::c_void;
     use std::sync::{Arc, Weak};
 
+    use gpumem_sys as sys;
+
     use crate::memory::Memory;
     use crate::stream::StreamInner;
 
-    /// Where the elements of an operand lie.
+    /// The elements of an operand.
     #[derive(Clone, Copy)]
     pub struct Span {
         pub pointer: *mut c_void,
         pub len: usize,
+        /// The memory that they lie in; NULL if it is not an object of the library.
+        pub memory: sys::gpumem_memory,
+        /// Bytes from the start of `memory` to the first element.
+        pub offset: u64,
     }
 
-    /// What must live until work that was enqueued has been observed complete.
+    /// An object that must live until enqueued work has been observed complete.
     pub enum Keep {
         /// Nothing: there are no bytes.
         Nothing,
         /// An allocation.
         Memory(Memory),
-        /// Something whose sharing keeps others from writing it.
+        /// A share that keeps others from writing the array.
         Shared(Arc<dyn Send + Sync>),
         /// A function that may not have run.
         Function(Arc<dyn Discard>),
-        /// Nothing, but when the work is observed complete, so is that of another stream up to a number.
+        /// Nothing, but once the work is observed complete, so is the work of another stream up to a number.
         Earlier(Weak<StreamInner>, u64),
     }
 
-    /// What can be told that it will not be needed.
+    /// A function that can be dropped without having run.
     pub trait Discard: Send + Sync {
         fn discard(&self);
     }
@@ -62,22 +68,49 @@ pub(crate) mod sealed {
 }
 use sealed::{Keep, Span};
 
-/// What a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array of any kind of memory by reference, or a part
-/// of device memory. In a stream also arrays by value; see [`Enqueue`].
+impl Span {
+    fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
+        Self { pointer: pointer.cast(), len, memory: ptr::null_mut(), offset: 0 }
+    }
+
+    /// `len` elements of a block, from the index `start` on.
+    fn of_block<T: Element>(block: &Block<T>, start: usize, len: usize) -> Self {
+        Self {
+            pointer: block.start().wrapping_add(start).cast(),
+            len,
+            memory: block.memory().map_or(ptr::null_mut(), |memory| memory.handle()),
+            offset: (start * size_of::<T>()) as u64,
+        }
+    }
+
+    fn describe(&self, row_pitch: u64, slice_pitch: u64) -> sys::gpumem_copy_operand {
+        let mut operand = sys::gpumem_copy_operand { row_pitch, slice_pitch, ..Default::default() };
+        if self.memory.is_null() {
+            operand.pointer = self.pointer;
+        } else {
+            operand.memory = self.memory;
+            operand.offset = self.offset;
+        }
+        operand
+    }
+}
+
+/// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
+/// or a part of device memory. A stream also takes arrays by value; see [`Enqueue`].
 pub trait Source<T>: sealed::Source<T> {}
 impl<T, S: sealed::Source<T>> Source<T> for S {}
 
-/// What a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array of any kind of memory by
-/// unique reference, or (a part of) device memory by any reference. In a stream also arrays by value; see
-/// [`Enqueue`].
+/// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
+/// memory by unique reference, or device memory or a part of it by any reference. A stream also takes arrays by
+/// value; see [`Enqueue`].
 pub trait Destination<T>: sealed::Destination<T> {}
 impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 
-/// What work can use that runs later, because nobody can free it or touch it in the meantime:
+/// An operand of work that runs later, which nothing can free or access in the meantime:
 ///
-/// * [`Pinned`], [`WriteCombined`] and [`Registered`] by value: they come back when the work is observed complete;
-/// * `Arc` of these, as a source: while the work runs nobody can have it alone;
-/// * [`&DeviceMemory`](DeviceMemory) and [`DeviceSlice`]: the CPU cannot touch it, and the stream keeps it alive.
+/// * [`Pinned`], [`WriteCombined`] and [`Registered`] by value: they are returned once the work is observed complete;
+/// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
+/// * [`&DeviceMemory`](DeviceMemory) and [`DeviceSlice`]: the CPU cannot access it, and the stream keeps it alive.
 ///
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
 pub trait Enqueue: sealed::Enqueue {}
@@ -87,7 +120,7 @@ macro_rules! slices {
     ($([$($generic:tt)*] $source:ty;)*) => {$(
         impl<T: Element + Copy, $($generic)*> sealed::Source<T> for $source {
             fn span(&self) -> Span {
-                Span { pointer: self.as_ptr() as *mut c_void, len: self.len() }
+                Span::of_slice(self.as_ptr() as *mut T, self.len())
             }
         }
     )*};
@@ -103,7 +136,7 @@ macro_rules! mutable_slices {
     ($([$($generic:tt)*] $destination:ty;)*) => {$(
         impl<T: Element + Copy, $($generic)*> sealed::Destination<T> for $destination {
             fn span(&mut self) -> Span {
-                Span { pointer: self.as_mut_ptr().cast(), len: self.len() }
+                Span::of_slice(self.as_mut_ptr(), self.len())
             }
         }
     )*};
@@ -135,14 +168,14 @@ macro_rules! host_arrays {
     (@source $($source:ty;)*) => {$(
         impl<T: Element + Copy> sealed::Source<T> for $source {
             fn span(&self) -> Span {
-                Span { pointer: self.block().start().cast(), len: self.len() }
+                Span::of_block(self.block(), 0, self.len())
             }
         }
     )*};
     (@destination $($destination:ty;)*) => {$(
         impl<T: Element + Copy> sealed::Destination<T> for $destination {
             fn span(&mut self) -> Span {
-                Span { pointer: self.block().start().cast(), len: self.len() }
+                Span::of_block(self.block(), 0, self.len())
             }
         }
     )*};
@@ -157,12 +190,12 @@ host_arrays!(@destination &DeviceMemory<T>;);
 
 impl<T: Element + Copy> sealed::Destination<T> for Pinned<MaybeUninit<T>> {
     fn span(&mut self) -> Span {
-        Span { pointer: self.block().start().cast(), len: self.len() }
+        Span::of_block(self.block(), 0, self.len())
     }
 }
 impl<T: Element + Copy> sealed::Destination<T> for &mut Pinned<MaybeUninit<T>> {
     fn span(&mut self) -> Span {
-        Span { pointer: self.block().start().cast(), len: self.len() }
+        Span::of_block(self.block(), 0, self.len())
     }
 }
 impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
@@ -172,12 +205,12 @@ impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
 }
 impl<T: Element + Copy> sealed::Source<T> for DeviceSlice<'_, T> {
     fn span(&self) -> Span {
-        Span { pointer: self.start().cast(), len: self.len() }
+        Span::of_block(self.block(), self.start(), self.len())
     }
 }
 impl<T: Element + Copy> sealed::Destination<T> for DeviceSlice<'_, T> {
     fn span(&mut self) -> Span {
-        Span { pointer: self.start().cast(), len: self.len() }
+        Span::of_block(self.block(), self.start(), self.len())
     }
 }
 impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
@@ -186,13 +219,13 @@ impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
     }
 }
 
-/// What else a copy by addresses can be told.
+/// Options for a copy by addresses.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CopyOptions {
-    /// Between which sides it goes.
+    /// Direction of the copy.
     pub direction: Direction,
-    /// When the source is read.
+    /// When a stream may read the source. A copy without a stream ignores it.
     pub source_order: SourceOrder,
 }
 
@@ -218,18 +251,160 @@ impl Default for CopyOptions {
     }
 }
 
-/// Rows of a rectangle of elements: `height` rows of `width` elements. A pitch says how many elements lie between
-/// the starts of two rows.
+/// A rectangle of elements: `height` rows of `width` elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rectangle {
     /// Elements of a row.
     pub width: usize,
-    /// Rows.
+    /// Number of rows.
     pub height: usize,
     /// Elements from one row of the destination to the next, at least `width`.
     pub destination_pitch: usize,
-    /// Elements from one row of the source to the next, at least `width`. Not used by fills.
+    /// Elements from one row of the source to the next, at least `width`. Fills ignore it.
     pub source_pitch: usize,
+}
+
+/// A box of elements to copy: `depth` slices of `height` rows of `width` elements.
+///
+/// Each operand begins at the first element of the box. [`Instance::copy_regions`] and [`Stream::copy_regions`] copy
+/// batches of them.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Region<D, S> {
+    /// Operand to write.
+    pub destination: D,
+    /// Operand to read; it must share no element with the destination.
+    pub source: S,
+    width: usize,
+    height: usize,
+    depth: usize,
+    destination_pitches: Pitches,
+    source_pitches: Pitches,
+}
+
+/// Elements from one row to the next, and from one slice to the next; 0 means no gap.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pitches {
+    row: usize,
+    slice: usize,
+}
+
+impl<D, S> Region<D, S> {
+    /// A single row of `width` elements.
+    pub const fn new(destination: D, source: S, width: usize) -> Self {
+        let none = Pitches { row: 0, slice: 0 };
+        Self {
+            destination,
+            source,
+            width,
+            height: 1,
+            depth: 1,
+            destination_pitches: none,
+            source_pitches: none,
+        }
+    }
+
+    /// Number of rows of a slice. 0 copies nothing.
+    pub fn height(mut self, rows: usize) -> Self {
+        self.height = rows;
+        self
+    }
+
+    /// Number of slices. 0 copies nothing.
+    pub fn depth(mut self, slices: usize) -> Self {
+        self.depth = slices;
+        self
+    }
+
+    /// Elements from one row of the destination to the next, at least the width; 0, the default, means the width.
+    pub fn destination_row_pitch(mut self, elements: usize) -> Self {
+        self.destination_pitches.row = elements;
+        self
+    }
+
+    /// Elements from one slice of the destination to the next, at least what the rows of a slice span; 0, the
+    /// default, means the height times the row pitch.
+    pub fn destination_slice_pitch(mut self, elements: usize) -> Self {
+        self.destination_pitches.slice = elements;
+        self
+    }
+
+    /// Elements from one row of the source to the next, at least the width; 0, the default, means the width.
+    pub fn source_row_pitch(mut self, elements: usize) -> Self {
+        self.source_pitches.row = elements;
+        self
+    }
+
+    /// Elements from one slice of the source to the next, at least what the rows of a slice span; 0, the default,
+    /// means the height times the row pitch.
+    pub fn source_slice_pitch(mut self, elements: usize) -> Self {
+        self.source_pitches.slice = elements;
+        self
+    }
+
+    fn side<T>(&self, name: &str, span: Span, pitches: Pitches) -> Result<sys::gpumem_copy_operand, Error> {
+        const FUNCTION: &str = "copy_regions";
+        if !box_fits(span.len, (self.width, self.height, self.depth), (pitches.row, pitches.slice)) {
+            return Err(Error::invalid(
+                FUNCTION,
+                format!("the box does not lie within the {name}, which has {} elements", span.len),
+            ));
+        }
+        let row_pitch = bytes_of::<T>(pitches.row, FUNCTION)? as u64;
+        Ok(span.describe(row_pitch, bytes_of::<T>(pitches.slice, FUNCTION)? as u64))
+    }
+
+    fn describe<T: Element + Copy>(&mut self) -> Result<sys::gpumem_copy_region, Error>
+    where
+        D: Destination<T>,
+        S: Source<T>,
+    {
+        let (to, from) = (self.destination.span(), self.source.span());
+        let destination = self.side::<T>("destination", to, self.destination_pitches)?;
+        let source = self.side::<T>("source", from, self.source_pitches)?;
+        if size_of::<T>() == 0 || self.width == 0 || self.height == 0 || self.depth == 0 {
+            // In C, a width of 0 makes a region empty.
+            return Ok(sys::gpumem_copy_region::default());
+        }
+        Ok(sys::gpumem_copy_region {
+            destination,
+            source,
+            width: (self.width * size_of::<T>()) as u64,
+            height: self.height as u64,
+            depth: self.depth as u64,
+            ..Default::default()
+        })
+    }
+}
+
+/// Regions in the form that C takes, after their boxes were checked against their operands.
+pub(crate) fn describe_regions<T: Element + Copy, D: Destination<T>, S: Source<T>>(
+    regions: &mut [Region<D, S>],
+) -> Result<Vec<sys::gpumem_copy_region>, Error> {
+    let described = regions.iter_mut().enumerate();
+    described.map(|(index, region)| region.describe::<T>().map_err(|error| error.of_region(index))).collect()
+}
+
+/// Adds the index of the region that failed to an error of a batch.
+fn failed_region(error: Error, index: u64, count: usize) -> Error {
+    match usize::try_from(index) {
+        Ok(index) if index < count => error.of_region(index),
+        _ => error,
+    }
+}
+
+/// First region of a batch; NULL if it is empty.
+fn first_region(regions: &[sys::gpumem_copy_region]) -> *const sys::gpumem_copy_region {
+    regions.first().map_or(ptr::null(), |_| regions.as_ptr())
+}
+
+/// Where copies and fills run.
+#[derive(Clone, Copy)]
+pub(crate) enum Target<'a> {
+    /// In the call, which returns when the work is done.
+    Instance(&'a Instance),
+    /// Later, in stream order.
+    Stream(&'a Stream),
 }
 
 /// A copy whose operands have been compared.
@@ -240,7 +415,7 @@ pub(crate) struct CheckedCopy {
     rows: Rows,
 }
 
-/// A fill whose operand has been looked at.
+/// A fill whose operand has been checked.
 #[derive(Clone, Copy)]
 pub(crate) struct CheckedFill {
     destination: *mut c_void,
@@ -317,29 +492,26 @@ impl CheckedCopy {
     }
 
     /// # Safety
-    /// With a stream: the operands live, and are not touched, until the work has been observed complete.
-    pub(crate) unsafe fn run(
-        &self,
-        instance: &Instance,
-        stream: Option<&Stream>,
-        options: &CopyOptions,
-    ) -> Result<(), Error> {
+    /// In a stream: the operands live, and nothing else accesses them, until the work has been observed complete.
+    pub(crate) unsafe fn run(&self, target: Target<'_>, options: &CopyOptions) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
-        // SAFETY: the operands were checked when this was made; the rest is the caller's promise.
+        let (to, from) = (self.destination, self.source);
+        // SAFETY: the operands were checked when this was created; the rest is the caller's promise.
         unsafe {
-            match self.rows {
-                Rows::One { bytes } => {
-                    instance.copy_raw(stream, self.destination, self.source, bytes, options)
+            match (self.rows, target) {
+                (Rows::One { bytes }, Target::Instance(instance)) => {
+                    instance.copy_raw(to, from, bytes, options)
                 }
-                Rows::Many { width, height, destination_pitch, source_pitch } => instance.copy_2d_raw(
-                    stream,
-                    (self.destination, destination_pitch),
-                    (self.source, source_pitch),
-                    (width, height),
-                    options,
-                ),
+                (Rows::One { bytes }, Target::Stream(stream)) => stream.copy_raw(to, from, bytes, options),
+                (Rows::Many { width, height, destination_pitch, source_pitch }, target) => {
+                    let (to, from, extent) = ((to, destination_pitch), (from, source_pitch), (width, height));
+                    match target {
+                        Target::Instance(instance) => instance.copy_2d_raw(to, from, extent, options),
+                        Target::Stream(stream) => stream.copy_2d_raw(to, from, extent, options),
+                    }
+                }
             }
         }
     }
@@ -380,34 +552,32 @@ impl CheckedFill {
 
     /// # Safety
     /// As [`CheckedCopy::run`].
-    pub(crate) unsafe fn run(&self, instance: &Instance, stream: Option<&Stream>) -> Result<(), Error> {
+    pub(crate) unsafe fn run(&self, target: Target<'_>) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
-        let value = (self.value, self.value_size);
-        // SAFETY: the operand was checked when this was made; the rest is the caller's promise.
+        let (to, value) = (self.destination, (self.value, self.value_size));
+        // SAFETY: the operand was checked when this was created; the rest is the caller's promise.
         unsafe {
-            match self.rows {
-                Rows::One { bytes } => instance.fill_raw(stream, self.destination, bytes, value),
-                Rows::Many { width, height, destination_pitch, .. } => instance.fill_2d_raw(
-                    stream,
-                    (self.destination, destination_pitch),
-                    (width, height),
-                    value,
-                ),
+            match (self.rows, target) {
+                (Rows::One { bytes }, Target::Instance(instance)) => instance.fill_raw(to, bytes, value),
+                (Rows::One { bytes }, Target::Stream(stream)) => stream.fill_raw(to, bytes, value),
+                (Rows::Many { width, height, destination_pitch, .. }, target) => {
+                    let (to, extent) = ((to, destination_pitch), (width, height));
+                    match target {
+                        Target::Instance(instance) => instance.fill_2d_raw(to, extent, value),
+                        Target::Stream(stream) => stream.fill_2d_raw(to, extent, value),
+                    }
+                }
             }
         }
     }
 }
 
-/// Handle of a stream that may be missing.
-fn handle_of(stream: Option<&Stream>) -> sys::gpumem_stream {
-    stream.map_or(ptr::null_mut(), Stream::handle)
-}
-
+/// The copies and fills of an instance return when they are done. They are not ordered against any stream: work that
+/// they depend on must have been observed complete.
 impl Instance {
-    /// Copies elements between any two kinds of memory, and returns when it is done. Both operands have the same
-    /// number of elements. It is not ordered against any stream: what it needs must have been observed complete.
+    /// Copies elements between any two kinds of memory. Both operands have the same number of elements.
     ///
     /// ```
     /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
@@ -430,11 +600,11 @@ impl Instance {
         source: impl Source<T>,
     ) -> Result<(), Error> {
         let copy = CheckedCopy::new(&mut destination, &source)?;
-        // SAFETY: without a stream, the work is done when the call returns.
-        unsafe { copy.run(self, None, &CopyOptions::new()) }
+        // SAFETY: the work is done when the call returns.
+        unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
 
-    /// Copies a rectangle of elements, and returns when it is done.
+    /// Copies a rectangle of elements.
     ///
     /// # Errors
     /// If it does not lie within its operands, or as `gpumem_copy_2d()`.
@@ -445,21 +615,60 @@ impl Instance {
         rectangle: &Rectangle,
     ) -> Result<(), Error> {
         let copy = CheckedCopy::of_rectangle(&mut destination, &source, rectangle)?;
-        // SAFETY: without a stream, the work is done when the call returns.
-        unsafe { copy.run(self, None, &CopyOptions::new()) }
+        // SAFETY: the work is done when the call returns.
+        unsafe { copy.run(Target::Instance(self), &CopyOptions::new()) }
     }
 
-    /// Fills memory with a number, and returns when it is done.
+    /// Copies a batch of regions, in any order and possibly at the same time: no region may write elements that
+    /// another one reads or writes.
+    ///
+    /// Every region is checked before any is copied. If one fails its check, nothing is copied. If the backend fails
+    /// midway, the regions before the failed one are copied, the failed one may be copied in part, and later ones are
+    /// not.
+    ///
+    /// ```
+    /// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+    /// # let device = instance.device(0)?;
+    /// use gpumem::{DeviceMemory, Region};
+    ///
+    /// // Two tiles of 2 by 2 elements, out of an image of 4 by 3.
+    /// let image = [1u8, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12];
+    /// let tiles = DeviceMemory::<u8>::new(&device, 8)?;
+    /// instance.copy_regions([
+    ///     Region::new(tiles.slice(..4).unwrap(), &image[0..], 2).height(2).source_row_pitch(4),
+    ///     Region::new(tiles.slice(4..).unwrap(), &image[6..], 2).height(2).source_row_pitch(4),
+    /// ])?;
+    /// assert_eq!(tiles.to_vec()?, [1, 2, 5, 6, 7, 8, 11, 12]);
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If a region does not lie within its operands, or as `gpumem_copy_regions()`. [`Error::region`] is the index of
+    /// the region that failed.
+    pub fn copy_regions<T, D, S>(&self, regions: impl IntoIterator<Item = Region<D, S>>) -> Result<(), Error>
+    where
+        T: Element + Copy,
+        D: Destination<T>,
+        S: Source<T>,
+    {
+        // The operands live until the call returns.
+        let mut regions: Vec<_> = regions.into_iter().collect();
+        let described = describe_regions::<T, D, S>(&mut regions)?;
+        // SAFETY: the boxes lie within their operands, and the work is done when the call returns.
+        unsafe { self.copy_regions_raw(&described) }
+    }
+
+    /// Fills memory with a number.
     ///
     /// # Errors
     /// As `gpumem_fill()`.
     pub fn fill<T: FillValue>(&self, mut destination: impl Destination<T>, value: T) -> Result<(), Error> {
         let fill = CheckedFill::new(&mut destination, value)?;
-        // SAFETY: without a stream, the work is done when the call returns.
-        unsafe { fill.run(self, None) }
+        // SAFETY: the work is done when the call returns.
+        unsafe { fill.run(Target::Instance(self)) }
     }
 
-    /// Fills memory of any elements with a byte, and returns when it is done.
+    /// Fills memory with elements of any type with a byte.
     ///
     /// # Errors
     /// As `gpumem_fill()`.
@@ -469,11 +678,11 @@ impl Instance {
         value: u8,
     ) -> Result<(), Error> {
         let fill = CheckedFill::bytes(&mut destination, value)?;
-        // SAFETY: without a stream, the work is done when the call returns.
-        unsafe { fill.run(self, None) }
+        // SAFETY: the work is done when the call returns.
+        unsafe { fill.run(Target::Instance(self)) }
     }
 
-    /// Fills a rectangle with a number, and returns when it is done.
+    /// Fills a rectangle with a number.
     ///
     /// # Errors
     /// If it does not lie within its operand, or as `gpumem_fill_2d()`.
@@ -484,35 +693,33 @@ impl Instance {
         value: T,
     ) -> Result<(), Error> {
         let fill = CheckedFill::of_rectangle(&mut destination, rectangle, value)?;
-        // SAFETY: without a stream, the work is done when the call returns.
-        unsafe { fill.run(self, None) }
+        // SAFETY: the work is done when the call returns.
+        unsafe { fill.run(Target::Instance(self)) }
     }
 
-    /// `gpumem_copy()`: by addresses, in a stream or done at return.
+    /// Copies bytes by their addresses: `gpumem_copy()`.
     ///
     /// # Safety
-    /// The source is `size` bytes that may be read and the destination as many that may be written, and no Rust
-    /// reference forbids it. With a stream they stay so until the work has been observed complete.
+    /// `source` has `bytes` readable bytes and `destination` as many writable ones, and no Rust reference forbids the
+    /// access.
     ///
     /// # Errors
     /// As `gpumem_copy()`.
     pub unsafe fn copy_raw(
         &self,
-        stream: Option<&Stream>,
         destination: *mut c_void,
         source: *const c_void,
         bytes: u64,
         options: &CopyOptions,
     ) -> Result<(), Error> {
         let options = options.to_c();
-        // SAFETY: the struct says its own size; the rest is the caller's promise.
-        unsafe {
-            call!(gpumem_copy(self.inner.handle, handle_of(stream), destination, source, bytes, &options))
-        }?;
+        // SAFETY: the struct has its own size; the rest is the caller's promise.
+        unsafe { call!(gpumem_copy(self.inner.handle, destination, source, bytes, &options)) }?;
         Ok(())
     }
 
-    /// `gpumem_copy_2d()`: addresses with their pitches, and width and height, in bytes and rows.
+    /// Copies a rectangle by addresses: `gpumem_copy_2d()`. Each address comes with its pitch in bytes; the width is
+    /// in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
@@ -521,18 +728,16 @@ impl Instance {
     /// As `gpumem_copy_2d()`.
     pub unsafe fn copy_2d_raw(
         &self,
-        stream: Option<&Stream>,
         (destination, destination_pitch): (*mut c_void, u64),
         (source, source_pitch): (*const c_void, u64),
         (width, height): (u64, u64),
         options: &CopyOptions,
     ) -> Result<(), Error> {
         let options = options.to_c();
-        // SAFETY: the struct says its own size; the rest is the caller's promise.
+        // SAFETY: the struct has its own size; the rest is the caller's promise.
         unsafe {
             call!(gpumem_copy_2d(
                 self.inner.handle,
-                handle_of(stream),
                 destination,
                 destination_pitch,
                 source,
@@ -545,7 +750,26 @@ impl Instance {
         Ok(())
     }
 
-    /// `gpumem_fill()`: with a value of 1, 2 or 4 bytes, given with its size.
+    /// Copies regions of bytes by handles or addresses: `gpumem_copy_regions()`. [`Memory::handle`] has the handle of
+    /// a memory.
+    ///
+    /// [`Memory::handle`]: crate::Memory::handle
+    ///
+    /// # Safety
+    /// As [`copy_raw`](Self::copy_raw), for each region.
+    ///
+    /// # Errors
+    /// As `gpumem_copy_regions()`. [`Error::region`] is the index of the region that failed.
+    pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
+        let (first, count) = (first_region(regions), regions.len());
+        let mut failed = u64::MAX;
+        // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
+        unsafe { call!(gpumem_copy_regions(self.inner.handle, first, count as u64, &mut failed)) }
+            .map_err(|error| failed_region(error, failed, count))?;
+        Ok(())
+    }
+
+    /// Fills bytes by their address: `gpumem_fill()`. The value has 1, 2 or 4 bytes, and comes with its size.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
@@ -554,19 +778,17 @@ impl Instance {
     /// As `gpumem_fill()`.
     pub unsafe fn fill_raw(
         &self,
-        stream: Option<&Stream>,
         destination: *mut c_void,
         bytes: u64,
         (value, value_size): (u32, u32),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
-        unsafe {
-            call!(gpumem_fill(self.inner.handle, handle_of(stream), destination, bytes, value, value_size))
-        }?;
+        unsafe { call!(gpumem_fill(self.inner.handle, destination, bytes, value, value_size)) }?;
         Ok(())
     }
 
-    /// `gpumem_fill_2d()`: address with pitch, width and height in bytes and rows, value with its size.
+    /// Fills a rectangle by its address: `gpumem_fill_2d()`. The address comes with its pitch in bytes; the width is
+    /// in bytes, the height in rows.
     ///
     /// # Safety
     /// As [`copy_raw`](Self::copy_raw).
@@ -575,23 +797,127 @@ impl Instance {
     /// As `gpumem_fill_2d()`.
     pub unsafe fn fill_2d_raw(
         &self,
-        stream: Option<&Stream>,
         (destination, pitch): (*mut c_void, u64),
         (width, height): (u64, u64),
         (value, value_size): (u32, u32),
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            call!(gpumem_fill_2d(
-                self.inner.handle,
-                handle_of(stream),
+            call!(gpumem_fill_2d(self.inner.handle, destination, pitch, width, height, value, value_size))
+        }?;
+        Ok(())
+    }
+}
+
+/// Copies and fills by addresses, in stream order. The safe ones are beside the other functions of streams.
+impl Stream {
+    /// Enqueues a copy of bytes by their addresses: `gpumem_copy_async()`.
+    ///
+    /// # Safety
+    /// As [`Instance::copy_raw`], until the work has been observed complete.
+    ///
+    /// # Errors
+    /// As `gpumem_copy_async()`.
+    pub unsafe fn copy_raw(
+        &self,
+        destination: *mut c_void,
+        source: *const c_void,
+        bytes: u64,
+        options: &CopyOptions,
+    ) -> Result<(), Error> {
+        let options = options.to_c();
+        // SAFETY: the struct has its own size; the rest is the caller's promise.
+        unsafe { call!(gpumem_copy_async(self.handle(), destination, source, bytes, &options)) }?;
+        Ok(())
+    }
+
+    /// Enqueues a copy of a rectangle by addresses: `gpumem_copy_2d_async()`. Each address comes with its pitch in
+    /// bytes; the width is in bytes, the height in rows.
+    ///
+    /// # Safety
+    /// As [`copy_raw`](Self::copy_raw).
+    ///
+    /// # Errors
+    /// As `gpumem_copy_2d_async()`.
+    pub unsafe fn copy_2d_raw(
+        &self,
+        (destination, destination_pitch): (*mut c_void, u64),
+        (source, source_pitch): (*const c_void, u64),
+        (width, height): (u64, u64),
+        options: &CopyOptions,
+    ) -> Result<(), Error> {
+        let options = options.to_c();
+        // SAFETY: the struct has its own size; the rest is the caller's promise.
+        unsafe {
+            call!(gpumem_copy_2d_async(
+                self.handle(),
                 destination,
-                pitch,
+                destination_pitch,
+                source,
+                source_pitch,
                 width,
                 height,
-                value,
-                value_size
+                &options
             ))
+        }?;
+        Ok(())
+    }
+
+    /// Enqueues copies of regions of bytes by handles or addresses: `gpumem_copy_regions_async()`. [`Memory::handle`]
+    /// has the handle of a memory.
+    ///
+    /// [`Memory::handle`]: crate::Memory::handle
+    ///
+    /// # Safety
+    /// As [`copy_raw`](Self::copy_raw), for each region. A call that fails may have enqueued some of them.
+    ///
+    /// # Errors
+    /// As `gpumem_copy_regions_async()`. [`Error::region`] is the index of the region that failed.
+    pub unsafe fn copy_regions_raw(&self, regions: &[sys::gpumem_copy_region]) -> Result<(), Error> {
+        let (first, count) = (first_region(regions), regions.len());
+        let mut failed = u64::MAX;
+        // SAFETY: there are as many regions, and the output is writable; the rest is the caller's promise.
+        unsafe { call!(gpumem_copy_regions_async(self.handle(), first, count as u64, &mut failed)) }
+            .map_err(|error| failed_region(error, failed, count))?;
+        Ok(())
+    }
+
+    /// Enqueues a fill of bytes by their address: `gpumem_fill_async()`. The value has 1, 2 or 4 bytes, and comes
+    /// with its size.
+    ///
+    /// # Safety
+    /// As [`copy_raw`](Self::copy_raw).
+    ///
+    /// # Errors
+    /// As `gpumem_fill_async()`.
+    pub unsafe fn fill_raw(
+        &self,
+        destination: *mut c_void,
+        bytes: u64,
+        (value, value_size): (u32, u32),
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe { call!(gpumem_fill_async(self.handle(), destination, bytes, value, value_size)) }?;
+        Ok(())
+    }
+
+    /// Enqueues a fill of a rectangle by its address: `gpumem_fill_2d_async()`. The address comes with its pitch in
+    /// bytes; the width is in bytes, the height in rows.
+    ///
+    /// # Safety
+    /// As [`copy_raw`](Self::copy_raw).
+    ///
+    /// # Errors
+    /// As `gpumem_fill_2d_async()`.
+    pub unsafe fn fill_2d_raw(
+        &self,
+        (destination, pitch): (*mut c_void, u64),
+        (width, height): (u64, u64),
+        (value, value_size): (u32, u32),
+    ) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            call!(gpumem_fill_2d_async(self.handle(), destination, pitch, width, height, value, value_size))
         }?;
         Ok(())
     }

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
-use crate::codes::{Capability, CapabilitySource, CapabilityType, Kind, MemoryFlags, NativeDomain};
+use crate::codes::{AnswerSource, AnswerType, Capability, Kind, MemoryFlags, NativeDomain};
 use crate::error::{array_text, Error, Status};
 use crate::instance::{Inner, Instance};
 use crate::library::{c, call};
 
-/// One processor with its memory. Copies of it are the same device; each keeps the instance open.
+/// One processor with its memory. A clone is the same device; each keeps the instance open.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) handle: sys::gpumem_device,
@@ -36,13 +36,13 @@ impl Device {
         Instance { inner: self.instance.clone() }
     }
 
-    /// What is known about the device; also after it is lost.
+    /// Information about the device. Works after the device was lost.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<DeviceInfo, Error> {
         let mut info = sys::gpumem_device_info::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_device_get_info(self.handle, &mut info)) }?;
         Ok(DeviceInfo {
             ordinal: info.ordinal,
@@ -59,10 +59,10 @@ impl Device {
         })
     }
 
-    /// Free and total bytes. Other processes change them at any time.
+    /// Free and total bytes of the device. Other processes change them at any time.
     ///
     /// # Errors
-    /// If the device is lost, or the instance closed or of the parent of this process.
+    /// If the device is lost, or if the instance is closed or belongs to the parent process.
     pub fn memory(&self) -> Result<DeviceBytes, Error> {
         let mut bytes = DeviceBytes { free: 0, total: 0 };
         // SAFETY: the outputs are writable.
@@ -70,21 +70,20 @@ impl Device {
         Ok(bytes)
     }
 
-    /// What the device can do here, how that was found out, and why not. `peer` is for the capabilities that are
-    /// asked of a pair of devices.
+    /// Queries a capability of the device, or of a pair of devices, which needs `peer`.
     ///
     /// # Errors
-    /// If the capability is unknown, or a peer is given where none belongs or missing where one does.
+    /// If the capability is unknown, or `peer` is given for a capability of one device or missing for one of a pair.
     pub fn capability(&self, capability: Capability, peer: Option<&Device>) -> Result<CapabilityInfo, Error> {
         let mut info = sys::gpumem_capability_info::default();
         let peer = peer.map_or(ptr::null_mut(), |peer| peer.handle);
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_device_get_capability(self.handle, capability.0, peer, &mut info)) }?;
         Ok(CapabilityInfo {
             capability: Capability(info.capability),
-            kind: CapabilityType(info.r#type),
+            answer_type: AnswerType(info.r#type),
             value: info.value,
-            source: CapabilitySource(info.source),
+            source: AnswerSource(info.source),
             status: Status(info.status),
             native_domain: NativeDomain(info.native_domain),
             native_code: info.native_code,
@@ -93,10 +92,10 @@ impl Device {
         })
     }
 
-    /// Whether work of this device can be given direct access to the memory of `peer`.
+    /// Whether this device could access the memory of `peer` directly.
     ///
     /// # Errors
-    /// If the two are the same, or of different instances.
+    /// If the two are the same device or belong to different instances.
     pub fn can_access_peer(&self, peer: &Device) -> Result<bool, Error> {
         let mut possible = 0;
         // SAFETY: the output is writable.
@@ -104,10 +103,11 @@ impl Device {
         Ok(possible != 0)
     }
 
-    /// Lets work of this device use the memory of `peer`. Counted: as many disables undo as many enables.
+    /// Lets this device access all device memory of `peer`. The access is counted: it ends after as many disables as
+    /// enables.
     ///
     /// # Errors
-    /// If there is no link between them, or they are the same or of different instances.
+    /// If there is no link between them, or if they are the same device or belong to different instances.
     pub fn enable_peer_access(&self, peer: &Device) -> Result<(), Error> {
         // SAFETY: only handles.
         unsafe { call!(gpumem_device_enable_peer_access(self.handle, peer.handle)) }?;
@@ -117,27 +117,28 @@ impl Device {
     /// Undoes one [`enable_peer_access`](Self::enable_peer_access).
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if there is none to undo.
+    /// [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState) if there is no enable to undo.
     pub fn disable_peer_access(&self, peer: &Device) -> Result<(), Error> {
         // SAFETY: only handles.
         unsafe { call!(gpumem_device_disable_peer_access(self.handle, peer.handle)) }?;
         Ok(())
     }
 
-    /// Address that this device uses for a byte of memory.
+    /// Address of a byte of memory for this device.
     ///
     /// # Errors
-    /// If nothing known is there, or this device cannot reach it.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library follows no address that it does not know.
+    /// If there is no known memory, or this device cannot access it.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn device_address(&self, pointer: *const c_void) -> Result<u64, Error> {
         let mut address = ptr::null_mut();
-        // SAFETY: the output is writable, and any address may be asked about.
+        // SAFETY: the output is writable, and any address may be queried.
         unsafe { call!(gpumem_pointer_get_device_pointer(self.handle, pointer, &mut address)) }?;
         Ok(address as u64)
     }
 
-    /// An allocation of [`Kind::DEVICE`] or [`Kind::PINNED`] as a mere pointer, to be given back with
-    /// [`Instance::free`]. [`DeviceMemory`](crate::DeviceMemory) and [`Pinned`](crate::Pinned) free themselves.
+    /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] and returns only its pointer; [`Instance::free`]
+    /// frees it.
+    /// [`DeviceMemory`](crate::DeviceMemory) and [`Pinned`](crate::Pinned) free themselves.
     ///
     /// # Errors
     /// As `gpumem_malloc()`.
@@ -148,8 +149,8 @@ impl Device {
         Ok(pointer)
     }
 
-    /// Page-locks memory where it lies, until [`Instance::unregister`].
-    /// [`Registered`](crate::Registered) and [`Device::with_registered`] do it safely.
+    /// Page-locks existing memory until [`Instance::unregister`]. [`Registered`](crate::Registered) and
+    /// [`Device::with_registered`] do so safely.
     ///
     /// # Safety
     /// The memory must stay mapped until it is unregistered.
@@ -174,7 +175,7 @@ impl fmt::Debug for Device {
     }
 }
 
-/// What is known about a device.
+/// Information about a device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
@@ -206,46 +207,46 @@ pub struct DeviceInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceBytes {
-    /// Bytes that are free.
+    /// Free bytes.
     pub free: u64,
-    /// Bytes that there are.
+    /// Total bytes.
     pub total: u64,
 }
 
-/// Answer to a capability question.
+/// Answer to a capability query.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CapabilityInfo {
-    /// What was asked.
+    /// The capability that was queried.
     pub capability: Capability,
-    /// What `value` counts.
-    pub kind: CapabilityType,
-    /// The answer.
+    /// Type of `value`.
+    pub answer_type: AnswerType,
+    /// The answer: a number, or one of `GPUMEM_ANSWER_NO`, `YES` and `EMULATED`.
     pub value: u64,
-    /// How it was found.
-    pub source: CapabilitySource,
-    /// What a call that needs it would return.
+    /// How the library found the answer.
+    pub source: AnswerSource,
+    /// Status of a call that needs the capability; success unless the answer is no.
     pub status: Status,
-    /// Whose number `native_code` is.
+    /// What `native_code` is a code of.
     pub native_domain: NativeDomain,
-    /// Code that the trial got; 0 if it succeeded or there was none.
+    /// Native code of a failed trial; 0 if there was none.
     pub native_code: i32,
     /// Such as `pin.map_host`.
     pub name: String,
-    /// One line: how the answer was established, or why not.
+    /// One line: what the answer is based on, or why not.
     pub reason: String,
 }
 
 impl CapabilityInfo {
-    /// Whether it works, be it emulated.
+    /// Whether it works, on hardware or emulated. For a capability that is a number, whether the number is not 0.
     #[must_use]
-    pub fn is_there(&self) -> bool {
-        self.value != sys::GPUMEM_CAPABILITY_NO
+    pub fn is_supported(&self) -> bool {
+        self.value != sys::GPUMEM_ANSWER_NO
     }
 
-    /// Whether it works without the effect on hardware.
+    /// Whether it works as documented, but without the effect on hardware.
     #[must_use]
     pub fn is_emulated(&self) -> bool {
-        self.kind == CapabilityType::TRI && self.value == sys::GPUMEM_CAPABILITY_EMULATED
+        self.answer_type == AnswerType::TRI && self.value == sys::GPUMEM_ANSWER_EMULATED
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! What may lie in memory that devices read and write.
+//! Types of elements in memory that devices read and write.
 
 use std::mem::MaybeUninit;
 use std::num::Wrapping;
@@ -11,13 +11,13 @@ use std::sync::atomic::{
 /// A type for memory that devices read and write.
 ///
 /// # Safety
-/// Every pattern of bits is a value of the type (so no references, `bool`, `char`, or enums), and dropping it does
-/// nothing. For a struct of your own, `#[repr(C)]` gives the layout that a kernel expects.
+/// Every bit pattern is a value of the type (which excludes references, `bool`, `char` and enums), and dropping it
+/// does nothing. A struct needs `#[repr(C)]` to have the layout that a kernel expects.
 pub unsafe trait Element: 'static {}
 
 macro_rules! elements {
     ($($type:ty)*) => {$(
-        // SAFETY: every pattern of bits is a value, and there is nothing to drop.
+        // SAFETY: every bit pattern is a value, and there is nothing to drop.
         unsafe impl Element for $type {}
     )*};
 }
@@ -30,15 +30,15 @@ elements! {
 unsafe impl<T: Element, const N: usize> Element for [T; N] {}
 // SAFETY: as the number in it.
 unsafe impl<T: Element> Element for Wrapping<T> {}
-// SAFETY: no pattern of bits is refused, and it never drops its content.
+// SAFETY: every bit pattern is allowed, and it never drops its content.
 unsafe impl<T: Element> Element for MaybeUninit<T> {}
 
-/// A number that memory can be filled with: of 1, 2 or 4 bytes.
+/// A number of 1, 2 or 4 bytes that memory can be filled with.
 pub trait FillValue: Element + Copy + sealed::FillValue {}
 
 pub(crate) mod sealed {
     pub trait FillValue {
-        /// The bits of the number, and how many bytes they are.
+        /// The bits of the number, and its size in bytes.
         fn bits(self) -> (u32, u32);
     }
 }

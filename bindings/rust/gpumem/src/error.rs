@@ -15,7 +15,7 @@ pub use crate::codes::Status;
 use crate::library::{c, call};
 
 impl Status {
-    /// Name, cause and remedy of this status, as the library knows them.
+    /// Name, cause and remedy of this status, from the library.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if the library does not know the number.
@@ -27,8 +27,8 @@ impl Status {
     /// ```
     pub fn info(self) -> Result<StatusInfo, Error> {
         let mut info = sys::gpumem_status_info::default();
-        // SAFETY: the struct is writable and says its own size; the texts are constants of the library, which is
-        // never unloaded.
+        // SAFETY: the struct is writable and has its own size; the texts are constants of the library, which is never
+        // unloaded.
         unsafe {
             call!(gpumem_status_get_info(self.0, &mut info))?;
             Ok(StatusInfo {
@@ -40,12 +40,12 @@ impl Status {
         }
     }
 
-    /// The library's own name of this status. [`Status::name`] says the same without it.
+    /// The library's name of this status. [`Status::name`] is the same without a call.
     ///
     /// # Errors
     /// If there is no library.
     pub fn library_name(self) -> Result<&'static str, Error> {
-        // SAFETY: any number will do, and the answer is a constant text.
+        // SAFETY: any number is allowed, and the result is a constant text.
         Ok(unsafe { static_text(c!(gpumem_status_name)(self.0)) })
     }
 
@@ -74,13 +74,13 @@ impl fmt::Debug for Status {
     }
 }
 
-/// What is known about a status.
+/// Information about a status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusInfo {
     /// The status.
     pub status: Status,
-    /// Its constant's name in C.
+    /// Name of its constant in C.
     pub name: &'static str,
     /// When it is returned.
     pub cause: &'static str,
@@ -95,7 +95,7 @@ pub(crate) unsafe fn static_text(text: *const c_char) -> &'static str {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap_or_default()
 }
 
-/// What kind of failure it is, for `match`.
+/// Kind of a failure, for `match`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -103,7 +103,7 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The memory is of a kind that this function does not take.
     WrongKind,
-    /// Nothing of that name, address or number exists in this instance.
+    /// This instance has nothing of that name, address or id.
     NotFound,
     /// The range or relation exists already.
     AlreadyExists,
@@ -111,31 +111,31 @@ pub enum ErrorKind {
     StaleHandle,
     /// Right object, wrong moment.
     InvalidState,
-    /// The processor that would act has no right to the memory.
+    /// The processor that would act has no right to the range.
     NoAccess,
-    /// In use by work or objects that are not finished.
+    /// In use by other work or objects; the same call may succeed later.
     Busy,
     /// The instance is closed, or the driver is shutting down.
     Closed,
-    /// A forked child used something of its parent.
+    /// An object of the parent process was used in a forked child.
     Forked,
     /// The other process of a shared object has ended.
     PeerGone,
     /// The device cannot be used again until the process ends.
     DeviceLost,
-    /// Not enough memory, of the device or the host, or no address range.
+    /// Not enough memory on the device or the host, or no address range.
     OutOfMemory,
     /// A limit or budget is used up.
     LimitExceeded,
-    /// Valid, but it cannot be done here.
+    /// The request is valid, but this device, driver or backend cannot do it.
     Unsupported,
-    /// System, driver or peer refuses.
+    /// System, driver or peer refuses this user or process.
     PermissionDenied,
     /// No usable driver, or no device.
     NoDriver,
-    /// The library of gpumem itself is missing, does not fit, or lacks a function.
+    /// The gpumem library is missing, incompatible, or lacks a function.
     Library,
-    /// Anything else, and statuses that this crate does not know.
+    /// Anything else, including statuses that this crate does not know.
     Internal,
 }
 
@@ -166,14 +166,14 @@ impl ErrorKind {
     }
 }
 
-/// Why a call failed: filled by the failing call itself, complete, and independent of every other call.
+/// Reason why a call failed, complete and independent of every other call.
 ///
-/// Programs decide by [`kind`](Self::kind) or [`status`](Self::status); the texts are for people and may change.
-/// Formatting an error asks neither the library nor a driver.
+/// Match on [`kind`](Self::kind) or [`status`](Self::status); the texts are for people and may change. Formatting an
+/// error calls neither the library nor a driver.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Error {
-    // In a box, because a Result should stay small.
+    // Boxed to keep a Result small.
     detail: Box<Detail>,
 }
 
@@ -187,17 +187,18 @@ struct Detail {
     function: Cow<'static, str>,
     entry_point: Cow<'static, str>,
     message: Cow<'static, str>,
+    region: Option<usize>,
 }
 
 impl Error {
-    /// What kind of failure it is.
+    /// Kind of the failure.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.detail.kind
     }
 
-    /// The code that the call returned. Failures that this crate found by itself have the code that the library
-    /// gives to such a mistake.
+    /// Status that the call returned. A failure that this crate detects itself has the status that the library would
+    /// return.
     #[must_use]
     pub fn status(&self) -> Status {
         self.detail.status
@@ -209,7 +210,7 @@ impl Error {
         &self.detail.message
     }
 
-    /// Whose number [`native_code`](Self::native_code) is.
+    /// What [`native_code`](Self::native_code) is a code of.
     #[must_use]
     pub fn native_domain(&self) -> NativeDomain {
         self.detail.native_domain
@@ -239,7 +240,18 @@ impl Error {
         &self.detail.entry_point
     }
 
-    /// A failure that this crate found before the library was called.
+    /// Index of the region that failed, if the call had a batch of regions and the failure belongs to one of them.
+    #[must_use]
+    pub fn region(&self) -> Option<usize> {
+        self.detail.region
+    }
+
+    pub(crate) fn of_region(mut self, index: usize) -> Self {
+        self.detail.region = Some(index);
+        self
+    }
+
+    /// A failure that this crate detects before it calls the library.
     #[cold]
     pub(crate) fn own(
         kind: ErrorKind,
@@ -257,6 +269,7 @@ impl Error {
                 function: Cow::Borrowed(function),
                 entry_point: Cow::Borrowed(""),
                 message: message.into(),
+                region: None,
             }),
         }
     }
@@ -274,7 +287,11 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.function(), self.message())?;
+        write!(formatter, "{}: ", self.function())?;
+        if let Some(index) = self.region() {
+            write!(formatter, "region {index}: ")?;
+        }
+        formatter.write_str(self.message())?;
         if self.native_domain() == NativeDomain::NONE {
             Ok(())
         } else {
@@ -295,6 +312,7 @@ impl fmt::Debug for Error {
             .field("native_code", &self.native_code())
             .field("native_name", &self.native_name())
             .field("entry_point", &self.entry_point())
+            .field("region", &self.region())
             .finish()
     }
 }
@@ -315,13 +333,12 @@ impl From<sys::LoadError> for Error {
     }
 }
 
-/// A failure that hands back what was given to the call. With `?` it becomes an [`Error`], and what was given is
-/// dropped.
+/// A failure that returns the operands of the call. With `?` it becomes an [`Error`], and the operands are dropped.
 #[non_exhaustive]
 pub struct Rejected<B> {
-    /// What was given to the call.
+    /// The operands of the call.
     pub given: B,
-    /// Why it failed.
+    /// The reason.
     pub error: Error,
 }
 
@@ -349,21 +366,22 @@ impl<B> fmt::Display for Rejected<B> {
     }
 }
 
-/// Runs a call of the C interface with a place for the detail.
+/// Makes a call of the C interface with room for the error detail.
 #[inline]
 pub(crate) fn check(
     call: impl FnOnce(*mut sys::gpumem_error) -> sys::gpumem_status,
 ) -> Result<Status, Error> {
     let mut detail = MaybeUninit::<sys::gpumem_error>::uninit();
     let place = detail.as_mut_ptr();
-    // Two words, and not all of it: that would cost more than the fastest calls. A call that fails sets the status,
-    // and then everything else too.
+    // Only two words are set, because clearing all of it would cost more than the fastest calls. A call that fails
+    // sets the status and everything else.
     // SAFETY: `place` is writable.
     unsafe {
         addr_of_mut!((*place).struct_size).write(size_of::<sys::gpumem_error>());
         addr_of_mut!((*place).status).write(sys::GPUMEM_SUCCESS);
     }
     let status = call(place);
+    // Notes, which are positive, are not failures.
     if status < 0 {
         // SAFETY: its status was set above.
         Err(unsafe { from_detail(Status(status), &detail) })
@@ -393,6 +411,7 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
                 function: text_at(detail.function.as_ptr()),
                 entry_point: text_at(detail.entry_point.as_ptr()),
                 message: text_at(detail.message.as_ptr()),
+                region: None,
             }),
         }
     }
@@ -427,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn detail_is_kept() {
+    fn details_are_kept() {
         let error = check(|place| fill(place, -203)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert_eq!(error.status(), Status::BUSY);
@@ -440,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_callee_that_fills_nothing_is_read_as_empty() {
+    fn a_detail_that_was_not_filled_in_is_empty() {
         let error = check(|_| -987_654).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Internal);
         assert_eq!(error.status().name(), "GPUMEM_ERROR_?");
@@ -449,9 +468,18 @@ mod tests {
     }
 
     #[test]
-    fn notes_are_no_errors() {
+    fn notes_are_not_errors() {
         assert_eq!(check(|place| fill(place, 1)).unwrap(), Status::NOT_READY);
         assert_eq!(check(|place| fill(place, 0)).unwrap(), Status::SUCCESS);
+    }
+
+    #[test]
+    fn the_failed_region_is_part_of_the_text() {
+        let error = Error::invalid("f", "no");
+        assert_eq!((error.region(), error.to_string()), (None, "f: no".to_owned()));
+        let error = error.of_region(2);
+        assert_eq!((error.region(), error.to_string()), (Some(2), "f: region 2: no".to_owned()));
+        assert!(format!("{error:?}").contains("region: Some(2)"));
     }
 
     #[test]

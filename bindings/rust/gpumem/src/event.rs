@@ -17,7 +17,7 @@ use crate::library::{c, call};
 use crate::memory::Remains;
 use crate::stream::{nanoseconds, Stream, StreamInner};
 
-/// A point in a stream that others can wait for.
+/// A point in a stream that can be waited for and timed.
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -49,7 +49,7 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// Creates an event, which counts as complete until it is recorded.
+    /// Creates an event. It counts as complete until it is recorded.
     ///
     /// # Errors
     /// As `gpumem_event_create()`.
@@ -57,7 +57,7 @@ impl Event {
         Self::with_options(device, EventFlags::NONE, None)
     }
 
-    /// As [`new`](Self::new), with properties, and a name for messages and reports.
+    /// As [`new`](Self::new), with properties, and a name for messages and reports of up to 63 bytes.
     ///
     /// # Errors
     /// As `gpumem_event_create()`.
@@ -71,11 +71,11 @@ impl Event {
         Ok(Self::of(handle, device))
     }
 
-    /// Adopts an event that other code made.
+    /// Wraps an event that other code created.
     ///
     /// # Safety
-    /// It must be a `CUevent` of this device, made with these flags, and its maker must keep it until this is closed
-    /// or dropped. Nobody else may record it.
+    /// It must be a `CUevent` of this device that was created with these flags, and must live until this is closed or
+    /// dropped. No other code may record it.
     ///
     /// # Errors
     /// As `gpumem_event_wrap()`.
@@ -94,10 +94,10 @@ impl Event {
         self.handle
     }
 
-    /// Destroys the event. Dropping it does the same, but cannot say if it failed.
+    /// Destroys the event. Dropping it does the same, but cannot report a failure.
     ///
     /// # Errors
-    /// In a host function. The event is handed back, as it was.
+    /// In a host function. The event is returned unchanged.
     pub fn close(mut self) -> Result<(), (Self, Error)> {
         match Remains::Event(self.handle).release() {
             Ok(()) => {
@@ -108,13 +108,13 @@ impl Event {
         }
     }
 
-    /// What is known about the event.
+    /// Information about the event.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<EventInfo, Error> {
         let mut info = sys::gpumem_event_info::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_event_get_info(self.handle, &mut info)) }?;
         Ok(EventInfo {
             device_ordinal: info.device_ordinal,
@@ -125,7 +125,7 @@ impl Event {
         })
     }
 
-    /// Captures the work that is in a stream now; a later record replaces the capture.
+    /// Records the work that is in a stream now. A later record replaces it.
     ///
     /// # Errors
     /// If event and stream belong to different devices, or the device is lost.
@@ -140,18 +140,18 @@ impl Event {
         Ok(())
     }
 
-    /// Runs a call while the event cannot be recorded again, with what it has captured: a stream, and a number of its
-    /// work, or 0.
+    /// Makes a call while the event cannot be recorded again, with the stream of the latest record and the number of
+    /// its last work, or 0.
     pub(crate) fn with_record<R>(&self, call: impl FnOnce(&Weak<StreamInner>, u64) -> R) -> R {
         let record = lock(&self.record);
         call(&record.stream, record.number)
     }
 
-    /// Asks or waits. What the recorded work uses is let go of if the work is complete, and if it is certain that the
-    /// answer was about this record and not a later one.
-    fn observe(&self, ask: impl FnOnce() -> Result<Status, Error>) -> Result<bool, Error> {
+    /// Queries or waits. If the work is complete, and the event was certainly not recorded again meanwhile, releases
+    /// what the recorded work uses.
+    fn observe(&self, query: impl FnOnce() -> Result<Status, Error>) -> Result<bool, Error> {
         let before = lock(&self.record).clone();
-        let answer = ask();
+        let answer = query();
         let same = lock(&self.record).generation == before.generation;
         if let (true, Some(stream)) = (same, before.stream.upgrade()) {
             match &answer {
@@ -185,12 +185,12 @@ impl Event {
         self.wait(sys::GPUMEM_TIMEOUT_INFINITE).map(drop)
     }
 
-    /// As [`synchronize`](Self::synchronize), but not longer than a time limit. Says whether the work is complete.
+    /// As [`synchronize`](Self::synchronize) with a timeout. Returns whether the work is complete.
     ///
     /// # Errors
     /// If the device is lost, and in a host function.
-    pub fn synchronize_for(&self, limit: Duration) -> Result<bool, Error> {
-        self.wait(nanoseconds(limit))
+    pub fn synchronize_for(&self, timeout: Duration) -> Result<bool, Error> {
+        self.wait(nanoseconds(timeout))
     }
 
     fn wait(&self, timeout_ns: u64) -> Result<bool, Error> {
@@ -200,16 +200,17 @@ impl Event {
         })
     }
 
-    /// Time from an earlier event to this one, in milliseconds; `None` while one of them is not complete.
+    /// Nanoseconds from an earlier event to this one, negative if this one was recorded first; `None` while one of
+    /// the records is not complete. On cuda the resolution is about half a microsecond.
     ///
     /// # Errors
-    /// If one was never recorded or takes no time, or they belong to different devices.
-    pub fn elapsed_since(&self, start: &Event) -> Result<Option<f32>, Error> {
-        let mut milliseconds = 0.0;
+    /// If one of them was never recorded or has no timing, or if they belong to different devices.
+    pub fn nanoseconds_since(&self, start: &Event) -> Result<Option<i64>, Error> {
+        let mut nanoseconds = 0;
         let (start, end) = (start.handle, self.handle);
         // SAFETY: the output is writable.
-        let status = unsafe { call!(gpumem_event_get_elapsed_time(start, end, &mut milliseconds)) }?;
-        Ok((status == Status::SUCCESS).then_some(milliseconds))
+        let status = unsafe { call!(gpumem_event_get_elapsed_time(start, end, &mut nanoseconds)) }?;
+        Ok((status == Status::SUCCESS).then_some(nanoseconds))
     }
 }
 
@@ -227,17 +228,17 @@ impl fmt::Debug for Event {
     }
 }
 
-/// What is known about an event.
+/// Information about an event.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventInfo {
-    /// Number of its device.
+    /// Ordinal of its device.
     pub device_ordinal: u32,
-    /// Whether it was adopted.
+    /// Whether it was wrapped.
     pub wrapped: bool,
-    /// Flags granted.
+    /// Its flags.
     pub flags: EventFlags,
-    /// The `CUevent`, for use by other code; NULL on host. It goes with the event.
+    /// The `CUevent`, for use by other code; NULL on host. It lives as long as the event.
     pub native_event: *mut c_void,
     /// As given at creation.
     pub name: String,

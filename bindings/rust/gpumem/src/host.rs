@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! What only the host backend has: stand-ins for kernels, and the means to put a program into situations that are
-//! hard to come by on a GPU. On the cuda backend every function here fails with
+//! Functions that only the host backend has: stand-ins for kernels, and ways to bring a program into situations that
+//! are rare on a GPU. On the cuda backend every function that takes an object fails with
 //! [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
 
 use std::marker::PhantomData;
@@ -29,11 +29,11 @@ pub struct Kernel<'a> {
 }
 
 impl Kernel<'_> {
-    /// Opens a view of memory for reading, with the rights that the device has. A view that the device's address
-    /// translation would refuse loses the device, as a kernel that faults does.
+    /// Opens a view of memory for reading, with the rights of the device. A view that the device's address
+    /// translation would refuse loses the device, as a faulting kernel does.
     ///
     /// # Safety
-    /// At `address`, as devices see it, lie `len` elements, which nothing writes while the view is used, and which
+    /// At the device address `address` are `len` elements, which nothing writes while the view is used, and which
     /// live until the kernel ends.
     ///
     /// # Errors
@@ -47,12 +47,12 @@ impl Kernel<'_> {
     /// Opens a view of memory for reading and writing; see [`view`](Self::view).
     ///
     /// # Safety
-    /// At `address`, as devices see it, lie `len` elements, which nothing else uses while the view is used, and
-    /// which live until the kernel ends.
+    /// At the device address `address` are `len` elements, which nothing else uses while the view is used, and which
+    /// live until the kernel ends.
     ///
     /// # Errors
     /// As [`view`](Self::view).
-    #[allow(clippy::mut_from_ref)] // It is the memory that is borrowed, and the caller answers for that.
+    #[allow(clippy::mut_from_ref)] // The memory is borrowed, not the kernel; the caller promises that it may be.
     pub unsafe fn view_mut<T: Element>(&self, address: u64, len: usize) -> Result<&mut [T], Error> {
         let view = self.open::<T>(address, len, Access::READ_WRITE)?;
         // SAFETY: as above.
@@ -69,7 +69,7 @@ impl Kernel<'_> {
         // SAFETY: the kernel runs, on this thread: it can neither be stored nor sent. The output is writable.
         unsafe { call!(gpumem_host_kernel_view(self.handle, address, bytes as u64, access.0, &mut view)) }?;
         if view as usize % std::mem::align_of::<T>() != 0 {
-            return Err(Error::invalid("Kernel::view", "the address is not aligned as the elements need it"));
+            return Err(Error::invalid("Kernel::view", "the address is not aligned for the elements"));
         }
         Ok(view.cast())
     }
@@ -80,15 +80,14 @@ type KernelSlot = Slot<Box<dyn FnOnce(&Kernel<'_>) + Send>>;
 /// # Safety
 /// `raw` is a share of a [`KernelSlot`], and the kernel runs.
 unsafe extern "C" fn run_kernel(handle: sys::gpumem_host_kernel, raw: *mut c_void) {
-    // SAFETY: the share that `launch` handed over.
+    // SAFETY: the share that `launch` passed to C.
     let slot = unsafe { Arc::from_raw(raw as *const KernelSlot) };
     if let Some(function) = slot.take() {
         function(&Kernel { handle, running: PhantomData });
     }
 }
 
-/// Runs a function in stream order as a kernel would run on the device. A panic ends it and is counted by
-/// [`Stream::panicked_functions`].
+/// Enqueues a function that stands in for a kernel. A panic ends it and is counted by [`Stream::panicked_functions`].
 ///
 /// ```
 /// use std::sync::Arc;
@@ -100,7 +99,7 @@ unsafe extern "C" fn run_kernel(handle: sys::gpumem_host_kernel, raw: *mut c_voi
 /// let numbers = Arc::new(DeviceMemory::from_slice(&device, &[1, 2, 3, 4])?);
 /// let shared = numbers.clone();
 /// host::launch(&stream, move |kernel| {
-///     // SAFETY: the kernel holds the memory, and nothing else uses it now.
+///     // SAFETY: the kernel owns a share of the memory, and nothing else uses it now.
 ///     if let Ok(view) = unsafe { kernel.view_mut::<i32>(shared.device_address().unwrap(), shared.len()) } {
 ///         view.iter_mut().for_each(|number| *number *= *number);
 ///     }
@@ -128,7 +127,7 @@ pub fn launch(stream: &Stream, kernel: impl FnOnce(&Kernel<'_>) + Send + 'static
     Ok(())
 }
 
-/// Makes a stream as other code would make one, to be adopted by [`Stream::wrap`].
+/// Creates a native stream, as other code would, to be wrapped with [`Stream::wrap`].
 ///
 /// # Errors
 /// As `gpumem_host_native_stream_create()`.
@@ -139,10 +138,10 @@ pub fn native_stream_create(device: &Device) -> Result<*mut c_void, Error> {
     Ok(native)
 }
 
-/// Destroys what [`native_stream_create`] made.
+/// Destroys a stream of [`native_stream_create`].
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// Nothing uses it any more.
 ///
 /// # Errors
 /// As `gpumem_host_native_stream_destroy()`.
@@ -152,7 +151,7 @@ pub unsafe fn native_stream_destroy(device: &Device, native: *mut c_void) -> Res
     Ok(())
 }
 
-/// Marks a stream as being captured into a graph by other code, or no longer so.
+/// Marks a stream as being captured into a graph by other code, or removes the mark.
 ///
 /// # Errors
 /// As `gpumem_host_stream_set_capturing()`.
@@ -172,8 +171,8 @@ pub fn device_lose(device: &Device) -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets a step of the backend fail, counted from 1 from now on; 0 switches it off. With `repeat` every later step
-/// fails too.
+/// Makes a step of the backend fail, counted from 1 from now on; 0 turns it off. With `repeat` every later step fails
+/// too.
 ///
 /// # Errors
 /// As `gpumem_host_fail_step()`.
@@ -183,7 +182,7 @@ pub fn fail_step(instance: &Instance, step: u64, repeat: bool) -> Result<(), Err
     Ok(())
 }
 
-/// Makes memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would make it through the driver.
+/// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] as other code would through the driver.
 ///
 /// # Errors
 /// As `gpumem_host_foreign_alloc()`.
@@ -194,10 +193,10 @@ pub fn foreign_alloc(device: &Device, kind: Kind, bytes: u64) -> Result<*mut c_v
     Ok(pointer)
 }
 
-/// Frees what [`foreign_alloc`] made.
+/// Frees memory of [`foreign_alloc`].
 ///
 /// # Safety
-/// Nobody uses it any more.
+/// Nothing uses it any more.
 ///
 /// # Errors
 /// As `gpumem_host_foreign_free()`.
@@ -207,7 +206,7 @@ pub unsafe fn foreign_free(device: &Device, pointer: *mut c_void) -> Result<(), 
     Ok(())
 }
 
-/// Switches peer access on or off as other code of the process would.
+/// Enables or disables peer access as other code of the process would.
 ///
 /// # Errors
 /// As `gpumem_host_foreign_peer_access()`.
@@ -217,7 +216,7 @@ pub fn foreign_peer_access(device: &Device, peer: &Device, enabled: bool) -> Res
     Ok(())
 }
 
-/// Makes a device current for the calling thread, as other code would; gives the former one.
+/// Sets the calling thread's current device, as other code would, and returns the previous one.
 ///
 /// # Errors
 /// As `gpumem_host_set_current_device()`.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Opened backends.
+//! Open backends, their statistics, and queries about addresses.
 
 use std::ffi::CString;
 use std::fmt;
@@ -12,31 +12,30 @@ use gpumem_sys as sys;
 
 use crate::codes::{Access, Backend, Kind, Location, LockMode, MemoryFlags};
 use crate::device::Device;
-use crate::error::{array_text, Error, ErrorKind};
+use crate::error::{array_text, Error, ErrorKind, Status};
 use crate::library::{c, call, require};
 use crate::memory::Remains;
 
-/// A lock whose poison is of no interest: what it guards is never left half done.
+/// Locks a mutex. Poison is ignored: the data is never left half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A text for C, or the reason why it cannot be one.
+/// A text for C.
 pub(crate) fn c_text(text: Option<&str>, function: &'static str) -> Result<Option<CString>, Error> {
-    text.map(|text| CString::new(text).map_err(|_| Error::invalid(function, "a text has a 0 byte in it")))
+    text.map(|text| CString::new(text).map_err(|_| Error::invalid(function, "a text contains a 0 byte")))
         .transpose()
 }
 
-/// Pointer to a text that may be missing.
+/// Pointer to a text; NULL if there is none.
 pub(crate) fn c_pointer(text: &Option<CString>) -> *const sys::c_char {
     text.as_ref().map_or(ptr::null(), |text| text.as_ptr())
 }
 
-/// An opened backend. All copies of it, and all that was made through it, share it; the last one that goes closes
-/// it.
+/// An open backend. Its clones and every object created through it share it; dropping the last of them closes it.
 ///
-/// Use [`close`](Self::close) to close it and see failures. When the last holder is dropped instead, the drop waits
-/// for the work of the instance's streams, as [`close`](Self::close) does not.
+/// [`close`](Self::close) closes it and reports failures. If the last owner is dropped instead, the drop waits for
+/// the work of the instance's streams, which [`close`](Self::close) does not.
 ///
 /// ```
 /// use gpumem::{Backend, DeviceMemory, Instance};
@@ -61,7 +60,7 @@ pub(crate) struct Inner {
     /// Whether dropping it closes it.
     owned: bool,
     closed: AtomicBool,
-    /// What could not be given back when it was dropped.
+    /// Objects that could not be destroyed when they were dropped.
     remains: Mutex<Vec<Remains>>,
     has_remains: AtomicBool,
 }
@@ -82,13 +81,13 @@ impl Inner {
         })
     }
 
-    /// Keeps what could not be given back, to be tried again.
+    /// Keeps an object that could not be destroyed, to try again later.
     pub(crate) fn keep(&self, remains: Remains) {
         lock(&self.remains).push(remains);
         self.has_remains.store(true, Ordering::Release);
     }
 
-    /// Tries again to give back what could not be given back when it was dropped.
+    /// Tries again to destroy the objects that could not be destroyed when they were dropped.
     pub(crate) fn retry(&self) {
         if !self.has_remains.load(Ordering::Acquire) {
             return;
@@ -108,7 +107,7 @@ impl Inner {
         // SAFETY: the output is writable; any handle may be given.
         match unsafe { call!(gpumem_instance_close(self.handle, mode, &mut destroyed)) } {
             Ok(_) => {}
-            // Another holder was faster.
+            // Another owner was faster.
             Err(error) if error.kind().is_closed() => {}
             Err(error) => return Err(error),
         }
@@ -121,12 +120,12 @@ impl Drop for Inner {
     fn drop(&mut self) {
         self.retry();
         if self.owned && !self.closed.load(Ordering::Acquire) {
-            // Nothing in Rust refers to what may still live, so it can go by force. If even that fails (in a forked
-            // child, or in a host function) the system takes it back at exit.
+            // Nothing in Rust refers to objects that may still live, so force is safe. If even that fails (in a
+            // forked child, or in a host function), the system frees them at exit.
             let _ = self.close(sys::GPUMEM_CLOSE_FORCE);
         }
         if !self.closed.load(Ordering::Acquire) {
-            // Still registered, so not to be freed.
+            // Still registered, so the bytes must not be freed.
             std::mem::forget(std::mem::take(&mut *lock(&self.remains)));
         }
     }
@@ -138,14 +137,14 @@ impl fmt::Debug for Instance {
     }
 }
 
-/// What is to be opened. A [`Backend`] alone will do.
+/// Options for opening an instance. A [`Backend`] converts to them.
 #[derive(Clone, Debug, Default)]
 pub struct InstanceOptions {
     backend: Backend,
     name: Option<String>,
     pin_budget: u64,
     host: Option<HostOptions>,
-    cuda_contexts: Vec<usize>,
+    cuda: Option<CudaOptions>,
 }
 
 impl InstanceOptions {
@@ -155,7 +154,7 @@ impl InstanceOptions {
         Self::default()
     }
 
-    /// Who does the work.
+    /// Backend to open.
     #[must_use]
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
@@ -169,27 +168,24 @@ impl InstanceOptions {
         self
     }
 
-    /// Page-locked bytes that may live at once; 0 means no limit.
+    /// Limit on page-locked bytes that live at once, including registered ones; 0 means no limit.
     #[must_use]
     pub fn pin_budget(mut self, bytes: u64) -> Self {
         self.pin_budget = bytes;
         self
     }
 
-    /// How the host backend behaves, if that is opened.
+    /// Options of the host backend. Ignored with [`Backend::CUDA`].
     #[must_use]
     pub fn host(mut self, options: HostOptions) -> Self {
         self.host = Some(options);
         self
     }
 
-    /// `CUcontext` values to work in, instead of the primary contexts of their devices, if cuda is opened.
-    ///
-    /// # Safety
-    /// They must be contexts, and outlive the instance.
+    /// Options of the cuda backend. Ignored with [`Backend::HOST`].
     #[must_use]
-    pub unsafe fn cuda_contexts(mut self, contexts: &[*mut c_void]) -> Self {
-        self.cuda_contexts = contexts.iter().map(|context| *context as usize).collect();
+    pub fn cuda(mut self, options: CudaOptions) -> Self {
+        self.cuda = Some(options);
         self
     }
 }
@@ -200,7 +196,32 @@ impl From<Backend> for InstanceOptions {
     }
 }
 
-/// How an instance of the host backend behaves; see `docs/host-backend.md`. Every option has a default.
+/// Options for an instance of the cuda backend.
+#[derive(Clone, Debug, Default)]
+pub struct CudaOptions {
+    // Numbers, so that the options can be sent to other threads.
+    contexts: Vec<usize>,
+}
+
+impl CudaOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// `CUcontext` values to work in instead of the primary contexts of their devices, at most one for each device.
+    ///
+    /// # Safety
+    /// They must be contexts, and outlive the instance.
+    #[must_use]
+    pub unsafe fn contexts(mut self, contexts: &[*mut c_void]) -> Self {
+        self.contexts = contexts.iter().map(|context| *context as usize).collect();
+        self
+    }
+}
+
+/// Options for an instance of the host backend; see `docs/host-backend.md`. Every option has a default.
 #[derive(Clone, Debug, Default)]
 pub struct HostOptions {
     values: HostValues,
@@ -247,47 +268,44 @@ impl HostOptions {
     /// The defaults.
     #[must_use]
     pub fn new() -> Self {
-        // What the library takes where nothing is said.
-        let mut options = Self::default();
-        options.values.strict = sys::GPUMEM_TOGGLE_DEFAULT;
-        options
+        Self::default()
     }
 
     host_options! {
         /// Emulated devices, 1 to 64.
         device_count(count: u32) count;
-        /// Whether the rules of a GPU are enforced by faults and tracking.
+        /// Whether device memory faults when the CPU accesses it, and unfinished work is tracked; on by default.
         strict(on: bool) toggle(on);
-        /// Memory of each device.
+        /// Memory of each device in bytes.
         device_bytes(bytes: u64) bytes;
         /// Unit in which device memory is charged.
         granularity(bytes: u64) bytes;
-        /// Whether devices reach ordinary pageable memory.
+        /// Whether devices access pageable memory; off by default.
         pageable(on: bool) toggle(on);
-        /// Whether registered memory has one address for CPU and devices.
+        /// Whether registered memory has the same address for the CPU and for devices; off by default.
         same_pointer(on: bool) toggle(on);
-        /// How pinned memory is locked.
+        /// When pages are locked.
         lock_mode(mode: LockMode) mode;
-        /// Pretend that this many NUMA nodes exist.
+        /// Number of NUMA nodes to simulate, 1 to 64.
         numa_nodes(nodes: u32) nodes;
         /// Registrations that may live at once.
         register_count_max(count: u64) count;
-        /// Memory is locked in pieces of this many bytes.
+        /// Size of the pieces in which memory is locked, in bytes.
         lock_piece(bytes: u64) bytes;
-        /// Freed address ranges that stay inaccessible before they are used again.
+        /// Number of freed address ranges that stay inaccessible before they are reused.
         quarantine(ranges: u32) ranges;
-        /// Whether fresh memory is filled with the byte 0xA5.
+        /// Whether fresh memory is filled with 0xA5; by default as `strict`.
         fill(on: bool) toggle(on);
     }
 
-    /// Links between devices: `all`, `none`, or a list such as `0>1,1>0`.
+    /// Directed links between devices: `all`, `none`, or a list such as `0>1,1>0`.
     #[must_use]
     pub fn peers(mut self, links: impl Into<String>) -> Self {
         self.peers = Some(links.into());
         self
     }
 
-    /// Entry points to treat as missing, such as `register,copy_2d`.
+    /// Comma-separated entry points to treat as missing, such as `register,copy_2d`.
     #[must_use]
     pub fn masked(mut self, entry_points: impl Into<String>) -> Self {
         self.masked = Some(entry_points.into());
@@ -296,54 +314,61 @@ impl HostOptions {
 }
 
 impl Instance {
-    /// Opens a backend. Several instances may live side by side.
+    /// Opens a backend. Several instances can be open at once.
+    ///
+    /// With [`Backend::ANY`], a cuda backend that cannot be opened is not an error: the host backend is opened, and
+    /// [`InstanceInfo::fallback`] has the reason.
     ///
     /// # Errors
-    /// If the library cannot be used, the backend is not usable here, or an option is out of its range.
+    /// If the library cannot be used, the backend cannot be opened here, or an option is out of its range.
     pub fn open(options: impl Into<InstanceOptions>) -> Result<Self, Error> {
         const FUNCTION: &str = "Instance::open";
         require()?;
         let options = options.into();
         let name = c_text(options.name.as_deref(), FUNCTION)?;
-        let host = options.host.unwrap_or_default();
-        let (peers, masked) =
-            (c_text(host.peers.as_deref(), FUNCTION)?, c_text(host.masked.as_deref(), FUNCTION)?);
-        let values = host.values;
-        let host = sys::gpumem_host_options {
-            device_count: values.device_count,
-            strict: values.strict,
-            device_bytes: values.device_bytes,
-            granularity: values.granularity,
-            pageable: values.pageable,
-            same_pointer: values.same_pointer,
-            lock_mode: values.lock_mode.0,
-            numa_nodes: values.numa_nodes,
-            register_count_max: values.register_count_max,
-            lock_piece: values.lock_piece,
-            quarantine: values.quarantine,
-            fill: values.fill,
+        let given = options.host.as_ref();
+        let peers = c_text(given.and_then(|host| host.peers.as_deref()), FUNCTION)?;
+        let masked = c_text(given.and_then(|host| host.masked.as_deref()), FUNCTION)?;
+        let host = given.map(|host| sys::gpumem_host_options {
+            device_count: host.values.device_count,
+            strict: host.values.strict,
+            device_bytes: host.values.device_bytes,
+            granularity: host.values.granularity,
+            pageable: host.values.pageable,
+            same_pointer: host.values.same_pointer,
+            lock_mode: host.values.lock_mode.0,
+            numa_nodes: host.values.numa_nodes,
+            register_count_max: host.values.register_count_max,
+            lock_piece: host.values.lock_piece,
+            quarantine: host.values.quarantine,
+            fill: host.values.fill,
             peers: c_pointer(&peers),
             masked: c_pointer(&masked),
             ..Default::default()
-        };
-        let contexts: Vec<*mut c_void> =
-            options.cuda_contexts.iter().map(|context| *context as *mut c_void).collect();
+        });
+        let given = options.cuda.as_ref();
+        let contexts: Option<Vec<*mut c_void>> =
+            given.map(|cuda| cuda.contexts.iter().map(|context| *context as *mut c_void).collect());
+        let cuda = contexts.as_deref().map(|contexts| sys::gpumem_cuda_options {
+            contexts: contexts.first().map_or(ptr::null(), |_| contexts.as_ptr()),
+            context_count: contexts.len() as u64,
+            ..Default::default()
+        });
         let desc = sys::gpumem_instance_desc {
             backend: options.backend.0,
             name: c_pointer(&name),
             pin_budget: options.pin_budget,
-            host: &host,
-            cuda_contexts: if contexts.is_empty() { ptr::null() } else { contexts.as_ptr() },
-            cuda_context_count: contexts.len() as u64,
+            host: host.as_ref().map_or(ptr::null(), |host| host),
+            cuda: cuda.as_ref().map_or(ptr::null(), |cuda| cuda),
             ..Default::default()
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: the struct and what it points to live during the call; the output is writable.
+        // SAFETY: the structs and what they point to live during the call; the output is writable.
         unsafe { call!(gpumem_instance_open(&desc, &mut handle)) }?;
         Ok(Self { inner: Inner::new(handle, true) })
     }
 
-    /// The one instance of the process, for programs and plug-ins that want one without asking. The first call
+    /// Gets the default instance of the process, for programs and plug-ins that do not open their own. The first call
     /// opens it as the environment says (`GPUMEM_BACKEND`, `GPUMEM_PIN_BUDGET`, `GPUMEM_HOST_...`). It is never
     /// closed.
     ///
@@ -357,12 +382,12 @@ impl Instance {
         Ok(Self { inner: Inner::new(handle, false) })
     }
 
-    /// Closes the instance if nothing lives that was made through it. Afterwards every use of its devices fails
-    /// with [`ErrorKind::Closed`]. Closing again what another copy has closed is no error.
+    /// Closes the instance if none of its objects is live. Afterwards every use of its devices fails with
+    /// [`ErrorKind::Closed`]. Closing it again through a clone succeeds.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if something lives, with a list of it, or [`ErrorKind::InvalidState`] for the default
-    /// instance. The instance is handed back, as it was.
+    /// [`ErrorKind::Busy`] if objects are live, with a list of the first ones, or [`ErrorKind::InvalidState`] for the
+    /// default instance. The instance is returned unchanged.
     pub fn close(self) -> Result<(), (Self, Error)> {
         self.inner.retry();
         match self.inner.close(sys::GPUMEM_CLOSE_CHECK) {
@@ -371,12 +396,12 @@ impl Instance {
         }
     }
 
-    /// Waits for the work of the instance's streams, frees everything that was made through it, and closes it.
-    /// Says how many objects were destroyed.
+    /// Waits for the work of the instance's streams, destroys all its objects, and closes it. Returns how many
+    /// objects were destroyed.
     ///
     /// # Safety
-    /// Memory that lives is gone afterwards: nothing may use a [`Pinned`](crate::Pinned),
-    /// [`WriteCombined`](crate::WriteCombined) or pointer of this instance any more, but dropping is good.
+    /// All its memory is freed: afterwards nothing may use a [`Pinned`](crate::Pinned),
+    /// [`WriteCombined`](crate::WriteCombined) or pointer of this instance, except to drop it.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] for the default instance, and in a host function.
@@ -384,13 +409,13 @@ impl Instance {
         self.inner.close(sys::GPUMEM_CLOSE_FORCE).map_err(|error| (self, error))
     }
 
-    /// What is known about the instance.
+    /// Information about the instance.
     ///
     /// # Errors
-    /// If it is closed, or of the parent of this process.
+    /// If it is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<InstanceInfo, Error> {
         let mut info = sys::gpumem_instance_info::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_instance_get_info(self.inner.handle, &mut info)) }?;
         Ok(InstanceInfo {
             backend: Backend(info.backend),
@@ -398,14 +423,15 @@ impl Instance {
             device_count: info.device_count,
             strict: info.strict != 0,
             pin_budget: info.pin_budget,
+            fallback: Fallback::of(info.fallback_status, &info.fallback_reason),
             name: array_text(&info.name),
         })
     }
 
-    /// Finds a device by its number.
+    /// Gets a device by its ordinal.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none of that number.
+    /// [`ErrorKind::InvalidArgument`] if no device has this ordinal.
     pub fn device(&self, ordinal: u32) -> Result<Device, Error> {
         let mut handle = ptr::null_mut();
         // SAFETY: the output is writable.
@@ -413,52 +439,68 @@ impl Instance {
         Ok(Device::new(handle, self.inner.clone()))
     }
 
-    /// All devices.
+    /// Gets all devices.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn devices(&self) -> Result<Vec<Device>, Error> {
         (0..self.info()?.device_count).map(|ordinal| self.device(ordinal)).collect()
     }
 
-    /// What lives in the instance.
+    /// Reads the counters of the instance.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn stats(&self) -> Result<Stats, Error> {
         let mut stats = sys::gpumem_stats::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_stats_get(self.inner.handle, &mut stats)) }?;
         Ok(Stats {
-            device: stats.device.into(),
-            pinned: stats.pinned.into(),
-            registered: stats.registered.into(),
+            live_count: stats.live_count,
+            live_bytes: stats.live_bytes,
             streams: stats.streams,
             events: stats.events,
-            file_descriptors: stats.file_descriptors,
         })
     }
 
-    /// Sets the peaks of [`stats`](Self::stats) to what lives now.
+    /// Reads the counters of one kind of memory.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// [`ErrorKind::InvalidArgument`] if the kind is not [`Kind::DEVICE`], [`Kind::PINNED`] or [`Kind::REGISTERED`].
+    pub fn kind_stats(&self, kind: Kind) -> Result<KindStats, Error> {
+        let mut stats = sys::gpumem_kind_stats::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_stats_get_kind(self.inner.handle, kind.0, &mut stats)) }?;
+        Ok(KindStats {
+            live_count: stats.live_count,
+            live_bytes: stats.live_bytes,
+            peak_count: stats.peak_count,
+            peak_bytes: stats.peak_bytes,
+            total_count: stats.total_count,
+            total_bytes: stats.total_bytes,
+        })
+    }
+
+    /// Resets the peaks of every kind to what is live now.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
     pub fn reset_peaks(&self) -> Result<(), Error> {
         // SAFETY: only a handle.
         unsafe { call!(gpumem_stats_reset_peaks(self.inner.handle)) }?;
         Ok(())
     }
 
-    /// A list of all that lives, one line for each object.
+    /// A list of the live objects, one line for each.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn report(&self) -> Result<String, Error> {
         let mut text: Vec<u8> = Vec::new();
         loop {
             let mut required = 0;
             let place = if text.is_empty() { ptr::null_mut() } else { text.as_mut_ptr().cast() };
-            // SAFETY: the buffer is as large as is said, and the output is writable.
+            // SAFETY: the buffer has this capacity, and the output is writable.
             unsafe {
                 call!(gpumem_stats_report(self.inner.handle, place, text.len() as u64, &mut required))
             }?;
@@ -466,19 +508,19 @@ impl Instance {
                 text.truncate((required as usize).saturating_sub(1));
                 return Ok(String::from_utf8_lossy(&text).into_owned());
             }
-            // Other threads may make objects before the next try.
+            // Other threads may create objects before the next try.
             text.resize(required as usize + 256, 0);
         }
     }
 
-    /// What is this pointer? Every address but NULL has an answer.
+    /// Gets information about an address. Succeeds for every address but NULL.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for NULL.
-    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library follows no address that it does not know.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
     pub fn pointer_info(&self, pointer: *const c_void) -> Result<PointerInfo, Error> {
         let mut info = sys::gpumem_pointer_info::default();
-        // SAFETY: the struct is writable and says its own size; any address may be asked about.
+        // SAFETY: the struct is writable and has its own size; any address may be queried.
         unsafe { call!(gpumem_pointer_get_info(self.inner.handle, pointer, &mut info)) }?;
         Ok(PointerInfo {
             kind: Kind(info.kind),
@@ -491,12 +533,26 @@ impl Instance {
             size: info.size,
             buffer_id: info.buffer_id,
             granted_flags: MemoryFlags(info.granted_flags),
-            access: Access(info.access),
-            access_devices: info.access_devices,
         })
     }
 
-    /// Frees an allocation by its pointer, however it was made.
+    /// Gets what one processor may do, in place, with the memory at an address. Copies and fills need no such right.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for NULL, and if there is no such device.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn pointer_access(&self, pointer: *const c_void, processor: Processor) -> Result<Access, Error> {
+        let (location, id) = match processor {
+            Processor::Cpu => (Location::HOST, -1),
+            Processor::Device(ordinal) => (Location::DEVICE, i32::try_from(ordinal).unwrap_or(i32::MAX)),
+        };
+        let (handle, mut access) = (self.inner.handle, 0);
+        // SAFETY: the output is writable, and any address may be queried.
+        unsafe { call!(gpumem_pointer_get_access(handle, pointer, location.0, id, &mut access)) }?;
+        Ok(Access(access))
+    }
+
+    /// Frees an allocation by its pointer, whichever function allocated it.
     ///
     /// # Safety
     /// Nothing may use the memory any more, and all device work on it must have been observed complete. It must not
@@ -510,7 +566,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Makes memory pageable again that [`Device::register`](crate::Device::register) registered.
+    /// Makes memory of [`Device::register`](crate::Device::register) pageable again.
     ///
     /// # Safety
     /// All device work on it must have been observed complete.
@@ -527,16 +583,17 @@ impl Instance {
 /// Finds out whether a backend can be opened here, without opening it.
 ///
 /// # Errors
-/// Why it cannot be opened.
+/// The reason why it cannot be opened.
 pub fn probe(backend: Backend) -> Result<ProbeInfo, Error> {
     require()?;
     let mut info = sys::gpumem_probe_info::default();
-    // SAFETY: the struct is writable and says its own size.
+    // SAFETY: the struct is writable and has its own size.
     unsafe { call!(gpumem_instance_probe(backend.0, &mut info)) }?;
     Ok(ProbeInfo {
         backend: Backend(info.backend),
         driver_version: info.driver_version,
         device_count: info.device_count,
+        fallback: Fallback::of(info.fallback_status, &info.fallback_reason),
         name: array_text(&info.name),
     })
 }
@@ -546,7 +603,7 @@ pub fn probe(backend: Backend) -> Result<ProbeInfo, Error> {
 pub struct Version(pub u32);
 
 impl Version {
-    /// The version that this crate was written for.
+    /// The version of the headers that this crate was written for.
     pub const OF_CRATE: Self = Self(sys::GPUMEM_VERSION);
 
     /// The version of the library in use.
@@ -559,13 +616,13 @@ impl Version {
         Ok(Self(unsafe { c!(gpumem_version)() }))
     }
 
-    /// The version of the library in use, as the library writes it.
+    /// The version of the library in use as text.
     ///
     /// # Errors
     /// If there is no library that this crate can use.
     pub fn text_of_library() -> Result<&'static str, Error> {
         require()?;
-        // SAFETY: the answer is a constant text of a library that is never unloaded.
+        // SAFETY: the result is a constant text of a library that is never unloaded.
         Ok(unsafe { crate::error::static_text(c!(gpumem_version_text)()) })
     }
 }
@@ -582,127 +639,131 @@ impl fmt::Debug for Version {
     }
 }
 
-/// What a probe found out about a backend.
+/// Result of a [`probe`].
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ProbeInfo {
     /// The backend that an open would use.
     pub backend: Backend,
-    /// Version as the driver counts (13000 is 13.0); 0 for host.
+    /// Driver version in the driver's own counting (13000 is 13.0); 0 for host.
     pub driver_version: i32,
-    /// Number of devices that an open would offer.
+    /// Number of devices that an open would find.
     pub device_count: u32,
+    /// The reason why [`Backend::ANY`] would use the host backend.
+    pub fallback: Option<Fallback>,
     /// For people, such as `CUDA driver 13.0`.
     pub name: String,
 }
 
-/// What is known about an open instance.
+/// The reason why [`Backend::ANY`] stands for the host backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fallback {
+    /// Status of the cuda backend.
+    pub status: Status,
+    /// The same as one line of text.
+    pub reason: String,
+}
+
+impl Fallback {
+    fn of(status: sys::gpumem_status, reason: &[sys::c_char]) -> Option<Self> {
+        (status != sys::GPUMEM_SUCCESS).then(|| Self { status: Status(status), reason: array_text(reason) })
+    }
+}
+
+/// A processor that accesses memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Processor {
+    /// The CPU.
+    Cpu,
+    /// The device with this ordinal.
+    Device(u32),
+}
+
+/// Information about an open instance.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct InstanceInfo {
-    /// Cuda or host.
+    /// [`Backend::CUDA`] or [`Backend::HOST`].
     pub backend: Backend,
-    /// Version as the driver counts; 0 for host.
+    /// Driver version in the driver's own counting; 0 for host.
     pub driver_version: i32,
     /// Number of devices.
     pub device_count: u32,
-    /// Whether the host backend enforces its rules by faults and tracking.
+    /// Whether the host backend enforces its rules with faults and tracking.
     pub strict: bool,
     /// As given at open.
     pub pin_budget: u64,
+    /// The reason why [`Backend::ANY`] opened the host backend.
+    pub fallback: Option<Fallback>,
     /// As given at open.
     pub name: String,
 }
 
-/// Counts of one kind of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct StatsKind {
-    /// Objects that live.
-    pub live_count: u64,
-    /// Their sizes, as asked for.
-    pub live_bytes: u64,
-    /// Most objects that lived at once since open or the last reset.
-    pub peak_count: u64,
-    /// Most bytes that lived at once.
-    pub peak_bytes: u64,
-    /// Objects made since open.
-    pub total_count: u64,
-    /// Bytes made since open.
-    pub total_bytes: u64,
-}
-
-impl From<sys::gpumem_stats_kind> for StatsKind {
-    fn from(kind: sys::gpumem_stats_kind) -> Self {
-        Self {
-            live_count: kind.live_count,
-            live_bytes: kind.live_bytes,
-            peak_count: kind.peak_count,
-            peak_bytes: kind.peak_bytes,
-            total_count: kind.total_count,
-            total_bytes: kind.total_bytes,
-        }
-    }
-}
-
-/// Counts of an instance.
+/// Counters of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Device memory.
-    pub device: StatsKind,
-    /// Pinned allocations.
-    pub pinned: StatsKind,
-    /// Registered memory.
-    pub registered: StatsKind,
-    /// Streams that live.
+    /// Live memory objects of all kinds.
+    pub live_count: u64,
+    /// Their sizes, as requested.
+    pub live_bytes: u64,
+    /// Live streams, including wrapped ones.
     pub streams: u64,
-    /// Events that live.
+    /// Live events, including wrapped ones.
     pub events: u64,
-    /// File descriptors that the instance holds open.
-    pub file_descriptors: u64,
 }
 
 impl Stats {
-    /// All objects that live.
+    /// Number of live objects: memory, streams and events.
     #[must_use]
     pub fn live_objects(&self) -> u64 {
-        self.device.live_count
-            + self.pinned.live_count
-            + self.registered.live_count
-            + self.streams
-            + self.events
+        self.live_count + self.streams + self.events
     }
 }
 
-/// What is known about an address.
+/// Counters of one kind of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KindStats {
+    /// Live objects.
+    pub live_count: u64,
+    /// Their sizes, as requested.
+    pub live_bytes: u64,
+    /// Largest `live_count` since the instance was opened or the peaks were reset.
+    pub peak_count: u64,
+    /// Largest `live_bytes` since then.
+    pub peak_bytes: u64,
+    /// Objects created since the instance was opened.
+    pub total_count: u64,
+    /// Their sizes.
+    pub total_bytes: u64,
+}
+
+/// Information about an address.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct PointerInfo {
-    /// What it is.
+    /// Kind of memory at the address.
     pub kind: Kind,
     /// Where its bytes lie.
     pub location: Location,
     /// Device ordinal or NUMA node of the location; -1 if it has none.
     pub location_id: i32,
-    /// Device of the allocation or registration.
+    /// Ordinal of the device that the memory was allocated or registered for.
     pub device_ordinal: Option<u32>,
-    /// The same byte for the CPU; NULL if none.
+    /// Address of the same byte for the CPU; NULL if none.
     pub host_pointer: *mut c_void,
-    /// The same byte for devices; 0 if none.
+    /// Address of the same byte for devices; 0 if none.
     pub device_address: u64,
-    /// First byte of the object, in the address range that was asked in; 0 if unknown.
+    /// First byte of the object, in the address range of the query; 0 if unknown.
     pub base: u64,
-    /// Bytes of the object; 0 if unknown.
+    /// Size of the object in bytes; 0 if unknown.
     pub size: u64,
-    /// Number of the allocation, never used again; 0 if none.
+    /// Number of the allocation, never reused; 0 if none.
     pub buffer_id: u64,
-    /// Its properties.
+    /// Properties of the memory.
     pub granted_flags: MemoryFlags,
-    /// What the devices in `access_devices` may do.
-    pub access: Access,
-    /// Bit n stands for the device with ordinal n.
-    pub access_devices: u64,
 }
 
 impl ErrorKind {
@@ -712,7 +773,7 @@ impl ErrorKind {
         matches!(self, Self::Closed | Self::StaleHandle)
     }
 
-    /// Whether nothing more can happen to memory of the object: its device, instance or process is gone.
+    /// Whether no more work of the object can be observed: its device, instance or process is gone.
     pub(crate) fn is_end(self) -> bool {
         self.is_closed() || matches!(self, Self::DeviceLost | Self::Forked)
     }

@@ -17,28 +17,29 @@
 //! # }
 //! ```
 //!
-//! * An [`Instance`] is an opened backend, with its [`Device`]s.
-//! * Arrays: [`DeviceMemory`], [`Pinned`], [`WriteCombined`] and [`Registered`]. Memory that is mapped is no type of
-//!   its own: [`Pinned`] memory always is, and has a [`device_address`](Pinned::device_address).
-//! * A [`Stream`] runs work later, an [`Event`] is a point in it.
+//! * An [`Instance`] is an open backend with its [`Device`]s.
+//! * [`DeviceMemory`], [`Pinned`], [`WriteCombined`] and [`Registered`] are arrays. Mapped memory has no type of its
+//!   own: [`Pinned`] memory is always mapped, and has a [`device_address`](Pinned::device_address).
+//! * An instance copies and fills memory at once, a [`Stream`] does so later, and an [`Event`] is a point in a
+//!   stream.
 //! * [`Memory`], and the functions with `raw` in their names, work with addresses and bytes.
-//! * [`host`] has what only the host backend has, [`log`] the messages of the library.
+//! * [`host`] has the functions of the host backend, and [`log`] receives the messages of the library.
 //!
 //! # Safety
 //!
-//! Safe code cannot use memory after it is freed, free memory that work on a device uses, or read what such work
-//! writes at the same time; also not if it forgets ([`std::mem::forget`]) whatever it likes. Nothing here panics,
-//! drops included. A drop that fails leaves its object to the instance, which tries again later.
+//! Safe code cannot use memory after it is freed, free memory that work on a device uses, or read memory while such
+//! work writes it, even if it forgets objects ([`std::mem::forget`]). Nothing in this crate panics, drops included. A
+//! drop that fails leaves its object to the instance, which tries again later.
 //!
 //! # Threads
 //!
-//! Everything may be used from any thread; arrays can be sent or shared if their elements can.
+//! All objects can be used from any thread. Arrays are `Send` and `Sync` if their elements are.
 //!
 //! # Features
 //!
-//! `link` (the default) links the library. `load` loads it at the first use: from the path in `GPUMEM_LIBRARY`, or
-//! as `libgpumem.so.0` of the system. If it is missing, too old or lacks a function, the call that needs it fails with
-//! [`ErrorKind::Library`].
+//! `link` (the default) links the library. `load` loads it when it is first used: from the path in `GPUMEM_LIBRARY`,
+//! and otherwise as the system's `libgpumem.so.0`. If it is missing, too old or lacks a function, the call that needs
+//! it fails with [`ErrorKind::Library`].
 
 #![deny(missing_docs)]
 #![warn(unsafe_op_in_unsafe_fn)]
@@ -55,7 +56,7 @@
 #![deny(clippy::undocumented_unsafe_blocks)]
 
 #[cfg(not(any(feature = "link", feature = "load")))]
-compile_error!("one of the features `link` and `load` is needed");
+compile_error!("enable one of the features `link` and `load`");
 
 mod codes;
 mod copy;
@@ -75,25 +76,25 @@ mod typed;
 pub use gpumem_sys as sys;
 
 pub use codes::{
-    Access, Backend, Capability, CapabilitySource, CapabilityType, Direction, EventFlags, Feature, Kind,
-    Location, LockMode, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition,
+    Access, AnswerSource, AnswerType, Backend, Capability, Direction, EventFlags, Feature, Kind, Location,
+    LockMode, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition,
 };
-pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Source};
+pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
 pub use element::{Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
 pub use event::{Event, EventInfo};
 pub use instance::{
-    probe, HostOptions, Instance, InstanceInfo, InstanceOptions, PointerInfo, ProbeInfo, Stats, StatsKind,
-    Version,
+    probe, CudaOptions, Fallback, HostOptions, Instance, InstanceInfo, InstanceOptions, KindStats,
+    PointerInfo, ProbeInfo, Processor, Stats, Version,
 };
 #[cfg(feature = "load")]
 pub use library::load_from;
-pub use memory::{Memory, MemoryInfo, MemoryOptions};
-pub use stream::{Enqueued, Pending, Stream, StreamInfo, StreamOptions, Words};
+pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
+pub use stream::{Enqueued, EnqueuedRegions, Pending, Stream, StreamInfo, StreamOptions, Words};
 pub use typed::{DeviceMemory, DeviceSlice, Pinned, Registered, Registration, WriteCombined};
 
-/// What can be sent to other threads and shared with them, decided when this crate is compiled.
+/// Types that can be sent to other threads and shared with them, checked when this crate is compiled.
 const _: () = {
     const fn send_and_sync<T: Send + Sync>() {}
     send_and_sync::<Instance>();

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! How the functions of the C library are reached: linked, or loaded at the first use.
+//! Access to the functions of the C library: linked, or loaded when first used.
 
 use crate::error::Error;
 
-/// A function of the C library. With the feature `load` this can return from the caller with the reason why there
-/// is none.
+/// A function of the C library. With the feature `load` this returns from the caller with an error if there is none.
 #[cfg(not(feature = "load"))]
 macro_rules! c {
     ($name:ident) => {
@@ -18,8 +17,7 @@ macro_rules! c {
     };
 }
 
-/// Calls a function of the C library that has an error parameter; the parameter is added. Must stand in an
-/// `unsafe` block.
+/// Calls a function of the C library, and adds its error parameter. Belongs in an `unsafe` block.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
         let function = c!($name);
@@ -28,7 +26,7 @@ macro_rules! call {
 }
 pub(crate) use {c, call};
 
-/// Whether the library in use fits these declarations. Asked before anything is opened.
+/// Checks that the library in use fits these declarations, before anything is opened.
 #[cfg(not(feature = "load"))]
 pub(crate) fn require() -> Result<(), Error> {
     // SAFETY: no arguments.
@@ -73,10 +71,10 @@ mod loading {
 
     static LIBRARY: AtomicPtr<Library> = AtomicPtr::new(ptr::null_mut());
 
-    /// The library; loaded at the first use. A failure is not remembered.
+    /// The library, loaded when first used. A failure is not remembered.
     #[inline]
     pub(crate) fn get() -> Result<&'static Library, Error> {
-        // SAFETY: what is stored there is never freed.
+        // SAFETY: a stored library is never freed.
         match unsafe { LIBRARY.load(Ordering::Acquire).as_ref() } {
             Some(library) => Ok(library),
             None => load_by_name(),
@@ -85,8 +83,8 @@ mod loading {
 
     #[cold]
     fn load_by_name() -> Result<&'static Library, Error> {
-        // SAFETY: the name ends with a 0 byte. The answer is NULL, also in a program with raised privileges, or a
-        // text; that nobody changes the environment at this moment is the duty of who does, as with every getenv.
+        // SAFETY: the name ends with a 0 byte. The result is NULL, also in a program with raised privileges, or a
+        // text. As with every getenv, code that changes the environment must not do so now.
         let library = unsafe {
             let named = secure_getenv(b"GPUMEM_LIBRARY\0".as_ptr().cast());
             if named.is_null() || CStr::from_ptr(named).to_bytes().is_empty() {
@@ -98,7 +96,7 @@ mod loading {
         Ok(keep(library?).0)
     }
 
-    /// Stores the library; the first one stays. Says whether it was this one.
+    /// Stores the library, unless there is one already. Returns the stored one, and whether it is this one.
     fn keep(library: Library) -> (&'static Library, bool) {
         let fresh = Box::into_raw(Box::new(library));
         match LIBRARY.compare_exchange(ptr::null_mut(), fresh, Ordering::AcqRel, Ordering::Acquire) {
@@ -114,17 +112,17 @@ mod loading {
         }
     }
 
-    /// Loads the library from a path, before anything else is done with this crate. Without this call it is the
-    /// library that `GPUMEM_LIBRARY` in the environment names, or else `libgpumem.so.0` of the system.
+    /// Loads the library from a path. Call it before anything else of this crate, which would load the library that
+    /// `GPUMEM_LIBRARY` in the environment names, or else the system's `libgpumem.so.0`.
     ///
     /// # Safety
-    /// What lies at the path must be a build of gpumem: a library runs code when it is loaded.
+    /// The file must be a build of gpumem: a library runs code when it is loaded.
     ///
     /// # Errors
-    /// If it cannot be loaded, is no gpumem that this crate can use, or a library is in use already.
+    /// If it cannot be loaded, is not a gpumem library that this crate can use, or a library is in use already.
     pub unsafe fn load_from(path: impl AsRef<Path>) -> Result<(), Error> {
         let path = CString::new(path.as_ref().as_os_str().as_bytes())
-            .map_err(|_| Error::invalid("load_from", "the path has a 0 byte in it"))?;
+            .map_err(|_| Error::invalid("load_from", "the path contains a 0 byte"))?;
         // SAFETY: the path ends with a 0 byte; the rest is the caller's promise.
         let library = unsafe { Library::open_path(path.as_ptr()) }?;
         if keep(library).1 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Where the library's messages go: nowhere, until a function is set.
+//! The log function, which receives the library's messages. Without one, the library logs nothing.
 
 use std::ffi::CStr;
 use std::os::raw::c_void;
@@ -15,7 +15,7 @@ use crate::stream::run_caught;
 
 type Function = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// The function that C calls, or NULL: a `Function` in a box.
+/// The function that C calls: a `Function` in a box, or NULL.
 struct Current(*mut Function);
 
 // SAFETY: the function can be sent.
@@ -32,13 +32,13 @@ unsafe extern "C" fn deliver(
 ) {
     // SAFETY: the caller's promise.
     let (function, message) = unsafe { (&*user_data.cast::<Function>(), CStr::from_ptr(message)) };
-    // A message about a panic could only go to the function that panicked.
+    // A panic could only be logged to the function that panicked.
     let _ = run_caught(|| function(LogLevel(level), &message.to_string_lossy()));
 }
 
-/// Sets the function that gets the messages up to a level, one finished line each, for the whole process. It is
-/// called from any thread and must not call this crate. When this returns, the former function is not running and
-/// will not be called again. A panic ends the function for this one message.
+/// Sets the function that receives the messages up to a level, one line each, for the whole process. It is called
+/// from any thread and must not call this crate. When this returns, the previous function is not running and will not
+/// be called again. A panic ends the function for that message only.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidState`] from inside the function, [`ErrorKind::Busy`] while another thread sets one, and
@@ -50,7 +50,7 @@ pub fn set(
     replace(Some(Box::new(function)), max_level)
 }
 
-/// Lets messages go nowhere again.
+/// Removes the function, so that nothing is logged.
 ///
 /// # Errors
 /// As [`set`].
@@ -60,7 +60,7 @@ pub fn clear() -> Result<(), Error> {
 
 fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error> {
     require()?;
-    // Not waited for: the thread that holds it may wait for a function that wants to set another.
+    // No wait: the thread that holds the lock may be waiting for a function that sets another one.
     let mut current = match CURRENT.try_lock() {
         Ok(current) => current,
         Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -85,7 +85,7 @@ fn replace(function: Option<Function>, max_level: LogLevel) -> Result<(), Error>
     };
     drop(current);
     if !unused.is_null() {
-        // SAFETY: it came from a box, and C does not have it, or not any more.
+        // SAFETY: it came from a box, and C does not use it.
         let unused = unsafe { Box::from_raw(unused) };
         // Its own drop could panic.
         let _ = run_caught(move || drop(unused));

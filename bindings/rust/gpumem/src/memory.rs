@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Allocations of every kind, by their bytes.
+//! Allocations and registrations of every kind, in bytes.
 
 use std::alloc::{dealloc, Layout};
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::error::{array_text, Error, ErrorKind, Status};
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
 
-/// What is wanted of an allocation, beside its kind and size.
+/// Options for an allocation.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryOptions {
     pub(crate) require: MemoryFlags,
@@ -26,63 +26,81 @@ pub struct MemoryOptions {
     name: Option<String>,
 }
 
+/// Options for registering existing memory.
+#[derive(Clone, Debug, Default)]
+pub struct RegisterOptions {
+    require: MemoryFlags,
+    prefer: MemoryFlags,
+    name: Option<String>,
+}
+
+macro_rules! shared_options {
+    ($($options:ident)*) => {$(
+        impl $options {
+            /// The defaults.
+            #[must_use]
+            pub fn new() -> Self {
+                Self::default()
+            }
+
+            /// Properties that the memory must have; otherwise the call fails.
+            #[must_use]
+            pub fn require(mut self, flags: MemoryFlags) -> Self {
+                self.require |= flags;
+                self
+            }
+
+            /// Properties that the memory should have if possible.
+            #[must_use]
+            pub fn prefer(mut self, flags: MemoryFlags) -> Self {
+                self.prefer |= flags;
+                self
+            }
+
+            /// A name for messages and reports, up to 63 bytes.
+            #[must_use]
+            pub fn name(mut self, name: impl Into<String>) -> Self {
+                self.name = Some(name.into());
+                self
+            }
+        }
+    )*};
+}
+shared_options! {
+    MemoryOptions
+    RegisterOptions
+}
+
 impl MemoryOptions {
-    /// The defaults.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Properties without which the call shall fail.
-    #[must_use]
-    pub fn require(mut self, flags: MemoryFlags) -> Self {
-        self.require |= flags;
-        self
-    }
-
-    /// Properties that may be missing from what is granted.
-    #[must_use]
-    pub fn prefer(mut self, flags: MemoryFlags) -> Self {
-        self.prefer |= flags;
-        self
-    }
-
-    /// Alignment in bytes, a power of two; met exactly or refused. Not for registered memory.
+    /// Alignment in bytes, a power of two; met exactly or refused.
     #[must_use]
     pub fn alignment(mut self, bytes: u64) -> Self {
         self.alignment = bytes;
         self
     }
 
-    /// Pinned memory only: the NUMA node that the pages shall lie on.
+    /// Pinned memory only: the NUMA node that the pages must lie on.
     #[must_use]
     pub fn numa_node(mut self, node: i32) -> Self {
         self.require |= MemoryFlags::NUMA_NODE;
         self.numa_node = node;
         self
     }
-
-    /// A name for messages and reports, up to 63 bytes.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
 }
 
-/// Memory of Rust's allocator, to be given back after it is unregistered.
+/// Memory of Rust's allocator, to be freed after it is unregistered.
 pub(crate) struct Backing {
     pub(crate) start: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: these bytes belong to nobody else, and hold nothing that must be dropped.
+// SAFETY: these bytes have no other owner, and hold nothing that must be dropped.
 unsafe impl Send for Backing {}
 // SAFETY: nothing reads them through this.
 unsafe impl Sync for Backing {}
 
 impl Backing {
-    /// Takes the bytes of a box of elements that need no drop; `None` if there are none.
+    /// Takes the bytes of a box whose elements need no drop; `None` if there are none.
     pub(crate) fn of<T>(values: Box<[T]>) -> Option<Self> {
         let layout = Layout::for_value::<[T]>(&values);
         if layout.size() == 0 {
@@ -94,7 +112,7 @@ impl Backing {
     /// The box that [`of`](Self::of) took.
     ///
     /// # Safety
-    /// It was made of a `Box<[T]>` of this length.
+    /// It was a `Box<[T]>` of this length.
     pub(crate) unsafe fn into_box<T>(self, len: usize) -> Box<[T]> {
         let start = self.start.cast::<T>().as_ptr();
         mem::forget(self);
@@ -110,9 +128,9 @@ impl Drop for Backing {
     }
 }
 
-/// What a drop could not give back.
+/// An object that a drop could not destroy.
 pub(crate) enum Remains {
-    /// Memory, with the bytes that must live as long as they are registered.
+    /// Memory, with the bytes that must live while they are registered.
     Memory(sys::gpumem_memory, Option<Backing>),
     /// A stream.
     Stream(sys::gpumem_stream),
@@ -124,9 +142,9 @@ pub(crate) enum Remains {
 unsafe impl Send for Remains {}
 
 impl Remains {
-    /// Gives it back. If that worked, or if there is nothing to be given back any more, it may be dropped.
+    /// Destroys the object. It may be dropped if that succeeds, or if the object does not exist any more.
     pub(crate) fn release(&self) -> Result<(), Error> {
-        // SAFETY: only handles; who lets go of them says that nobody uses them any more.
+        // SAFETY: only handles, which are not used any more.
         let result = unsafe {
             match self {
                 Self::Memory(handle, _) => call!(gpumem_memory_destroy(*handle)),
@@ -142,11 +160,11 @@ impl Remains {
         }
     }
 
-    /// Gives it back, or leaves it with the instance to be tried again.
+    /// Destroys the object, or leaves it to the instance to try again.
     pub(crate) fn release_or_keep(self, instance: &Inner) {
         match self.release() {
             Ok(()) => {}
-            // The parent's memory is not here; nothing will ever give it back.
+            // The parent's memory does not exist here; nothing can ever free it.
             Err(error) if error.kind() == ErrorKind::Forked => mem::forget(self),
             Err(_) => instance.keep(self),
         }
@@ -159,29 +177,19 @@ pub(crate) struct Allocation {
     instance: Arc<Inner>,
     /// Address for the CPU, or NULL.
     host: *mut c_void,
-    /// Address for devices, or 0 if it has to be asked for.
+    /// Address for devices, or 0 if it must be queried.
     device: u64,
     bytes: u64,
     backing: Option<Backing>,
 }
 
-// SAFETY: a handle is a number to C; the pointers are only handed out.
+// SAFETY: a handle is a number to C; the pointers are only returned.
 unsafe impl Send for Allocation {}
 // SAFETY: as above.
 unsafe impl Sync for Allocation {}
 
 impl Allocation {
-    /// Allocates, or registers the bytes at `pointer`.
-    ///
-    /// # Safety
-    /// What is registered stays mapped until the allocation is gone.
-    unsafe fn create(
-        device: &Device,
-        kind: Kind,
-        bytes: u64,
-        pointer: *mut c_void,
-        options: &MemoryOptions,
-    ) -> Result<Self, Error> {
+    fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
         device.instance.retry();
         let name = c_text(options.name.as_deref(), "MemoryOptions::name")?;
         let desc = sys::gpumem_memory_desc {
@@ -191,16 +199,49 @@ impl Allocation {
             alignment: options.alignment,
             require: options.require.0,
             prefer: options.prefer.0,
-            host_pointer: pointer,
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and its text live during the call, and the output is writable.
+        unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
+        let mut allocation = Self::of(device, handle, bytes);
+        let info = allocation.info()?;
+        allocation.host = info.host_pointer;
+        allocation.device = info.device_address;
+        Ok(allocation)
+    }
+
+    /// # Safety
+    /// The memory stays mapped until the allocation is gone.
+    unsafe fn register(
+        device: &Device,
+        pointer: *mut c_void,
+        bytes: u64,
+        options: &RegisterOptions,
+    ) -> Result<Self, Error> {
+        device.instance.retry();
+        let name = c_text(options.name.as_deref(), "RegisterOptions::name")?;
+        let desc = sys::gpumem_register_desc {
+            pointer,
+            size: bytes,
+            require: options.require.0,
+            prefer: options.prefer.0,
             name: c_pointer(&name),
             ..Default::default()
         };
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call, the output is writable; the rest is the caller's
         // promise.
-        unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
+        unsafe { call!(gpumem_memory_register(device.handle, &desc, &mut handle)) }?;
+        let mut allocation = Self::of(device, handle, bytes);
+        allocation.host = pointer;
+        Ok(allocation)
+    }
+
+    fn of(device: &Device, handle: sys::gpumem_memory, bytes: u64) -> Self {
         let instance = device.instance.clone();
-        Ok(Self { handle, instance, host: pointer, device: 0, bytes, backing: None })
+        Self { handle, instance, host: ptr::null_mut(), device: 0, bytes, backing: None }
     }
 
     pub(crate) fn instance(&self) -> &Arc<Inner> {
@@ -209,7 +250,7 @@ impl Allocation {
 
     fn info(&self) -> Result<MemoryInfo, Error> {
         let mut info = sys::gpumem_memory_info::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_memory_get_info(self.handle, &mut info)) }?;
         Ok(MemoryInfo {
             kind: Kind(info.kind),
@@ -227,7 +268,7 @@ impl Allocation {
         })
     }
 
-    /// Takes what has to be given back out of this.
+    /// Takes the object to destroy out of this.
     fn take(&mut self) -> Option<Remains> {
         let handle = mem::replace(&mut self.handle, ptr::null_mut());
         if handle.is_null() {
@@ -246,11 +287,11 @@ impl Drop for Allocation {
     }
 }
 
-/// An allocation of any kind, by its bytes: what the typed kinds of memory are made of, and all that code needs
-/// which works with addresses.
+/// An allocation or registration of any kind, in bytes: the base of the typed arrays, for code that works with
+/// addresses.
 ///
-/// The memory goes when this, and all work in streams that was enqueued with it through the safe functions of this
-/// crate, is gone.
+/// The memory is freed once this is dropped and all work that safe functions of this crate enqueued with it has been
+/// observed complete.
 pub struct Memory {
     pub(crate) allocation: Arc<Allocation>,
 }
@@ -261,42 +302,37 @@ impl Memory {
     /// # Errors
     /// As `gpumem_memory_create()`.
     pub fn create(device: &Device, kind: Kind, bytes: u64, options: &MemoryOptions) -> Result<Self, Error> {
-        // SAFETY: nothing is registered.
-        let mut allocation = unsafe { Allocation::create(device, kind, bytes, ptr::null_mut(), options) }?;
-        let info = allocation.info()?;
-        allocation.host = info.host_pointer;
-        allocation.device = info.device_address;
-        Ok(Self { allocation: Arc::new(allocation) })
+        Ok(Self { allocation: Arc::new(Allocation::create(device, kind, bytes, options)?) })
     }
 
-    /// Page-locks memory where it lies, at any address.
+    /// Page-locks existing memory, at any address.
     ///
     /// # Safety
-    /// The memory must stay mapped until this is closed, or dropped and no work in a stream uses it. A `Memory` that
-    /// is forgotten keeps it registered for ever.
+    /// The memory must stay mapped until this is closed, or is dropped and no work in a stream uses it. A `Memory`
+    /// that is forgotten keeps it registered forever.
     ///
     /// # Errors
-    /// As `gpumem_memory_create()`.
+    /// As `gpumem_memory_register()`.
     pub unsafe fn register(
         device: &Device,
         pointer: *mut c_void,
         bytes: u64,
-        options: &MemoryOptions,
+        options: &RegisterOptions,
     ) -> Result<Self, Error> {
         // SAFETY: the caller's promise.
-        let allocation = unsafe { Allocation::create(device, Kind::REGISTERED, bytes, pointer, options) }?;
+        let allocation = unsafe { Allocation::register(device, pointer, bytes, options) }?;
         Ok(Self { allocation: Arc::new(allocation) })
     }
 
-    /// Registers bytes of Rust's allocator, which from now on are freed after they are unregistered.
+    /// Registers bytes of Rust's allocator, which are freed after they are unregistered.
     pub(crate) fn register_backing(
         device: &Device,
         backing: Backing,
-        options: &MemoryOptions,
+        options: &RegisterOptions,
     ) -> Result<Self, (Backing, Error)> {
         let (pointer, bytes) = (backing.start.as_ptr().cast(), backing.layout.size() as u64);
-        // SAFETY: the bytes go into the allocation, which gives them back only after they are unregistered.
-        match unsafe { Allocation::create(device, Kind::REGISTERED, bytes, pointer, options) } {
+        // SAFETY: the allocation owns the bytes, and frees them only after they are unregistered.
+        match unsafe { Allocation::register(device, pointer, bytes, options) } {
             Ok(mut allocation) => {
                 allocation.backing = Some(backing);
                 Ok(Self { allocation: Arc::new(allocation) })
@@ -305,15 +341,21 @@ impl Memory {
         }
     }
 
-    /// What is known about the allocation; also after its device is lost.
+    /// Information about the memory. Works after its device was lost.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<MemoryInfo, Error> {
         self.allocation.info()
     }
 
-    /// Bytes asked for.
+    /// Handle for calls of [`sys`](crate::sys). It is stale once the memory is freed.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_memory {
+        self.allocation.handle
+    }
+
+    /// Bytes requested.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.allocation.bytes
@@ -326,7 +368,7 @@ impl Memory {
     }
 
     /// Address for kernels and for other code that works on a device. It is a number, because the CPU must not
-    /// follow it.
+    /// dereference it.
     ///
     /// # Errors
     /// [`ErrorKind::NoAccess`] for memory that was registered without [`MemoryFlags::MAPPED`].
@@ -339,7 +381,7 @@ impl Memory {
                 ErrorKind::NoAccess,
                 Status::NO_ACCESS,
                 "Memory::device_address",
-                "the memory was registered without MAPPED, so devices have no address for it",
+                "the memory was registered without MAPPED, so it has no device address; require MAPPED",
             )),
             address => Ok(address),
         }
@@ -348,13 +390,13 @@ impl Memory {
     /// Frees the memory, or unregisters it.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is handed back, as
-    /// it was.
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is returned
+    /// unchanged.
     pub fn close(self) -> Result<(), (Self, Error)> {
         self.take_backing().map(drop)
     }
 
-    /// Unregisters, and hands out the bytes that were registered.
+    /// Unregisters the memory, and returns the bytes that were registered.
     pub(crate) fn take_backing(self) -> Result<Option<Backing>, (Self, Error)> {
         let mut allocation = match Arc::try_unwrap(self.allocation) {
             Ok(allocation) => allocation,
@@ -374,12 +416,12 @@ impl Memory {
         }
     }
 
-    /// Another holder of the same memory, for work that runs later.
+    /// Another owner of the same memory, for work that runs later.
     pub(crate) fn share(&self) -> Self {
         Self { allocation: self.allocation.clone() }
     }
 
-    /// Whether Rust's allocator gets the bytes when this goes, rather than the library.
+    /// Whether the bytes belong to Rust's allocator and not to the library.
     pub(crate) fn has_backing(&self) -> bool {
         self.allocation.backing.is_some()
     }
@@ -390,7 +432,7 @@ fn busy() -> Error {
         ErrorKind::Busy,
         Status::BUSY,
         "close",
-        "work in a stream uses the memory and was not observed complete: synchronize the stream first",
+        "work that uses the memory was not observed complete; synchronize its stream first",
     )
 }
 
@@ -405,31 +447,31 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// What is known about an allocation.
+/// Information about memory of the instance.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MemoryInfo {
-    /// What it is.
+    /// Kind of memory.
     pub kind: Kind,
-    /// Node that the pages lie on, if one was asked for.
+    /// Node that the pages lie on, if one was requested.
     pub numa_node: Option<u32>,
-    /// Number of the device given at creation.
+    /// Ordinal of the device given at creation.
     pub device_ordinal: u32,
     /// Address for the CPU; NULL for device memory.
     pub host_pointer: *mut c_void,
     /// Address for devices; 0 if the memory has none.
     pub device_address: u64,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub size: u64,
     /// Bytes charged.
     pub granted_size: u64,
-    /// Alignment asked for; 0 if none.
+    /// Alignment requested; 0 if none.
     pub alignment: u64,
-    /// What was required and preferred.
+    /// Properties that were required or preferred.
     pub requested_flags: MemoryFlags,
-    /// What the memory really has.
+    /// Properties of the memory.
     pub granted_flags: MemoryFlags,
-    /// Number of this allocation; never used again in this process.
+    /// Number of this allocation, unique in the process and never reused.
     pub buffer_id: u64,
     /// As given at creation.
     pub name: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Ordered queues of work, and what keeps memory alive while it is in them.
+//! Ordered queues of work, which keep the memory of their work alive.
 
 use std::fmt;
 use std::mem;
@@ -14,7 +14,10 @@ use gpumem_sys as sys;
 
 use crate::codes::{SourceOrder, WaitCondition};
 use crate::copy::sealed::{Discard, Keep};
-use crate::copy::{CheckedCopy, CheckedFill, CopyOptions, Destination, Enqueue, Rectangle, Source};
+use crate::copy::{
+    describe_regions, CheckedCopy, CheckedFill, CopyOptions, Destination, Enqueue, Rectangle, Region, Source,
+    Target,
+};
 use crate::device::Device;
 use crate::element::{Element, FillValue};
 use crate::error::{array_text, check, Error, ErrorKind, Rejected, Status};
@@ -24,7 +27,7 @@ use crate::library::{c, call};
 use crate::memory::Remains;
 use crate::typed::{DeviceMemory, Pinned, Registered};
 
-/// How a stream shall be.
+/// Options for creating a stream.
 #[derive(Clone, Debug, Default)]
 pub struct StreamOptions {
     priority: i32,
@@ -38,7 +41,7 @@ impl StreamOptions {
         Self::default()
     }
 
-    /// Lower numbers run first; cut to the range of the device.
+    /// Lower numbers run first; clamped to the range of the device.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
@@ -53,14 +56,14 @@ impl StreamOptions {
     }
 }
 
-/// An ordered queue of work of one device.
+/// An ordered queue of work on one device.
 ///
-/// Work that is enqueued runs later. What it uses is taken by value and comes back from the [`Pending`] that each
-/// call returns, or is memory that the CPU cannot touch; see [`Enqueue`]. In either case the stream itself keeps the
-/// memory alive until the work has been observed complete. So nothing that is dropped or forgotten, neither the
-/// `Pending`, nor the memory, nor the stream, lets memory go while work uses it.
+/// Enqueued work runs later. Its operands are taken by value and returned by the [`Pending`] of each call, or are
+/// memory that the CPU cannot access; see [`Enqueue`]. In either case the stream itself keeps the memory alive until
+/// the work has been observed complete. So memory is never freed while work uses it, even if the `Pending`, the
+/// memory or the stream is dropped or forgotten.
 ///
-/// Dropping a stream that has such work waits for it.
+/// Dropping a stream with such work waits for it.
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -70,13 +73,13 @@ impl StreamOptions {
 /// let memory = DeviceMemory::<u8>::new(&device, 4096)?;
 /// stream.fill(&memory, 7)?;
 /// let pending = stream.copy(Pinned::<u8>::zeroed(&device, 4096)?, &memory)?;
-/// // The pinned array comes back when its content is complete.
+/// // The pinned array is returned once it is complete.
 /// let (back, _) = pending.wait()?;
 /// assert_eq!(back[4095], 7);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 ///
-/// Until then nobody can touch it:
+/// Until then nothing can access it:
 ///
 /// ```compile_fail,E0382
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -88,7 +91,7 @@ impl StreamOptions {
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 ///
-/// A slice that is merely borrowed cannot be given to work that runs later:
+/// A borrowed slice cannot be an operand of work that runs later:
 ///
 /// ```compile_fail,E0277
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -106,7 +109,7 @@ pub struct StreamInner {
     handle: sys::gpumem_stream,
     instance: Instance,
     flight: Mutex<Flight>,
-    /// Number of entries in `flight`, for those who only want to know whether there are any.
+    /// Number of entries in `flight`, readable without its lock.
     entries: AtomicUsize,
     destroyed: AtomicBool,
     panics: Arc<AtomicU64>,
@@ -117,37 +120,36 @@ unsafe impl Send for StreamInner {}
 // SAFETY: as above.
 unsafe impl Sync for StreamInner {}
 
-/// What work in the stream uses. Each piece of work has a number, given after it was enqueued.
+/// The objects that work in the stream uses. Each piece of work gets a number after it was enqueued.
 struct Flight {
     last: u64,
     observed: u64,
     entries: Vec<(u64, Keep)>,
-    /// At this many entries the stream is asked whether they are still needed.
-    ask_at: usize,
-    /// Failures of work, which the library reports to the first who asks only.
+    /// At this many entries the stream is queried, so that some can be released.
+    query_at: usize,
+    /// Failures of work, which the library reports only once.
     failures: Vec<Failure>,
 }
 
-/// A failure that may concern work above one number and up to another.
+/// A failure that may be of any work above one number and up to another.
 struct Failure {
     above: u64,
     up_to: u64,
     error: Error,
 }
 
-/// More failures than this are not told apart.
+/// Above this number, failures are merged.
 const FAILURES_MAX: usize = 64;
 
-const ASK_AT_LEAST: usize = 64;
+const QUERY_AT_LEAST: usize = 64;
 
 impl Keep {
     fn is_nothing(&self) -> bool {
         matches!(self, Self::Nothing)
     }
 
-    /// Lets go after the device, instance or process is gone: work may have stopped at any point, but nobody tells
-    /// when. Allocations of the library are given back to it, which knows; what others would free or use is not let
-    /// go of.
+    /// Releases the object after its device, instance or process is gone, when the end of the work cannot be
+    /// observed. The library knows whether its own allocations can be freed; everything else is leaked.
     fn abandon(self) {
         match self {
             Self::Memory(memory) if !memory.has_backing() => drop(memory),
@@ -162,13 +164,13 @@ impl StreamInner {
     /// Number of the latest piece of work.
     pub(crate) fn latest(&self) -> u64 {
         if self.entries.load(Ordering::Acquire) == 0 {
-            // Nothing has to be let go of, so an observation need not be noted.
+            // There is nothing to release, so the observation need not be recorded.
             return 0;
         }
         lock(&self.flight).last
     }
 
-    /// Notes a piece of work that has been enqueued, and what it uses. Gives its number.
+    /// Records a piece of enqueued work with the objects that it uses, and returns its number.
     fn enqueued(&self, keeps: impl IntoIterator<Item = Keep>) -> u64 {
         let mut flight = lock(&self.flight);
         flight.last += 1;
@@ -178,55 +180,54 @@ impl StreamInner {
         number
     }
 
-    /// Asks whether work is complete if much of it has piled up that nobody has asked about.
+    /// Queries the stream if much work has accumulated that was not observed.
     fn tidy(&self) {
         let entries = self.entries.load(Ordering::Acquire);
-        if entries < ASK_AT_LEAST || entries < lock(&self.flight).ask_at {
+        if entries < QUERY_AT_LEAST || entries < lock(&self.flight).query_at {
             return;
         }
-        // The answer is used inside; a failure shows in the call that follows.
+        // The query releases what it can; a failure shows in the call that follows.
         let _ = self.query();
         let mut flight = lock(&self.flight);
-        flight.ask_at = flight.entries.len().saturating_mul(2);
+        flight.query_at = flight.entries.len().saturating_mul(2);
     }
 
-    /// Notes that work up to this number has been observed complete, and lets go of what it uses.
+    /// Records that work up to this number has been observed complete, and releases what it uses.
     pub(crate) fn observed(&self, number: u64) {
         if number != 0 {
             let mut flight = lock(&self.flight);
             flight.observed = flight.observed.max(number);
             drop(flight);
-            self.let_go(number);
+            self.release(number);
         }
     }
 
-    /// Lets go of what work up to this number uses: it is over. Whether it went well is another question, if it was
-    /// another stream that has shown it.
-    fn let_go(&self, number: u64) {
+    /// Releases what work up to this number uses: it is over. It may have failed, if another stream has observed it.
+    fn release(&self, number: u64) {
         let mut flight = lock(&self.flight);
         let (over, needed): (Vec<_>, Vec<_>) =
             mem::take(&mut flight.entries).into_iter().partition(|(of, _)| *of <= number);
         flight.entries = needed;
         self.entries.store(flight.entries.len(), Ordering::Release);
         drop(flight);
-        // Freeing calls the library; nobody should have to wait for it.
+        // Freeing calls the library, so it happens without the lock.
         for (_, keep) in over {
             if let Keep::Earlier(stream, number) = keep {
                 if let Some(stream) = stream.upgrade() {
-                    stream.let_go(number);
+                    stream.release(number);
                 }
             }
         }
     }
 
-    /// Notes a failure of work up to this number, for all who wait for some of it.
-    pub(crate) fn failed(&self, number: u64, error: &Error, ask: impl FnOnce() -> Result<Status, Error>) {
+    /// Records a failure of work up to this number, for everything that waits for some of it.
+    pub(crate) fn failed(&self, number: u64, error: &Error, query: impl FnOnce() -> Result<Status, Error>) {
         if number == 0 {
             return;
         }
-        // A call at the wrong moment has this status too, and has it again; a failure of work is reported once.
+        // A call at the wrong moment also has this status, again and again; a failure of work is reported only once.
         let wrong_moment = error.kind() == ErrorKind::InvalidState
-            && matches!(ask(), Err(again) if again.kind() == ErrorKind::InvalidState);
+            && matches!(query(), Err(again) if again.kind() == ErrorKind::InvalidState);
         if wrong_moment {
             return;
         }
@@ -238,7 +239,7 @@ impl StreamInner {
         flight.failures.push(Failure { above, up_to: number, error: error.clone() });
     }
 
-    /// The failure that may concern work of this number.
+    /// The failure that may be of the work with this number.
     fn failure_of(&self, number: u64) -> Option<Error> {
         let flight = lock(&self.flight);
         let found = flight.failures.iter().find(|failure| failure.above < number && number <= failure.up_to);
@@ -249,17 +250,17 @@ impl StreamInner {
         number == 0 || lock(&self.flight).observed >= number
     }
 
-    /// Lets go of everything as far as that is safe after a failure that says that nothing will be observed.
+    /// Releases everything that can be released safely, after an error that means that nothing will be observed.
     fn ended(&self) {
         let entries = mem::take(&mut lock(&self.flight).entries);
         self.entries.store(0, Ordering::Release);
         entries.into_iter().for_each(|(_, keep)| keep.abandon());
     }
 
-    /// Asks or waits, and draws the conclusions for what is kept alive.
-    fn observe(&self, ask: impl FnOnce() -> Result<Status, Error>) -> Result<bool, Error> {
+    /// Queries or waits, and releases what the result allows.
+    fn observe(&self, query: impl FnOnce() -> Result<Status, Error>) -> Result<bool, Error> {
         let latest = self.latest();
-        match ask() {
+        match query() {
             Ok(Status::SUCCESS) => {
                 self.observed(latest);
                 Ok(true)
@@ -302,7 +303,7 @@ impl StreamInner {
         Ok(())
     }
 
-    /// Waits for work that uses something. Says whether the stream may be destroyed.
+    /// Waits for work that uses something. An error means that the stream must not be destroyed.
     fn settle(&self) -> Result<(), Error> {
         if self.entries.load(Ordering::Acquire) == 0 || self.destroyed.load(Ordering::Acquire) {
             return Ok(());
@@ -317,8 +318,8 @@ impl StreamInner {
 impl Drop for StreamInner {
     fn drop(&mut self) {
         if self.settle().is_err() {
-            // In a host function, or while the stream is captured: nobody will see when the work is complete, so
-            // what it uses stays.
+            // In a host function, or while the stream is captured: the end of the work cannot be observed, so what it
+            // uses is leaked.
             mem::forget(mem::take(&mut lock(&self.flight).entries));
         }
         if !self.destroyed.load(Ordering::Acquire) {
@@ -333,9 +334,9 @@ impl fmt::Debug for Stream {
     }
 }
 
-/// Nanoseconds of a time limit; what does not fit is for ever.
-pub(crate) fn nanoseconds(limit: Duration) -> u64 {
-    u64::try_from(limit.as_nanos()).unwrap_or(sys::GPUMEM_TIMEOUT_INFINITE)
+/// Nanoseconds of a timeout; one that is too long never expires.
+pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
+    u64::try_from(timeout.as_nanos()).unwrap_or(sys::GPUMEM_TIMEOUT_INFINITE)
 }
 
 impl Stream {
@@ -348,7 +349,7 @@ impl Stream {
                     last: 0,
                     observed: 0,
                     entries: Vec::new(),
-                    ask_at: ASK_AT_LEAST,
+                    query_at: QUERY_AT_LEAST,
                     failures: Vec::new(),
                 }),
                 entries: AtomicUsize::new(0),
@@ -366,7 +367,7 @@ impl Stream {
         Self::with_options(device, &StreamOptions::new())
     }
 
-    /// As [`new`](Self::new), with more to say.
+    /// As [`new`](Self::new), with options.
     ///
     /// # Errors
     /// As `gpumem_stream_create()`.
@@ -384,12 +385,12 @@ impl Stream {
         Ok(Self::of(handle, device))
     }
 
-    /// Adopts a stream that other code made: a `CUstream`, what
-    /// [`host::native_stream_create`](crate::host::native_stream_create) made, or NULL for the legacy default stream.
+    /// Wraps a stream that other code created: a `CUstream`, a stream of
+    /// [`host::native_stream_create`](crate::host::native_stream_create), or NULL for the legacy default stream.
     ///
     /// # Safety
-    /// It must be a stream of this device, and its maker must keep it until this is closed or dropped and no
-    /// [`Pending`] of it is left.
+    /// It must be a stream of this device, and must live until this is closed or dropped and no [`Pending`] of it is
+    /// left.
     ///
     /// # Errors
     /// As `gpumem_stream_wrap()`.
@@ -407,8 +408,8 @@ impl Stream {
     /// Waits for work that uses memory, and destroys the stream.
     ///
     /// # Errors
-    /// If it cannot wait (in a host function, or while other code captures the stream). The stream is handed back,
-    /// as it was.
+    /// If it cannot wait (in a host function, or while other code captures the stream). The stream is returned
+    /// unchanged.
     pub fn close(self) -> Result<(), (Self, Error)> {
         match self.inner.settle().and_then(|()| self.inner.destroy()) {
             Ok(()) => Ok(()),
@@ -416,19 +417,20 @@ impl Stream {
         }
     }
 
-    /// What is known about the stream.
+    /// Information about the stream.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<StreamInfo, Error> {
         let mut info = sys::gpumem_stream_info::default();
-        // SAFETY: the struct is writable and says its own size.
+        // SAFETY: the struct is writable and has its own size.
         unsafe { call!(gpumem_stream_get_info(self.handle(), &mut info)) }?;
         Ok(StreamInfo {
             device_ordinal: info.device_ordinal,
             wrapped: info.wrapped != 0,
             priority: info.priority,
             native_stream: info.native_stream,
+            id: info.id,
             name: array_text(&info.name),
         })
     }
@@ -449,15 +451,15 @@ impl Stream {
         self.inner.synchronize(sys::GPUMEM_TIMEOUT_INFINITE).map(drop)
     }
 
-    /// As [`synchronize`](Self::synchronize), but not longer than a time limit. Says whether the work is complete.
+    /// As [`synchronize`](Self::synchronize) with a timeout. Returns whether the work is complete.
     ///
     /// # Errors
     /// If the device is lost, and in a host function.
-    pub fn synchronize_for(&self, limit: Duration) -> Result<bool, Error> {
-        self.inner.synchronize(nanoseconds(limit))
+    pub fn synchronize_for(&self, timeout: Duration) -> Result<bool, Error> {
+        self.inner.synchronize(nanoseconds(timeout))
     }
 
-    /// Lets later work of this stream wait for what an event has captured.
+    /// Makes later work of this stream wait for the latest record of an event.
     ///
     /// # Errors
     /// If the two belong to different instances, or a device is lost.
@@ -472,10 +474,10 @@ impl Stream {
         })
     }
 
-    /// Copies elements, in stream order. Both operands have the same number of elements.
+    /// Enqueues a copy of elements. Both operands have the same number of elements.
     ///
     /// # Errors
-    /// If the numbers of elements differ, or as `gpumem_copy()`. The operands are handed back.
+    /// If the numbers of elements differ, or as `gpumem_copy_async()`. The operands are returned.
     pub fn copy<T, D, S>(&self, mut destination: D, source: S) -> Enqueued<(D, S)>
     where
         T: Element + Copy,
@@ -486,10 +488,10 @@ impl Stream {
         self.enqueue_copy(checked, destination, source)
     }
 
-    /// Copies a rectangle of elements, in stream order.
+    /// Enqueues a copy of a rectangle of elements.
     ///
     /// # Errors
-    /// If it does not lie within its operands, or as `gpumem_copy_2d()`. The operands are handed back.
+    /// If it does not lie within its operands, or as `gpumem_copy_2d_async()`. The operands are returned.
     pub fn copy_2d<T, D, S>(&self, mut destination: D, source: S, rectangle: &Rectangle) -> Enqueued<(D, S)>
     where
         T: Element + Copy,
@@ -500,7 +502,52 @@ impl Stream {
         self.enqueue_copy(checked, destination, source)
     }
 
-    /// Enqueues work by a function that says whether there was any.
+    /// Enqueues copies of a batch of regions. The batch is ordered against other work of the stream; its regions are
+    /// not ordered among themselves: no region may write elements that another one reads or writes.
+    ///
+    /// Every region is checked before any is enqueued. If one fails its check, nothing is enqueued. If the backend
+    /// fails midway, the regions before the failed one are enqueued, the failed one may be enqueued in part, and
+    /// later ones are not. So even a call that fails returns a [`Pending`], whose wait returns the regions once
+    /// nothing uses them.
+    ///
+    /// # Errors
+    /// If a region does not lie within its operands, or as `gpumem_copy_regions_async()`. [`Error::region`] is the
+    /// index of the region that failed.
+    pub fn copy_regions<T, D, S>(
+        &self,
+        regions: impl IntoIterator<Item = Region<D, S>>,
+    ) -> EnqueuedRegions<D, S>
+    where
+        T: Element + Copy,
+        D: Destination<T> + Enqueue,
+        S: Source<T> + Enqueue,
+    {
+        self.inner.tidy();
+        let mut regions: Vec<_> = regions.into_iter().collect();
+        let described = match describe_regions::<T, D, S>(&mut regions) {
+            Ok(described) => described,
+            Err(error) => return Err(Rejected::new(self.pending(regions, 0), error)),
+        };
+        if described.iter().all(|region| region.width == 0) {
+            return Ok(self.pending(regions, 0));
+        }
+        let keeps: Vec<_> =
+            regions.iter().flat_map(|region| [region.destination.keep(), region.source.keep()]).collect();
+        // SAFETY: as in `enqueue_copy`; the boxes lie within their operands.
+        let result = unsafe { self.copy_regions_raw(&described) };
+        // After a failure too: some of the regions may be enqueued.
+        let pending = self.pending(regions, self.inner.enqueued(keeps));
+        match result {
+            Ok(()) => Ok(pending),
+            Err(error) => Err(Rejected::new(pending, error)),
+        }
+    }
+
+    fn pending<B>(&self, operands: B, number: u64) -> Pending<B> {
+        Pending { operands, stream: self.inner.clone(), number, reported: false }
+    }
+
+    /// Enqueues work by a function that returns whether there was any.
     fn enqueue<B, const N: usize>(
         &self,
         operands: B,
@@ -511,7 +558,7 @@ impl Stream {
         match run() {
             Ok(any) => {
                 let number = if any { self.inner.enqueued(keeps) } else { 0 };
-                Ok(Pending { operands, stream: self.inner.clone(), number, told: false })
+                Ok(self.pending(operands, number))
             }
             Err(error) => Err(Rejected::new(operands, error)),
         }
@@ -526,18 +573,18 @@ impl Stream {
         let keeps = [destination.keep(), source.keep()];
         self.enqueue((destination, source), keeps, || {
             let copy = checked?;
-            // SAFETY: the stream keeps the operands alive, and the `Pending` keeps others from touching them, or, if
-            // it goes, its operands go with it.
-            unsafe { copy.run(&self.inner.instance, Some(self), &CopyOptions::new()) }?;
+            // SAFETY: the stream keeps the operands alive, and only the `Pending` could give access to them; if it is
+            // dropped, they are dropped with it.
+            unsafe { copy.run(Target::Stream(self), &CopyOptions::new()) }?;
             Ok(!copy.is_empty())
         })
     }
 
-    /// Copies elements of a slice, in stream order. The slice is read before the call returns, so that a variable on
-    /// the stack will do; for large copies this is slower than a copy of a [`Pinned`] array.
+    /// Enqueues a copy of the elements of a slice. The slice is read before the call returns, so it can be a local
+    /// variable. For large copies this is slower than a copy from a [`Pinned`] array.
     ///
     /// # Errors
-    /// If the numbers of elements differ, or as `gpumem_copy()`. The destination is handed back.
+    /// If the numbers of elements differ, or as `gpumem_copy_async()`. The destination is returned.
     pub fn copy_from_slice<T, D>(&self, mut destination: D, source: &[T]) -> Enqueued<D>
     where
         T: Element + Copy,
@@ -548,8 +595,8 @@ impl Stream {
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
         self.enqueue(destination, [keep], || {
             let copy = checked?;
-            // SAFETY: as in `enqueue_copy` for the destination; the source is done with when the call returns.
-            unsafe { copy.run(&self.inner.instance, Some(self), &options) }?;
+            // SAFETY: as in `enqueue_copy` for the destination; the source is not used after the call.
+            unsafe { copy.run(Target::Stream(self), &options) }?;
             Ok(!copy.is_empty())
         })
     }
@@ -559,15 +606,15 @@ impl Stream {
         self.enqueue(destination, [keep], || {
             let fill = checked?;
             // SAFETY: as in `enqueue_copy`.
-            unsafe { fill.run(&self.inner.instance, Some(self)) }?;
+            unsafe { fill.run(Target::Stream(self)) }?;
             Ok(!fill.is_empty())
         })
     }
 
-    /// Fills memory with a number, in stream order.
+    /// Enqueues a fill of memory with a number.
     ///
     /// # Errors
-    /// As `gpumem_fill()`. The destination is handed back.
+    /// As `gpumem_fill_async()`. The destination is returned.
     pub fn fill<T, D>(&self, mut destination: D, value: T) -> Enqueued<D>
     where
         T: FillValue,
@@ -577,10 +624,10 @@ impl Stream {
         self.enqueue_fill(checked, destination)
     }
 
-    /// Fills memory of any elements with a byte, in stream order.
+    /// Enqueues a fill of memory with elements of any type with a byte.
     ///
     /// # Errors
-    /// As `gpumem_fill()`. The destination is handed back.
+    /// As `gpumem_fill_async()`. The destination is returned.
     pub fn fill_bytes<T, D>(&self, mut destination: D, value: u8) -> Enqueued<D>
     where
         T: Element + Copy,
@@ -590,10 +637,10 @@ impl Stream {
         self.enqueue_fill(checked, destination)
     }
 
-    /// Fills a rectangle with a number, in stream order.
+    /// Enqueues a fill of a rectangle with a number.
     ///
     /// # Errors
-    /// If it does not lie within its operand, or as `gpumem_fill_2d()`. The destination is handed back.
+    /// If it does not lie within its operand, or as `gpumem_fill_2d_async()`. The destination is returned.
     pub fn fill_2d<T, D>(&self, mut destination: D, rectangle: &Rectangle, value: T) -> Enqueued<D>
     where
         T: FillValue,
@@ -603,23 +650,23 @@ impl Stream {
         self.enqueue_fill(checked, destination)
     }
 
-    /// Writes a number to a word, in stream order.
+    /// Enqueues a write of a number to a word.
     ///
     /// # Errors
-    /// If there is no word of that index, or as `gpumem_stream_write_value()`.
+    /// If no word has this index, or as `gpumem_stream_write_value()`.
     pub fn write_value(&self, words: &impl Words, index: usize, value: u64) -> Result<(), Error> {
         let address = words.address(index, "Stream::write_value")?;
         let keep = words.keep();
-        // SAFETY: the stream keeps the memory alive; the word is atomic, or not the CPU's.
+        // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
         unsafe { self.write_value_raw(address, value, words.word_size()) }?;
         self.keep(keep);
         Ok(())
     }
 
-    /// Holds the stream until a word meets a condition.
+    /// Makes later work of the stream wait until a word meets a condition.
     ///
     /// # Errors
-    /// If there is no word of that index, or as `gpumem_stream_wait_value()`.
+    /// If no word has this index, or as `gpumem_stream_wait_value()`.
     pub fn wait_value(
         &self,
         words: &impl Words,
@@ -629,16 +676,16 @@ impl Stream {
     ) -> Result<(), Error> {
         let address = words.address(index, "Stream::wait_value")?;
         let keep = words.keep();
-        // SAFETY: the stream keeps the memory alive; the word is atomic, or not the CPU's.
+        // SAFETY: the stream keeps the memory alive; the word is atomic, or the CPU cannot access it.
         unsafe { self.wait_value_raw(address, value, words.word_size(), condition) }?;
         self.keep(keep);
         Ok(())
     }
 
-    /// `gpumem_stream_write_value()`: by address.
+    /// Enqueues a write to a word by its address: `gpumem_stream_write_value()`.
     ///
     /// # Safety
-    /// The word may be written, by more than one at a time, until the work has been observed complete.
+    /// The word may be written, concurrently with other accesses, until the work has been observed complete.
     ///
     /// # Errors
     /// As `gpumem_stream_write_value()`.
@@ -648,7 +695,7 @@ impl Stream {
         Ok(())
     }
 
-    /// `gpumem_stream_wait_value()`: by address.
+    /// Enqueues a wait for a word by its address: `gpumem_stream_wait_value()`.
     ///
     /// # Safety
     /// The word may be read until the work has been observed complete.
@@ -667,12 +714,12 @@ impl Stream {
         Ok(())
     }
 
-    /// Runs a function on the CPU in stream order, on a thread that is not the caller's. It is dropped without having
-    /// run if the device is lost.
+    /// Enqueues a function that runs on the CPU, on a thread other than the caller's. If the device is lost, it is
+    /// dropped without having run.
     ///
-    /// It must not wait for work of a device. Of this crate it can only ask for information; everything else fails
-    /// with [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState). A panic ends the function and is counted; see
-    /// [`panicked_functions`](Self::panicked_functions).
+    /// It must not wait for device work. Of this crate it can only query information about objects; everything else
+    /// fails with [`ErrorKind::InvalidState`](crate::ErrorKind::InvalidState). A panic ends the function and is
+    /// counted; see [`panicked_functions`](Self::panicked_functions).
     ///
     /// # Errors
     /// As `gpumem_stream_launch_host_function()`.
@@ -692,13 +739,13 @@ impl Stream {
         Ok(())
     }
 
-    /// How many functions of this stream have panicked.
+    /// Number of functions of this stream that have panicked.
     #[must_use]
     pub fn panicked_functions(&self) -> u64 {
         self.inner.panics.load(Ordering::Relaxed)
     }
 
-    /// Keeps something until the work that is in the stream now has been observed complete.
+    /// Keeps an object alive until the work that is in the stream now has been observed complete.
     pub(crate) fn keep(&self, keep: Keep) {
         self.inner.enqueued([keep]);
     }
@@ -708,12 +755,12 @@ impl Stream {
     }
 }
 
-/// A function that C will call once, or never.
+/// A function that C calls at most once.
 pub(crate) struct Slot<F> {
     function: Mutex<Option<F>>,
 }
 
-/// A function without arguments, as [`run_host_function`] finds it behind its pointer.
+/// The slot behind the pointer that [`run_host_function`] gets.
 type HostSlot = Slot<Box<dyn FnOnce() + Send>>;
 
 impl<F: Send + 'static> Slot<F> {
@@ -721,7 +768,7 @@ impl<F: Send + 'static> Slot<F> {
         Arc::new(Self { function: Mutex::new(Some(function)) })
     }
 
-    /// Hands one share of the slot to C, and gives the other, to be kept by the stream.
+    /// Passes one share of the slot to C, and returns the other for the stream to keep.
     pub(crate) fn launch(
         self: Arc<Self>,
         enqueue: impl FnOnce(*mut c_void) -> Result<Status, Error>,
@@ -737,7 +784,7 @@ impl<F: Send + 'static> Slot<F> {
         }
     }
 
-    /// The function, for the one who runs or drops it.
+    /// Takes the function, to run or drop it.
     pub(crate) fn take(&self) -> Option<F> {
         lock(&self.function).take()
     }
@@ -750,7 +797,7 @@ impl<F: Send + 'static> Discard for Slot<F> {
     }
 }
 
-/// Runs code of the user, so that a panic does not leave it. Says whether it panicked.
+/// Runs code of the user and catches its panic. Returns whether it panicked.
 pub(crate) fn run_caught(code: impl FnOnce()) -> bool {
     match catch_unwind(AssertUnwindSafe(code)) {
         Ok(()) => false,
@@ -765,7 +812,7 @@ pub(crate) fn run_caught(code: impl FnOnce()) -> bool {
 /// # Safety
 /// `raw` is a share of a [`HostSlot`].
 unsafe extern "C" fn run_host_function(raw: *mut c_void) {
-    // SAFETY: the share that `launch` handed over.
+    // SAFETY: the share that `launch` passed to C.
     let slot = unsafe { Arc::from_raw(raw as *const HostSlot) };
     if let Some(function) = slot.take() {
         function();
@@ -797,7 +844,7 @@ macro_rules! words {
                 if index < self.len() {
                     Ok(self.block().start().wrapping_add(index).cast())
                 } else {
-                    Err(Error::invalid(function, format!("there are {} words, and none of index {index}", self.len())))
+                    Err(Error::invalid(function, format!("the index is {index}, but there are {} words", self.len())))
                 }
             }
             fn keep(&self) -> Keep {
@@ -815,35 +862,39 @@ words! {
     Registered of AtomicU64: 8;
 }
 
-/// What a call that enqueues work returns: a [`Pending`] with the operands, or the operands and why it failed.
+/// Result of a call that enqueues work: a [`Pending`] with the operands, or the operands with the error.
 pub type Enqueued<B> = Result<Pending<B>, Rejected<B>>;
 
-/// Work that may not be complete, and what it uses.
+/// Result of [`Stream::copy_regions`]. Some of the regions may be enqueued even if it is an error, so the regions are
+/// in a [`Pending`] either way.
+pub type EnqueuedRegions<D, S> = Result<Pending<Vec<Region<D, S>>>, Rejected<Pending<Vec<Region<D, S>>>>>;
+
+/// Work that may not be complete, with its operands.
 ///
-/// [`wait`](Self::wait) hands it back. Dropping or forgetting this does not wait and is always good: the stream
-/// keeps the memory alive as long as it has to.
+/// [`wait`](Self::wait) returns them. Dropping or forgetting this does not wait, and is always safe: the stream keeps
+/// the memory alive as long as necessary.
 pub struct Pending<B> {
     operands: B,
     stream: Arc<StreamInner>,
     number: u64,
     /// Whether a failure was reported here.
-    told: bool,
+    reported: bool,
 }
 
 impl<B> Pending<B> {
-    /// Waits until the work is complete, and hands back what it used.
+    /// Waits until the work is complete, and returns its operands.
     ///
     /// # Errors
     /// If work of the stream failed, or if nothing can be observed: the device is lost, or this is a host function.
-    /// Nothing is handed back then but this, because the work may still use its operands. After a failure of work,
-    /// another wait hands them back, with whatever they contain.
+    /// The work may still use its operands then, so only this is returned. After a failure of work, another wait
+    /// returns the operands, with whatever they contain.
     pub fn wait(mut self) -> Result<B, Rejected<Self>> {
         if self.number == 0 {
             return Ok(self.operands);
         }
-        // Another wait may have been told of a failure of this work, which is reported only once.
-        if let (false, Some(error)) = (self.told, self.stream.failure_of(self.number)) {
-            self.told = true;
+        // The library reports a failure only once, and may have reported it to another wait.
+        if let (false, Some(error)) = (self.reported, self.stream.failure_of(self.number)) {
+            self.reported = true;
             return Err(Rejected::new(self, error));
         }
         if self.stream.is_observed(self.number) {
@@ -852,7 +903,7 @@ impl<B> Pending<B> {
         match self.stream.synchronize(sys::GPUMEM_TIMEOUT_INFINITE) {
             Ok(_) => Ok(self.operands),
             Err(error) => {
-                self.told = true;
+                self.reported = true;
                 Err(Rejected::new(self, error))
             }
         }
@@ -876,18 +927,21 @@ impl<B> fmt::Debug for Pending<B> {
     }
 }
 
-/// What is known about a stream.
+/// Information about a stream.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StreamInfo {
-    /// Number of its device.
+    /// Ordinal of its device.
     pub device_ordinal: u32,
-    /// Whether it was adopted.
+    /// Whether it was wrapped.
     pub wrapped: bool,
     /// Priority granted.
     pub priority: i32,
-    /// The `CUstream`, for use by other code. It goes with the stream.
+    /// The `CUstream`, for use by other code. It lives as long as the stream.
     pub native_stream: *mut c_void,
+    /// Tells this stream from every other one of the process, also from an earlier one with the same native handle. 0
+    /// if the driver cannot tell: it is older than 12.0 and the stream is wrapped.
+    pub id: u64,
     /// As given at creation.
     pub name: String,
 }

@@ -12,16 +12,16 @@ use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{Error, ErrorKind, Rejected, Status};
-use crate::memory::{Backing, Memory, MemoryInfo, MemoryOptions};
+use crate::memory::{Backing, Memory, MemoryInfo, MemoryOptions, RegisterOptions};
 use crate::size::bytes_of;
 
 /// The alignment that every allocation has.
 const ALIGNMENT: usize = 256;
 
-/// `len` values in an allocation; none if they have no bytes.
+/// `len` values in an allocation; without an allocation if they have no bytes.
 pub(crate) struct Block<T> {
     memory: Option<Memory>,
-    /// Where they lie: for the CPU, or for the device if it is device memory.
+    /// Address of the first: for devices in device memory, otherwise for the CPU.
     start: NonNull<T>,
     len: usize,
 }
@@ -61,7 +61,7 @@ impl<T: Element> Block<T> {
                 ErrorKind::Internal,
                 Status::INTERNAL,
                 function,
-                "the library gave memory that is not aligned as the elements need it",
+                "the library returned memory that is not aligned for the elements",
             )),
         }
     }
@@ -84,8 +84,8 @@ impl<T: Element> Block<T> {
     /// # Safety
     /// The values lie in memory that the CPU may read.
     unsafe fn as_slice(&self) -> &[T] {
-        // SAFETY: the allocation has room for them, any bits are values, and what writes it later takes the block
-        // away or needs a `&mut` (see `DerefMut`).
+        // SAFETY: the allocation has room for them, any bits are values, and later writes need the block itself or a
+        // `&mut` (see `DerefMut`).
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
@@ -102,7 +102,7 @@ impl<T: Element> Block<T> {
     }
 }
 
-/// What all arrays have.
+/// The functions that all arrays have.
 macro_rules! array {
     ($name:ident) => {
         impl<T: Element> $name<T> {
@@ -118,31 +118,30 @@ macro_rules! array {
                 self.block.len == 0
             }
 
-            /// The allocation; `None` for an array without bytes, for which nothing was allocated.
+            /// The allocation; `None` for an array without bytes.
             #[must_use]
             pub fn memory(&self) -> Option<&Memory> {
                 self.block.memory()
             }
 
-            /// What is known about the allocation; `None` for an array without bytes.
+            /// Information about the allocation; `None` for an array without bytes.
             ///
             /// # Errors
-            /// If the instance is closed, or of the parent of this process.
+            /// If the instance is closed, or belongs to the parent process.
             pub fn info(&self) -> Result<Option<MemoryInfo>, Error> {
                 self.block.memory().map(Memory::info).transpose()
             }
 
-            /// Frees the memory. Dropping it does the same, but cannot say if it failed.
+            /// Frees the memory. Dropping it does the same, but cannot report a failure.
             ///
             /// # Errors
-            /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is handed
-            /// back, as it was.
+            /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is returned
+            /// unchanged.
             pub fn close(self) -> Result<(), (Self, Error)> {
                 self.block.close().map_err(|(block, error)| (Self { block }, error))
             }
 
-            /// Address of the first element for kernels; for an array without bytes an address that must not be
-            /// used.
+            /// Address of the first element for kernels. It must not be used if the array has no bytes.
             ///
             /// # Errors
             /// [`ErrorKind::NoAccess`] for memory that was registered without [`MemoryFlags::MAPPED`].
@@ -163,7 +162,7 @@ macro_rules! array {
     };
 }
 
-/// An array in the memory of a device. The CPU cannot touch it: copy, fill, or hand its
+/// An array in the memory of a device. The CPU cannot access it: copy it, fill it, or pass its
 /// [`device_address`](Self::device_address) to a kernel.
 ///
 /// Work on the device may change the values at any time, so a shared reference is enough to write them.
@@ -188,7 +187,7 @@ impl<T: Element> DeviceMemory<T> {
         Self::with_options(device, len, &MemoryOptions::new())
     }
 
-    /// As [`new`](Self::new), with more to say.
+    /// As [`new`](Self::new), with options.
     ///
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
@@ -196,7 +195,7 @@ impl<T: Element> DeviceMemory<T> {
         Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory::new")? })
     }
 
-    /// A part of the array; `None` if it does not lie within it.
+    /// A part of the array; `None` if the range exceeds the array.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
         let start = match range.start_bound() {
             Bound::Included(start) => *start,
@@ -236,7 +235,7 @@ impl<T: Element + Copy> DeviceMemory<T> {
         Ok(memory)
     }
 
-    /// The values. What writes them must have been observed complete.
+    /// Copies the values to a vector. Work that writes them must have been observed complete.
     ///
     /// # Errors
     /// If they cannot be copied, or there is not enough memory.
@@ -247,7 +246,7 @@ impl<T: Element + Copy> DeviceMemory<T> {
                 ErrorKind::OutOfMemory,
                 Status::OUT_OF_HOST_MEMORY,
                 "DeviceMemory::to_vec",
-                "there is not enough memory for the values",
+                "out of memory for the values",
             )
         })?;
         if let Some(memory) = self.memory() {
@@ -256,7 +255,6 @@ impl<T: Element + Copy> DeviceMemory<T> {
             // SAFETY: there is room for all of them, and nothing else uses it.
             unsafe {
                 instance.copy_raw(
-                    None,
                     values.as_mut_ptr().cast::<c_void>(),
                     self.block.start().cast::<c_void>(),
                     bytes,
@@ -301,13 +299,18 @@ impl<T: Element> DeviceSlice<'_, T> {
     /// Address of the first element for kernels.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn device_address(&self) -> Result<u64, Error> {
         Ok(self.whole.device_address()? + (self.start * size_of::<T>()) as u64)
     }
 
-    pub(crate) fn start(&self) -> *mut T {
-        self.whole.block.start().wrapping_add(self.start)
+    pub(crate) fn block(&self) -> &Block<T> {
+        &self.whole.block
+    }
+
+    /// Index of the first element in the block.
+    pub(crate) fn start(&self) -> usize {
+        self.start
     }
 
     pub(crate) fn memory(&self) -> Option<&Memory> {
@@ -315,8 +318,8 @@ impl<T: Element> DeviceSlice<'_, T> {
     }
 }
 
-/// An array in page-locked memory of the host: a slice for the CPU, copied at the full speed of the link, and used
-/// in place by devices through its [`device_address`](Self::device_address).
+/// An array in page-locked host memory: a slice for the CPU, copied at the full speed of the link, and accessed in
+/// place by devices through its [`device_address`](Self::device_address).
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -333,7 +336,7 @@ impl<T: Element> DeviceSlice<'_, T> {
 /// send::<gpumem::Pinned<std::rc::Rc<u8>>>();
 /// ```
 ///
-/// Values that are not mere bits are refused:
+/// Types for which some bit patterns are not values are refused:
 ///
 /// ```compile_fail,E0277
 /// # fn f(device: &gpumem::Device) -> Result<(), gpumem::Error> {
@@ -345,12 +348,12 @@ pub struct Pinned<T> {
 }
 array!(Pinned);
 
-/// Write-combined memory has a type of its own, because reading it by accident is very slow.
+/// Write-combined memory has its own type, because accidental reads are very slow.
 fn refuse_write_combined(options: &MemoryOptions) -> Result<(), Error> {
     if (options.require.0 | options.prefer.0) & MemoryFlags::WRITE_COMBINED.0 != 0 {
         return Err(Error::invalid(
             "Pinned",
-            "WRITE_COMBINED is for the type WriteCombined, which has no reads",
+            "a Pinned array cannot be WRITE_COMBINED, because reads would be slow; use WriteCombined",
         ));
     }
     Ok(())
@@ -365,7 +368,7 @@ impl<T: Element> Pinned<T> {
         Self::zeroed_with_options(device, len, &MemoryOptions::new())
     }
 
-    /// As [`zeroed`](Self::zeroed), with more to say.
+    /// As [`zeroed`](Self::zeroed), with options.
     ///
     /// # Errors
     /// As [`zeroed`](Self::zeroed), and if an option cannot be granted.
@@ -407,7 +410,7 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
         Self::uninit_with_options(device, len, &MemoryOptions::new())
     }
 
-    /// As [`uninit`](Self::uninit), with more to say.
+    /// As [`uninit`](Self::uninit), with options.
     ///
     /// # Errors
     /// As [`Pinned::zeroed_with_options`].
@@ -416,7 +419,7 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
         Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned::new")? })
     }
 
-    /// The same memory as values.
+    /// Declares that the values are initialised.
     ///
     /// # Safety
     /// All of it must have been written.
@@ -429,22 +432,22 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
 impl<T: Element> Deref for Pinned<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: pinned memory is the CPU's too.
+        // SAFETY: the CPU can access pinned memory.
         unsafe { self.block.as_slice() }
     }
 }
 
-/// Not for atomics: a stream may write them while they are shared, so nobody can have them alone.
+/// Not for atomics: a stream may write them while they are shared, so nothing has exclusive access.
 impl<T: Element + Copy> DerefMut for Pinned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: pinned memory is the CPU's too.
+        // SAFETY: the CPU can access pinned memory.
         unsafe { self.block.as_mut_slice() }
     }
 }
 
-/// An array in write-combined memory of the host: the CPU writes it past its caches, devices read it.
+/// An array in write-combined host memory: the CPU writes it without caching it, devices read it.
 ///
-/// The CPU may read such memory a hundred times slower than other memory, so there is no way to read it here:
+/// The CPU may read such memory a hundred times slower than other memory, so there is no way to read it:
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
@@ -474,12 +477,12 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// Allocates memory for `len` elements, with indeterminate values.
     ///
     /// # Errors
-    /// If there is no such memory here, not enough of it, or `len` elements are more than can be addressed.
+    /// If such memory is not supported or there is not enough, or `len` elements are more than can be addressed.
     pub fn new(device: &Device, len: usize) -> Result<Self, Error> {
         Self::with_options(device, len, &MemoryOptions::new())
     }
 
-    /// As [`new`](Self::new), with more to say.
+    /// As [`new`](Self::new), with options.
     ///
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
@@ -491,7 +494,7 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// Writes one element.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if there is none of that index.
+    /// [`ErrorKind::InvalidArgument`] if no element has this index.
     pub fn write(&mut self, index: usize, value: T) -> Result<(), Error> {
         self.write_slice(index, slice::from_ref(&value))
     }
@@ -506,11 +509,15 @@ impl<T: Element + Copy> WriteCombined<T> {
             _ => {
                 return Err(Error::invalid(
                     "WriteCombined::write_slice",
-                    format!("{} elements from {start} on do not fit in {}", values.len(), self.len()),
+                    format!(
+                        "{} elements from index {start} on exceed the length {}",
+                        values.len(),
+                        self.len()
+                    ),
                 ))
             }
         }
-        // SAFETY: there is room for them, and a borrowed slice cannot overlap what this alone owns.
+        // SAFETY: there is room for them, and a borrowed slice cannot overlap memory that only this owns.
         unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.block.start().add(start), values.len()) };
         Ok(())
     }
@@ -518,7 +525,7 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// Writes every element.
     pub fn write_all(&mut self, value: T) {
         for index in 0..self.len() {
-            // SAFETY: the index is one of its own.
+            // SAFETY: the index is in range.
             unsafe { self.block.start().add(index).write(value) };
         }
     }
@@ -533,15 +540,16 @@ impl<T: Element + Copy> WriteCombined<T> {
     }
 }
 
-/// An array of yours, page-locked where it lies: a slice for the CPU that is copied at the full speed of the link.
-/// It owns the array, so that whatever happens to it, forgotten or dropped at any moment, the array is never freed
-/// while it is registered. To register an array that you only borrow, see [`Device::with_registered`].
+/// An existing array, page-locked in place: a slice for the CPU that is copied at the full speed of the link.
+///
+/// It owns the array, so the array is never freed while it is registered, even if this is forgotten. To register an
+/// array that is only borrowed, use [`Device::with_registered`].
 ///
 /// ```
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
-/// use gpumem::{MemoryOptions, Registered};
+/// use gpumem::{RegisterOptions, Registered};
 ///
-/// let mut numbers = Registered::new(&device, vec![1u32, 2, 3], &MemoryOptions::new())?;
+/// let mut numbers = Registered::new(&device, vec![1u32, 2, 3], &RegisterOptions::new())?;
 /// numbers[0] = 7;
 /// let plain: Box<[u32]> = numbers.into_box().map_err(|(_, error)| error)?;
 /// assert_eq!(*plain, [7, 2, 3]);
@@ -553,14 +561,14 @@ pub struct Registered<T> {
 array!(Registered);
 
 impl<T: Element> Registered<T> {
-    /// Registers an array. One without bytes is not registered.
+    /// Registers an array. Does nothing for an array without bytes.
     ///
     /// # Errors
-    /// As `gpumem_memory_create()`; the array is handed back.
+    /// As `gpumem_memory_register()`. The array is returned.
     pub fn new(
         device: &Device,
         values: impl Into<Box<[T]>>,
-        options: &MemoryOptions,
+        options: &RegisterOptions,
     ) -> Result<Self, Rejected<Box<[T]>>> {
         let values = values.into();
         let len = values.len();
@@ -571,15 +579,15 @@ impl<T: Element> Registered<T> {
         let start = backing.start.cast();
         match Memory::register_backing(device, backing, options) {
             Ok(memory) => Ok(Self { block: Block { memory: Some(memory), start, len } }),
-            // SAFETY: it was made of this box.
+            // SAFETY: it was this box.
             Err((backing, error)) => Err(Rejected::new(unsafe { backing.into_box(len) }, error)),
         }
     }
 
-    /// Unregisters the array and hands it out.
+    /// Unregisters the array and returns it.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete.
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. This is returned unchanged.
     pub fn into_box(self) -> Result<Box<[T]>, (Self, Error)> {
         let Block { memory, start, len } = self.block;
         let backing = match memory.map_or(Ok(None), Memory::take_backing) {
@@ -589,7 +597,7 @@ impl<T: Element> Registered<T> {
             }
         };
         match backing {
-            // SAFETY: it was made of a box of this length.
+            // SAFETY: it was a box of this length.
             Some(backing) => Ok(unsafe { backing.into_box(len) }),
             // SAFETY: an array without bytes, at an address that is aligned.
             None => Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start.as_ptr(), len)) }),
@@ -604,38 +612,38 @@ impl<T: Element> Registered<T> {
 impl<T: Element> Deref for Registered<T> {
     type Target = [T];
     fn deref(&self) -> &[T] {
-        // SAFETY: registered memory is the CPU's.
+        // SAFETY: the CPU can access registered memory.
         unsafe { self.block.as_slice() }
     }
 }
 
-/// Not for atomics: a stream may write them while they are shared, so nobody can have them alone.
+/// Not for atomics: a stream may write them while they are shared, so nothing has exclusive access.
 impl<T: Element + Copy> DerefMut for Registered<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: registered memory is the CPU's.
+        // SAFETY: the CPU can access registered memory.
         unsafe { self.block.as_mut_slice() }
     }
 }
 
-/// A registration that lasts as long as a call of [`Device::with_registered`].
+/// A registration that lasts for one call of [`Device::with_registered`].
 pub struct Registration {
     memory: Option<Memory>,
 }
 
 impl Registration {
-    /// What is known about the registration; `None` for an array without bytes.
+    /// Information about the registration; `None` for an array without bytes.
     ///
     /// # Errors
-    /// If the instance is closed, or of the parent of this process.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<Option<MemoryInfo>, Error> {
         self.memory.as_ref().map(Memory::info).transpose()
     }
 
-    /// Address of the first element for kernels. They must be done before the call of
-    /// [`Device::with_registered`] ends.
+    /// Address of the first element for kernels. They must be complete before the call of [`Device::with_registered`]
+    /// ends.
     ///
     /// # Errors
-    /// [`ErrorKind::NoAccess`] if [`MemoryFlags::MAPPED`] was not asked for, or there are no bytes.
+    /// [`ErrorKind::NoAccess`] if [`MemoryFlags::MAPPED`] was not granted, or there are no bytes.
     pub fn device_address(&self) -> Result<u64, Error> {
         match &self.memory {
             Some(memory) => memory.device_address(),
@@ -656,45 +664,45 @@ impl fmt::Debug for Registration {
 }
 
 impl Device {
-    /// Registers an array that is only borrowed, for the time of a function. The function gets the array and the
-    /// registration; when it returns, or panics, the array is unregistered. There is no guard that could be
-    /// forgotten, so the array never stays registered after the borrow has ended.
+    /// Registers a borrowed array while a function runs. The function gets the array and the registration; when it
+    /// returns or panics, the array is unregistered. There is no guard that could be forgotten, so the array never
+    /// stays registered after the borrow has ended.
     ///
     /// ```
     /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
     /// let mut numbers = [1u32, 2, 3];
     /// let memory = gpumem::DeviceMemory::<u32>::new(&device, 3)?;
-    /// device.with_registered(&mut numbers, &gpumem::MemoryOptions::new(), |numbers, _| {
+    /// device.with_registered(&mut numbers, &gpumem::RegisterOptions::new(), |numbers, _| {
     ///     device.instance().copy(&memory, &*numbers)
     /// })??;
     /// assert_eq!(memory.to_vec()?, numbers);
     /// # Ok::<(), gpumem::Error>(())
     /// ```
     ///
-    /// While it is registered, nothing else reaches the array:
+    /// While it is registered, nothing else can access the array:
     ///
     /// ```compile_fail,E0502
     /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
     /// let mut numbers = [1u32, 2, 3];
-    /// device.with_registered(&mut numbers, &gpumem::MemoryOptions::new(), |_, _| numbers[0])?;
+    /// device.with_registered(&mut numbers, &gpumem::RegisterOptions::new(), |_, _| numbers[0])?;
     /// # Ok::<(), gpumem::Error>(())
     /// ```
     ///
     /// # Errors
-    /// If the array cannot be registered; the function is not called then. If it cannot be unregistered, which only
-    /// work that unsafe code enqueued and did not wait for can cause.
+    /// If the array cannot be registered; the function is not called then. If it cannot be unregistered, which
+    /// happens only if unsafe code enqueued work and did not wait for it.
     pub fn with_registered<T: Element, R>(
         &self,
         values: &mut [T],
-        options: &MemoryOptions,
+        options: &RegisterOptions,
         function: impl FnOnce(&mut [T], &Registration) -> R,
     ) -> Result<R, Error> {
         let bytes = bytes_of::<T>(values.len(), "Device::with_registered")?;
         if bytes == 0 {
             return Ok(function(values, &Registration { memory: None }));
         }
-        // SAFETY: the registration ends before this function returns, and so before the borrow; also if it unwinds,
-        // because nobody can take or forget it.
+        // SAFETY: the registration ends before this function returns or unwinds, and so before the borrow: nothing
+        // else can take or forget it.
         let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }?;
         let registration = Registration { memory: Some(memory) };
         let result = function(values, &registration);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Use after close. In a process of its own: the library remembers the end of a handle only until its slot has been
-//! used again by another instance. So there is only one test here: a second one would run beside it.
+//! Use after close. In a process of its own with a single test: the library remembers the end of a handle only until
+//! another instance reuses its slot.
 
 mod common;
 
 use std::sync::mpsc;
 
 use common::backend;
-use gpumem::{DeviceMemory, ErrorKind, Event, Instance, MemoryOptions, Registered, Stream};
+use gpumem::{DeviceMemory, ErrorKind, Event, Instance, Region, RegisterOptions, Registered, Stream};
 
 #[test]
 fn use_after_close_is_refused() {
@@ -21,12 +21,15 @@ fn an_instance_that_is_closed() {
     std::thread::spawn(move || instance.close().map_err(|(_, error)| error).unwrap()).join().unwrap();
     assert_eq!(copy.info().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(device.memory().unwrap_err().kind(), ErrorKind::Closed);
+    // The failure of a batch need not belong to one of its regions.
+    let error = copy.copy_regions([Region::new(&mut [0u8], &[1u8], 1)]).unwrap_err();
+    assert_eq!((error.kind(), error.region()), (ErrorKind::Closed, None));
     let (message, sent) = mpsc::channel();
     std::thread::spawn(move || {
         message.send(DeviceMemory::<u8>::new(&device, 1).unwrap_err().kind()).unwrap()
     });
     assert_eq!(sent.recv().unwrap(), ErrorKind::Closed);
-    // Closing again is no error.
+    // Closing again succeeds.
     copy.clone().close().map_err(|(_, error)| error).unwrap();
     copy.close().map_err(|(_, error)| error).unwrap();
 }
@@ -37,13 +40,13 @@ fn objects_that_are_closed_by_force() {
     let stream = Stream::new(&device).unwrap();
     let event = Event::new(&device).unwrap();
     let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
-    let registered = Registered::new(&device, vec![1u8; 64], &MemoryOptions::new()).unwrap();
+    let registered = Registered::new(&device, vec![1u8; 64], &RegisterOptions::new()).unwrap();
     stream.fill(&memory, 7u8).unwrap();
     // SAFETY: nothing looks at the memory afterwards.
     assert_eq!(unsafe { instance.close_by_force() }.map_err(|(_, error)| error).unwrap(), 4);
     assert_eq!(memory.to_vec().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::Closed);
     assert_eq!(event.record(&stream).unwrap_err().kind(), ErrorKind::Closed);
-    // What was registered is pageable again, and comes back.
+    // The registered array is pageable again, and is returned.
     assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 64);
 }

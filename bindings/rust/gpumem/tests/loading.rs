@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Loading the library at run time: where it is missing, too old, of another version, or no gpumem at all.
+//! Loading the library at run time: one that is missing, too old, of another version, or not gpumem at all.
 #![cfg(feature = "load")]
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use gpumem::{Backend, ErrorKind, Instance, Status, Version};
 
-/// In a process of its own: the library that was loaded first stays.
+/// Runs in a process of its own, because the first library that is loaded stays.
 fn try_with(library: &Path) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
@@ -19,7 +19,7 @@ fn try_with(library: &Path) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Says what each first use answers.
+/// Prints the error of each call that would load the library.
 #[test]
 fn child() {
     if std::env::var_os("GPUMEM_TEST_CHILD").is_none() {
@@ -32,17 +32,17 @@ fn child() {
         Version::of_library().map(drop).unwrap_err(),
     ] {
         assert_eq!(error.kind(), ErrorKind::Library);
-        println!("said: {}", error.message());
+        println!("error: {}", error.message());
     }
-    // Without the library, what needs none still works.
+    // Functions that need no library still work.
     assert_eq!(Status::BUSY.name(), "GPUMEM_ERROR_BUSY");
 }
 
-fn said(output: &str) -> &str {
-    output.lines().find_map(|line| line.split("said: ").nth(1)).unwrap()
+fn first_error(output: &str) -> &str {
+    output.lines().find_map(|line| line.split("error: ").nth(1)).unwrap()
 }
 
-/// A library made of C source, in a folder that is removed.
+/// A library built from C source, in a folder that is removed.
 struct Made {
     folder: PathBuf,
 }
@@ -77,19 +77,19 @@ impl Drop for Made {
 #[test]
 fn a_library_that_is_missing() {
     let output = try_with(Path::new("/nowhere/libgpumem.so.0"));
-    assert!(said(&output).contains("/nowhere/libgpumem.so.0"), "{output}");
+    assert!(first_error(&output).contains("/nowhere/libgpumem.so.0"), "{output}");
 }
 
 #[test]
 fn a_file_that_is_no_library() {
     let output = try_with(Path::new("/dev/null"));
-    assert!(said(&output).contains("/dev/null"), "{output}");
+    assert!(first_error(&output).contains("/dev/null"), "{output}");
 }
 
 #[test]
 fn a_library_that_is_not_gpumem() {
     let made = Made::of("other", "int other(void) { return 1; }");
-    assert!(said(&try_with(&made.library())).contains("is not gpumem"));
+    assert!(first_error(&try_with(&made.library())).contains("is not gpumem"));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_library_that_is_too_old() {
     let source = "unsigned gpumem_version(void) { return 9; }\n\
                   int gpumem_table_get(unsigned v, void *t, void *e) { return 0; }";
     let made = Made::of("old", source);
-    assert!(said(&try_with(&made.library())).contains("has version 0.0.9"));
+    assert!(first_error(&try_with(&made.library())).contains("has version 0.0.9"));
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_library_of_another_major_version() {
     let source = "unsigned gpumem_version(void) { return 3u << 22; }\n\
                   int gpumem_table_get(unsigned v, void *t, void *e) { return -401; }";
     let made = Made::of("new", source);
-    assert!(said(&try_with(&made.library())).contains("has version 3.0.0"));
+    assert!(first_error(&try_with(&made.library())).contains("has version 3.0.0"));
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn child_of_small() {
 #[test]
 fn only_the_first_library_counts() {
     Version::of_library().unwrap();
-    // SAFETY: whatever is there, it is not loaded, or is what was loaded before.
+    // SAFETY: nothing is loaded, or only the library that was loaded before.
     unsafe {
         let error = gpumem::load_from("/nowhere/libgpumem.so.0").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Library);

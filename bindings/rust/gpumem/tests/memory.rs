@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Arrays of each kind of memory.
+//! Arrays in each kind of memory.
 
 mod common;
 
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{is_host, with_device};
 use gpumem::{
-    DeviceMemory, ErrorKind, Kind, Memory, MemoryFlags, MemoryOptions, Pinned, Rectangle, Registered, Status,
-    WriteCombined,
+    sys, Access, DeviceMemory, ErrorKind, Kind, Location, Memory, MemoryFlags, MemoryOptions, Pinned,
+    Processor, Rectangle, Region, RegisterOptions, Registered, Status, WriteCombined,
 };
 
 #[test]
@@ -29,7 +29,7 @@ fn device_memory_keeps_values() {
             memory.slice(1..).unwrap().device_address().unwrap(),
             memory.device_address().unwrap() + 4
         );
-        assert_eq!(instance.stats().unwrap().device.live_bytes, 16);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_bytes, 16);
     });
 }
 
@@ -61,7 +61,7 @@ fn pinned_memory_is_a_slice_and_is_mapped() {
         let address = pinned.device_address().unwrap();
         assert_ne!(address, 0);
         assert_eq!(device.device_address(pinned.as_ptr().cast()).unwrap(), address);
-        // The device writes it in place.
+        // The device can write it in place.
         instance.fill_bytes(&mut pinned, 0).unwrap();
         assert_eq!(pinned[99], 0.0);
     });
@@ -117,9 +117,10 @@ fn registered_memory_comes_back() {
     with_device(|instance, device| {
         let values: Vec<u32> = (0..10_000).collect();
         let place = values.as_ptr();
-        let options = MemoryOptions::new().require(MemoryFlags::MAPPED);
+        let options = RegisterOptions::new().require(MemoryFlags::MAPPED).name("table");
         let mut registered = Registered::new(device, values, &options).unwrap();
-        assert_eq!(instance.stats().unwrap().registered.live_bytes, 40_000);
+        assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_bytes, 40_000);
+        assert_eq!(registered.info().unwrap().unwrap().name, "table");
         assert_eq!(registered.as_ptr(), place);
         assert_ne!(registered.device_address().unwrap(), 0);
         registered[0] = 77;
@@ -128,14 +129,14 @@ fn registered_memory_comes_back() {
         instance.copy(&mut registered, &memory).unwrap();
         let values = registered.into_box().map_err(|(_, error)| error).unwrap();
         assert_eq!((values[0], values[9_999], values.as_ptr()), (77, 9_999, place));
-        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_count, 0);
     });
 }
 
 #[test]
-fn registration_that_fails_hands_the_array_back() {
+fn registration_that_fails_returns_the_array() {
     with_device(|_, device| {
-        let options = MemoryOptions::new().require(MemoryFlags::WRITE_COMBINED);
+        let options = RegisterOptions::new().require(MemoryFlags::WRITE_COMBINED);
         let rejected = Registered::new(device, vec![1u8, 2, 3], &options).unwrap_err();
         assert_eq!(*rejected.given, [1, 2, 3]);
         assert_eq!(rejected.error.kind(), ErrorKind::InvalidArgument);
@@ -145,7 +146,12 @@ fn registration_that_fails_hands_the_array_back() {
 #[test]
 fn registered_without_mapped_has_no_device_address() {
     with_device(|_, device| {
-        let registered = Registered::new(device, vec![0u8; 4096], &MemoryOptions::new()).unwrap();
+        let registered = Registered::new(
+            device,
+            vec![0u8; 4096],
+            &RegisterOptions::new().prefer(MemoryFlags::PAGE_LOCKED),
+        )
+        .unwrap();
         match registered.device_address() {
             Ok(_) => assert!(registered.info().unwrap().unwrap().granted_flags.contains(MemoryFlags::MAPPED)),
             Err(error) => assert_eq!(error.kind(), ErrorKind::NoAccess),
@@ -154,18 +160,18 @@ fn registered_without_mapped_has_no_device_address() {
 }
 
 #[test]
-fn a_borrowed_array_is_registered_for_the_time_of_a_function() {
+fn a_borrowed_array_is_registered_while_a_function_runs() {
     with_device(|instance, device| {
         let mut values = vec![1u32; 5000];
         let registered = device
-            .with_registered(&mut values, &MemoryOptions::new(), |values, registration| {
+            .with_registered(&mut values, &RegisterOptions::new(), |values, registration| {
                 assert_eq!(registration.info().unwrap().unwrap().kind, Kind::REGISTERED);
                 instance.fill(&mut *values, 5u32).unwrap();
-                instance.stats().unwrap().registered.live_count
+                instance.kind_stats(Kind::REGISTERED).unwrap().live_count
             })
             .unwrap();
         assert_eq!((registered, values[4999]), (1, 5));
-        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_count, 0);
     });
 }
 
@@ -174,13 +180,13 @@ fn a_panic_ends_the_registration_too() {
     with_device(|instance, device| {
         let mut values = [0u8; 64];
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            device.with_registered(&mut values, &MemoryOptions::new(), |_, _| {
+            device.with_registered(&mut values, &RegisterOptions::new(), |_, _| {
                 std::panic::resume_unwind(Box::new(1))
             })
         }));
         let unwound: Result<Result<(), _>, _> = result;
         assert!(unwound.is_err());
-        assert_eq!(instance.stats().unwrap().registered.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_count, 0);
     });
 }
 
@@ -190,7 +196,7 @@ fn arrays_without_bytes_never_reach_the_library() {
         let device_memory = DeviceMemory::<u64>::new(device, 0).unwrap();
         let pinned = Pinned::<u64>::zeroed(device, 0).unwrap();
         let combined = WriteCombined::<u64>::new(device, 0).unwrap();
-        let registered = Registered::new(device, Vec::<u64>::new(), &MemoryOptions::new()).unwrap();
+        let registered = Registered::new(device, Vec::<u64>::new(), &RegisterOptions::new()).unwrap();
         let sizeless = Pinned::<[u32; 0]>::zeroed(device, usize::MAX).unwrap();
         assert_eq!(sizeless.len(), usize::MAX);
         assert_eq!(instance.stats().unwrap().live_objects(), 0);
@@ -201,7 +207,7 @@ fn arrays_without_bytes_never_reach_the_library() {
         instance.copy(&device_memory, &pinned).unwrap();
         instance.fill_bytes(&device_memory, 1).unwrap();
         assert_eq!(device_memory.to_vec().unwrap(), []);
-        assert_eq!(device.with_registered(&mut [0u32; 0], &MemoryOptions::new(), |_, _| 7).unwrap(), 7);
+        assert_eq!(device.with_registered(&mut [0u32; 0], &RegisterOptions::new(), |_, _| 7).unwrap(), 7);
         assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 0);
         pinned.close().map_err(|(_, error)| error).unwrap();
     });
@@ -220,7 +226,7 @@ fn sizes_that_overflow_are_refused() {
                 assert!(error.message().contains(&len.to_string()));
             }
         }
-        assert_eq!(instance.stats().unwrap().device.total_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().total_count, 0);
     });
 }
 
@@ -237,7 +243,7 @@ fn too_much_memory_is_an_error_with_detail() {
             assert_ne!(error.entry_point(), "");
         }
         assert!(error.to_string().contains(error.message()));
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     });
 }
 
@@ -288,13 +294,119 @@ fn fills_of_each_width() {
 }
 
 #[test]
-fn closing_says_what_happened() {
+fn a_close_reports_what_is_live() {
     with_device(|instance, device| {
         let pinned = Pinned::<u8>::zeroed(device, 10).unwrap();
         let (again, error) = instance.clone().close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
-        assert_eq!(again.stats().unwrap().pinned.live_count, 1);
+        assert_eq!(again.kind_stats(Kind::PINNED).unwrap().live_count, 1);
         pinned.close().map_err(|(_, error)| error).unwrap();
+    });
+}
+
+#[test]
+fn regions_of_one_batch() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u16>::new(device, 24).unwrap();
+        instance.fill(&memory, 0u16).unwrap();
+        let values: Vec<u16> = (1..=24).collect();
+        // A box of 2 by 2 by 2 elements, and a row behind it.
+        instance
+            .copy_regions([
+                Region::new(memory.as_slice(), &values[..], 2)
+                    .height(2)
+                    .depth(2)
+                    .destination_row_pitch(3)
+                    .destination_slice_pitch(8)
+                    .source_row_pitch(4)
+                    .source_slice_pitch(12),
+                Region::new(memory.slice(20..).unwrap(), &values[20..], 4),
+                Region::new(memory.slice(24..).unwrap(), &values[..0], 0),
+                Region::new(memory.slice(24..).unwrap(), &values[..0], 9).height(0),
+                Region::new(memory.slice(24..).unwrap(), &values[..0], 9).depth(0),
+            ])
+            .unwrap();
+        let expected = [1, 2, 0, 5, 6, 0, 0, 0, 13, 14, 0, 17, 18, 0, 0, 0, 0, 0, 0, 0, 21, 22, 23, 24];
+        assert_eq!(memory.to_vec().unwrap(), expected);
+        // Other operands, and none at all.
+        let mut back = [0u16; 6];
+        let (left, right) = back.split_at_mut(3);
+        let regions = [
+            Region::new(left, memory.slice(3..).unwrap(), 2),
+            Region::new(right, memory.slice(20..).unwrap(), 3),
+        ];
+        instance.copy_regions(regions).unwrap();
+        assert_eq!(back, [5, 6, 0, 21, 22, 23]);
+        instance.copy_regions(Vec::<Region<&DeviceMemory<u16>, &[u16]>>::new()).unwrap();
+        let mut sizeless = [[0u16; 0]; 2];
+        instance.copy_regions([Region::new(&mut sizeless, &[[0u16; 0]; 2], 2)]).unwrap();
+    });
+}
+
+#[test]
+fn a_batch_reports_the_region_that_failed() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u8>::from_slice(device, &[0; 16]).unwrap();
+        let source = [1u8; 16];
+        let good = Region::new(memory.as_slice(), &source[..], 4);
+        for bad in [
+            Region::new(memory.slice(14..).unwrap(), &source[..], 4),
+            Region::new(memory.as_slice(), &source[13..], 4),
+            good.height(4).destination_row_pitch(5),
+            good.height(2).source_row_pitch(3),
+            good.height(2).depth(2).source_slice_pitch(7),
+            good.height(usize::MAX),
+            good.depth(usize::MAX),
+            // It lies within its operands, but this pitch is more than can be addressed.
+            good.source_row_pitch(usize::MAX),
+        ] {
+            let error = instance.copy_regions([good, good, bad]).unwrap_err();
+            assert_eq!((error.kind(), error.region()), (ErrorKind::InvalidArgument, Some(2)), "{bad:?}");
+            assert!(error.to_string().contains("region 2"), "{error}");
+        }
+        // The library refuses the second; nothing is copied.
+        let mut regions = [sys::gpumem_copy_region::default(); 3];
+        for (index, region) in regions.iter_mut().enumerate() {
+            region.destination.memory = memory.memory().unwrap().handle();
+            region.destination.offset = 8 * index as u64;
+            region.source.pointer = source.as_ptr() as *mut c_void;
+            region.width = 8;
+        }
+        regions[2].width = 0;
+        regions[1].destination.offset = 9;
+        // SAFETY: the library checks the range, and refuses it.
+        let error = unsafe { instance.copy_regions_raw(&regions) }.unwrap_err();
+        assert_eq!((error.kind(), error.region()), (ErrorKind::InvalidArgument, Some(1)));
+        assert_eq!(error.function(), "gpumem_copy_regions");
+        assert_eq!(memory.to_vec().unwrap(), [0; 16]);
+        regions[1].destination.offset = 8;
+        // SAFETY: the regions lie within their operands.
+        unsafe { instance.copy_regions_raw(&regions) }.unwrap();
+        assert_eq!(memory.to_vec().unwrap(), source);
+    });
+}
+
+#[test]
+fn access_of_each_processor() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u8>::new(device, 100).unwrap();
+        let pinned = Pinned::<u8>::zeroed(device, 100).unwrap();
+        let there = memory.device_address().unwrap() as *const c_void;
+        let access = |pointer: *const c_void, processor| instance.pointer_access(pointer, processor);
+        assert_eq!(access(there, Processor::Device(0)).unwrap(), Access::READ_WRITE);
+        assert_eq!(access(there, Processor::Device(1)).unwrap(), Access::NONE);
+        assert_eq!(access(there, Processor::Cpu).unwrap(), Access::NONE);
+        let peer = instance.device(1).unwrap();
+        peer.enable_peer_access(device).unwrap();
+        assert_eq!(access(there, Processor::Device(1)).unwrap(), Access::READ_WRITE);
+        peer.disable_peer_access(device).unwrap();
+        for processor in [Processor::Cpu, Processor::Device(0), Processor::Device(1)] {
+            assert_eq!(access(pinned.as_ptr().cast(), processor).unwrap(), Access::READ_WRITE);
+        }
+        for processor in [Processor::Device(2), Processor::Device(u32::MAX)] {
+            assert_eq!(access(there, processor).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+        assert_eq!(access(std::ptr::null(), Processor::Cpu).unwrap_err().kind(), ErrorKind::InvalidArgument);
     });
 }
 
@@ -305,6 +417,9 @@ fn pointers_are_known() {
         let info = instance.pointer_info(pinned[99..].as_ptr().cast()).unwrap();
         assert_eq!((info.kind, info.size, info.base), (Kind::PINNED, 100, pinned.as_ptr() as u64));
         assert_eq!(info.device_ordinal, Some(0));
+        let memory = DeviceMemory::<u8>::new(device, 1).unwrap();
+        let info = instance.pointer_info(memory.device_address().unwrap() as *const c_void).unwrap();
+        assert_eq!((info.location, info.location_id), (Location::DEVICE, 0));
         let on_stack = 1u8;
         let pointer: *const u8 = &on_stack;
         assert_eq!(instance.pointer_info(pointer.cast()).unwrap().kind, Kind::PAGEABLE);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! The log function, of which a process has one: so all of it is one test.
+//! The log function. A process has only one, so there is only one test.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::with_device;
 use gpumem::{log, DeviceMemory, ErrorKind, LogLevel};
 
 #[test]
-fn messages_go_where_they_are_told() {
+fn messages_are_delivered() {
     with_device(|_, device| {
         let fail = || DeviceMemory::<u8>::new(device, 1 << 60).unwrap_err();
         assert_eq!(log::set(LogLevel(99), |_, _| {}).unwrap_err().kind(), ErrorKind::InvalidArgument);
@@ -34,7 +34,7 @@ fn messages_go_where_they_are_told() {
             std::panic::resume_unwind(Box::new("on purpose"));
         })
         .unwrap();
-        // The former function is gone, and with it its end of the channel.
+        // The previous function is dropped, with its end of the channel.
         assert!(receiver.recv().is_err());
         fail();
         assert!(refused.load(Ordering::Acquire));

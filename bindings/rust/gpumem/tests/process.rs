@@ -10,8 +10,9 @@ use std::sync::Arc;
 
 use common::{backend, is_host, with_device};
 use gpumem::{
-    host, probe, Backend, Capability, CapabilityType, DeviceMemory, ErrorKind, Event, Feature, HostOptions,
-    Instance, InstanceOptions, Kind, MemoryOptions, Pinned, Registered, Status, Stream, Version,
+    host, probe, AnswerType, Backend, Capability, CudaOptions, DeviceMemory, ErrorKind, Event, Feature,
+    HostOptions, Instance, InstanceOptions, Kind, MemoryOptions, Pinned, Region, RegisterOptions, Registered,
+    Status, Stream, Version,
 };
 
 extern "C" {
@@ -62,7 +63,7 @@ fn options_are_honoured_or_refused() {
     assert_eq!(device.memory().unwrap().total, 4 << 20);
     assert!(device.can_access_peer(&instance.device(1).unwrap()).unwrap());
     assert!(!device.can_access_peer(&instance.device(2).unwrap()).unwrap());
-    assert!(Registered::new(&device, vec![0u8; 10], &MemoryOptions::new()).is_err());
+    assert!(Registered::new(&device, vec![0u8; 10], &RegisterOptions::new()).is_err());
     assert_eq!(Pinned::<u8>::zeroed(&device, (1 << 20) + 1).unwrap_err().kind(), ErrorKind::LimitExceeded);
     assert_eq!(instance.device(3).unwrap_err().kind(), ErrorKind::InvalidArgument);
     let bad = InstanceOptions::from(Backend::HOST).host(HostOptions::new().device_count(65));
@@ -73,16 +74,59 @@ fn options_are_honoured_or_refused() {
 }
 
 #[test]
-fn what_is_known_about_devices() {
+fn a_fallback_has_a_reason() {
+    let probed = probe(Backend::ANY).unwrap();
+    let instance = Instance::open(Backend::ANY).unwrap();
+    let info = instance.info().unwrap();
+    assert_eq!((info.backend, &info.fallback), (probed.backend, &probed.fallback));
+    match info.fallback {
+        None => assert_eq!(info.backend, Backend::CUDA),
+        Some(fallback) => {
+            assert_eq!(info.backend, Backend::HOST);
+            assert_eq!(fallback.status, probe(Backend::CUDA).unwrap_err().status());
+            assert!(!fallback.reason.is_empty());
+        }
+    }
+    // A named backend never falls back.
+    assert_eq!(probe(backend()).unwrap().fallback, None);
+    assert_eq!(Instance::open(backend()).unwrap().info().unwrap().fallback, None);
+}
+
+#[test]
+fn options_of_the_other_backend_are_ignored() {
+    // SAFETY: the host backend does not use them.
+    let contexts = unsafe { CudaOptions::new().contexts(&[std::ptr::null_mut(); 65]) };
+    let options = InstanceOptions::from(Backend::HOST);
+    Instance::open(options.cuda(contexts.clone())).unwrap();
+    if !is_host() {
+        let options = InstanceOptions::from(Backend::CUDA);
+        // The host options are ignored, and so are cuda options without contexts.
+        let bad = HostOptions::new().device_count(65);
+        Instance::open(options.clone().host(bad).cuda(CudaOptions::new())).unwrap();
+        let error = Instance::open(options.cuda(contexts)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+}
+
+#[test]
+fn information_about_devices() {
     with_device(|instance, device| {
         assert_eq!(probe(backend()).unwrap().device_count, 2);
         let info = device.info().unwrap();
         assert_eq!((info.ordinal, info.lost), (0, false));
         assert_eq!(info.total_bytes, device.memory().unwrap().total);
         let bytes = device.capability(Capability::DEVICE_BYTES, None).unwrap();
-        assert_eq!((bytes.kind, bytes.value), (CapabilityType::BYTES, info.total_bytes));
+        assert_eq!((bytes.answer_type, bytes.value), (AnswerType::BYTES, info.total_bytes));
+        assert!(bytes.is_supported() && !bytes.is_emulated());
+        let pinned = device.capability(Capability::PIN_MAP_HOST, None).unwrap();
+        assert_eq!((pinned.answer_type, pinned.is_supported()), (AnswerType::TRI, true));
+        let cpu = device.capability(Capability::DEVICE_CPU_ACCESS, None).unwrap();
+        assert_eq!((cpu.is_supported(), cpu.status), (false, Status::UNSUPPORTED));
+        // Write-combining has no effect on the CPU's own memory.
+        let combined = device.capability(Capability::PIN_WRITE_COMBINED, None).unwrap();
+        assert_eq!((combined.is_supported(), combined.is_emulated()), (true, is_host()));
         let peer = instance.device(1).unwrap();
-        assert!(device.capability(Capability::PEER_ACCESS, Some(&peer)).unwrap().is_there());
+        assert!(device.capability(Capability::PEER_ACCESS, Some(&peer)).unwrap().is_supported());
         assert!(device.capability(Capability::PEER_ACCESS, None).is_err());
         device.enable_peer_access(&peer).unwrap();
         device.disable_peer_access(&peer).unwrap();
@@ -122,15 +166,23 @@ fn counters_and_reports() {
         let memory =
             DeviceMemory::<u8>::with_options(device, 1000, &MemoryOptions::new().name("accounts")).unwrap();
         assert!(instance.report().unwrap().contains("accounts"));
+        let (stream, event) = (Stream::new(device).unwrap(), Event::new(device).unwrap());
+        let stats = instance.stats().unwrap();
+        assert_eq!((stats.live_count, stats.live_bytes, stats.streams, stats.events), (1, 1000, 1, 1));
+        assert_eq!(stats.live_objects(), 3);
+        drop((stream, event));
+        let error = instance.kind_stats(Kind::PAGEABLE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         drop(memory);
-        assert_eq!(instance.stats().unwrap().device.peak_bytes, 1000);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().peak_bytes, 1000);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().total_bytes, 1000);
         instance.reset_peaks().unwrap();
-        assert_eq!(instance.stats().unwrap().device.peak_bytes, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().peak_bytes, 0);
     });
 }
 
 #[test]
-fn a_lost_device_frees_what_the_library_owns() {
+fn after_a_lost_device_the_memory_of_the_library_is_freed() {
     if !is_host() {
         return with_device(|instance, device| {
             assert_eq!(host::device_lose(device).unwrap_err().kind(), ErrorKind::Unsupported);
@@ -149,12 +201,12 @@ fn a_lost_device_frees_what_the_library_owns() {
     host::device_lose(&device).unwrap();
     let rejected = pending.wait().unwrap_err();
     assert_eq!(rejected.error.kind(), ErrorKind::DeviceLost);
-    // The function will not run, and what it holds is dropped.
+    // The function will not run, and its captures are dropped.
     assert!(receiver.recv().is_err());
     drop(rejected);
     drop((gate, memory));
-    assert_eq!(instance.stats().unwrap().device.live_count, 0);
-    assert_eq!(instance.stats().unwrap().pinned.live_count, 0);
+    assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
+    assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 0);
     stream.close().map_err(|(_, error)| error).unwrap();
     drop(device);
     instance.close().map_err(|(_, error)| error).unwrap();
@@ -171,9 +223,14 @@ fn every_step_may_fail() {
             let result = (|| {
                 let stream = Stream::new(device)?;
                 let memory = DeviceMemory::<u8>::new(device, 64)?;
-                let registered = Registered::new(device, vec![1u8; 64], &MemoryOptions::new())?;
+                let registered = Registered::new(device, vec![1u8; 64], &RegisterOptions::new())?;
                 let (_, registered) = stream.copy(&memory, registered)?.wait()?;
                 stream.copy(Pinned::<u8>::zeroed(device, 64)?, &memory)?.wait()?;
+                let part = |len| {
+                    Ok::<_, gpumem::Error>(Region::new(Pinned::<u8>::zeroed(device, len)?, &memory, len))
+                };
+                stream.copy_regions([part(64)?, part(32)?])?.wait()?;
+                instance.copy_regions([Region::new(&memory, &*registered, 64)])?;
                 stream.launch_host_function(|| {})?;
                 Event::new(device)?.record(&stream)?;
                 drop(registered);
@@ -197,7 +254,7 @@ fn memory_of_other_code() {
     with_device(|instance, device| {
         let pointer = host::foreign_alloc(device, Kind::DEVICE, 4096).unwrap();
         assert_eq!(instance.pointer_info(pointer).unwrap().kind, Kind::FOREIGN);
-        // SAFETY: made just now, and used by nobody.
+        // SAFETY: allocated just now, and not used.
         unsafe { host::foreign_free(device, pointer) }.unwrap();
         let peer = instance.device(1).unwrap();
         host::foreign_peer_access(device, &peer, true).unwrap();
@@ -235,7 +292,7 @@ fn kernels_reach_memory_through_views() {
         assert_eq!(stream.panicked_functions(), 1);
         assert_eq!(numbers.to_vec().unwrap(), [1, 2, 9]);
         drop(numbers);
-        // The kernel's share could not be given back there; the next allocation tries again.
+        // The kernel's share could not be freed there; the next allocation tries again.
         drop(DeviceMemory::<u8>::new(device, 1).unwrap());
     });
 }
@@ -252,7 +309,14 @@ fn a_captured_stream_leaves_its_memory_alone() {
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::InvalidState);
         let (stream, error) = stream.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidState);
-        assert_eq!(instance.stats().unwrap().device.live_count, 1);
+        let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
+        let region = Region::new(&memory, Arc::new(Pinned::<u8>::zeroed(device, 64).unwrap()), 64);
+        let rejected = stream.copy_regions([region]).unwrap_err();
+        assert_eq!(rejected.error.kind(), ErrorKind::InvalidState);
+        drop(rejected);
+        drop(memory);
+        // The memory of the fill and of the batch.
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 2);
         host::stream_set_capturing(&stream, false).unwrap();
         stream.close().map_err(|(_, error)| error).unwrap();
     });
@@ -279,7 +343,7 @@ fn a_forked_child_cannot_use_what_its_parent_has() {
     with_device(|instance, device| {
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         let stream = Stream::new(device).unwrap();
-        let registered = Registered::new(device, vec![5u8; 64], &MemoryOptions::new()).unwrap();
+        let registered = Registered::new(device, vec![5u8; 64], &RegisterOptions::new()).unwrap();
         assert!(in_child(|| {
             let forked = [
                 instance.info().unwrap_err().kind(),
@@ -287,20 +351,20 @@ fn a_forked_child_cannot_use_what_its_parent_has() {
                 stream.synchronize().unwrap_err().kind(),
                 Event::new(device).unwrap_err().kind(),
             ];
-            // Registered memory is there like other memory.
+            // Registered memory exists in the child, like ordinary memory.
             let own = Instance::open(Backend::HOST).unwrap().device(0).unwrap();
             forked == [ErrorKind::Forked; 4]
                 && registered[63] == 5
                 && DeviceMemory::<u8>::new(&own, 1).is_ok()
         }));
         let (first, second) = (DeviceMemory::<u8>::new(device, 1).unwrap(), Stream::new(device).unwrap());
-        // Dropping them in the child does nothing to the parent, and is no crash.
+        // Dropping them in the child changes nothing in the parent, and does not crash.
         assert!(in_child(move || {
             drop((first, second));
             true
         }));
         memory.to_vec().unwrap();
-        // The child got them by a move, which in the parent has dropped them too.
+        // The closure owns them, so they are dropped in the parent too.
     });
 }
 

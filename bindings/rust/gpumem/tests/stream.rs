@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Work that runs later, and what is dropped or forgotten in the meantime.
+//! Work that runs later, and objects that are dropped or forgotten meanwhile.
 
 mod common;
 
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use common::{is_host, with_device};
 use gpumem::{
-    host, Device, DeviceMemory, ErrorKind, Event, EventFlags, MemoryOptions, Pinned, Rectangle, Registered,
-    Stream, StreamOptions, WaitCondition, WriteCombined,
+    host, Device, DeviceMemory, ErrorKind, Event, EventFlags, Kind, Pinned, Rectangle, Region,
+    RegisterOptions, Registered, Stream, StreamOptions, WaitCondition, WriteCombined,
 };
 
-/// A stream that stands still until the word is set.
+/// A stream that waits until the word is set.
 struct Held {
     stream: Stream,
     gate: Pinned<AtomicU32>,
@@ -37,16 +37,19 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A test that fails shall not wait for ever.
+        // A failing test must not wait forever.
         self.release();
     }
 }
 
 #[test]
-fn copies_hand_back_what_they_used() {
+fn copies_return_their_operands() {
     with_device(|_, device| {
         let stream = Stream::with_options(device, &StreamOptions::new().priority(0).name("copies")).unwrap();
-        assert_eq!(stream.info().unwrap().name, "copies");
+        let info = stream.info().unwrap();
+        assert_eq!((info.name.as_str(), info.wrapped), ("copies", false));
+        assert_ne!(info.id, Stream::new(device).unwrap().info().unwrap().id);
+        assert_eq!(info.id, stream.info().unwrap().id);
         let memory = DeviceMemory::<u32>::new(device, 1000).unwrap();
         let sent = Pinned::from_slice(device, &(0..1000).collect::<Vec<u32>>()).unwrap();
         let received = Pinned::<u32>::zeroed(device, 1000).unwrap();
@@ -68,7 +71,7 @@ fn each_kind_can_be_enqueued() {
         let memory = DeviceMemory::<u8>::new(device, 16).unwrap();
         let mut combined = WriteCombined::<u8>::new(device, 8).unwrap();
         combined.write_all(3);
-        let registered = Registered::new(device, vec![1u8; 16], &MemoryOptions::new()).unwrap();
+        let registered = Registered::new(device, vec![1u8; 16], &RegisterOptions::new()).unwrap();
         let (_, registered) = stream.copy(&memory, registered).unwrap().wait().unwrap();
         stream.copy(memory.slice(8..).unwrap(), combined).unwrap();
         stream.copy_from_slice(memory.slice(..2).unwrap(), &[9u8, 8]).unwrap();
@@ -88,7 +91,7 @@ fn each_kind_can_be_enqueued() {
 }
 
 #[test]
-fn what_is_dropped_lives_until_the_work_is_done() {
+fn dropped_memory_lives_until_the_work_is_done() {
     with_device(|instance, device| {
         let held = Held::new(device);
         let memory = DeviceMemory::<u8>::new(device, 4096).unwrap();
@@ -98,35 +101,35 @@ fn what_is_dropped_lives_until_the_work_is_done() {
         }
         drop(memory);
         // The pinned array, the gate and the device memory.
-        assert_eq!(instance.stats().unwrap().pinned.live_count, 2);
-        assert_eq!(instance.stats().unwrap().device.live_count, 1);
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 2);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
         held.release();
         held.stream.synchronize().unwrap();
-        assert_eq!(instance.stats().unwrap().pinned.live_count, 1);
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 1);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     });
 }
 
 #[test]
-fn a_forgotten_result_keeps_its_memory_for_ever() {
+fn a_forgotten_result_keeps_its_memory_forever() {
     let instance = gpumem::Instance::open(common::backend()).unwrap();
     let device = instance.device(0).unwrap();
     {
         let stream = Stream::new(&device).unwrap();
         let memory = DeviceMemory::<u8>::new(&device, 64).unwrap();
         mem::forget(stream.copy(Pinned::<u8>::zeroed(&device, 64).unwrap(), &memory).unwrap());
-        let registered = Registered::new(&device, vec![0u8; 64], &MemoryOptions::new()).unwrap();
+        let registered = Registered::new(&device, vec![0u8; 64], &RegisterOptions::new()).unwrap();
         mem::forget(stream.copy(registered, &memory).unwrap());
         stream.synchronize().unwrap();
     }
-    let stats = instance.stats().unwrap();
-    assert_eq!((stats.pinned.live_count, stats.registered.live_count, stats.device.live_count), (1, 1, 0));
-    // And with it the instance stays open, so that nothing dangles.
+    let live = |kind| instance.kind_stats(kind).unwrap().live_count;
+    assert_eq!((live(Kind::PINNED), live(Kind::REGISTERED), live(Kind::DEVICE)), (1, 1, 0));
+    // The instance stays open with it, so that nothing dangles.
     let (instance, error) = instance.close().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
-    // SAFETY: nothing uses what was forgotten.
+    // SAFETY: nothing uses the forgotten memory.
     let destroyed = unsafe { instance.close_by_force() }.map_err(|(_, error)| error).unwrap();
-    assert_eq!(destroyed, 3); // The stream was kept by what was forgotten.
+    assert_eq!(destroyed, 3); // What was forgotten keeps the stream alive.
 }
 
 #[test]
@@ -159,7 +162,7 @@ fn a_shared_source_stays_shared_while_it_is_read() {
 }
 
 #[test]
-fn operands_that_do_not_fit_are_handed_back() {
+fn operands_that_do_not_fit_are_returned() {
     with_device(|_, device| {
         let stream = Stream::new(device).unwrap();
         let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
@@ -177,6 +180,10 @@ fn empty_work_is_complete() {
         let pending = held.stream.copy(Pinned::<u8>::zeroed(device, 0).unwrap(), &memory).unwrap();
         assert!(pending.is_complete().unwrap());
         pending.wait().unwrap();
+        let region = Region::new(Pinned::<u8>::zeroed(device, 0).unwrap(), &memory, 0);
+        let pending = held.stream.copy_regions([region]).unwrap();
+        assert!(pending.is_complete().unwrap());
+        assert_eq!(pending.wait().unwrap().len(), 1);
     });
 }
 
@@ -190,16 +197,16 @@ fn an_event_observes_the_work_before_it() {
         first.record(&stream).unwrap();
         second.record(&stream).unwrap();
         second.synchronize().unwrap();
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
         assert!(first.is_complete().unwrap());
-        assert!(second.elapsed_since(&first).unwrap().unwrap() >= 0.0);
+        assert!(second.nanoseconds_since(&first).unwrap().unwrap() >= 0);
         assert_eq!(first.info().unwrap().device_ordinal, 0);
         first.close().map_err(|(_, error)| error).unwrap();
     });
 }
 
 #[test]
-fn an_event_lets_go_only_of_what_it_captured() {
+fn an_event_releases_only_what_was_recorded() {
     with_device(|instance, device| {
         let event = Event::with_options(device, EventFlags::DISABLE_TIMING, Some("early")).unwrap();
         assert_eq!(event.info().unwrap().name, "early");
@@ -208,19 +215,19 @@ fn an_event_lets_go_only_of_what_it_captured() {
         event.record(&other).unwrap();
         held.stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
         event.synchronize().unwrap();
-        assert_eq!(instance.stats().unwrap().device.live_count, 1);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
         event.record(&held.stream).unwrap();
         assert!(!event.is_complete().unwrap());
         assert!(!event.synchronize_for(Duration::from_millis(1)).unwrap());
-        assert_eq!(instance.stats().unwrap().device.live_count, 1);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
         held.release();
         event.synchronize().unwrap();
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     });
 }
 
 #[test]
-fn a_time_limit_runs_out() {
+fn a_timeout_expires() {
     with_device(|_, device| {
         let held = Held::new(device);
         assert!(!held.stream.is_complete().unwrap());
@@ -269,24 +276,24 @@ fn a_stream_that_waited_for_another_observes_its_work() {
         stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
         event.record(&stream).unwrap();
         other.wait_event(&event).unwrap();
-        assert_eq!(instance.stats().unwrap().device.live_count, 1);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
         other.synchronize().unwrap();
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     });
 }
 
 #[test]
-fn much_work_that_is_observed_elsewhere_lets_go_of_memory() {
+fn memory_of_much_work_that_is_observed_elsewhere_is_released() {
     with_device(|instance, device| {
         let stream = Stream::new(device).unwrap();
         // SAFETY: the stream outlives it.
         let twin = unsafe { Stream::wrap(device, stream.info().unwrap().native_stream) }.unwrap();
         for _ in 0..1000 {
             stream.fill(Pinned::<u8>::zeroed(device, 64).unwrap(), 1u8).unwrap();
-            // Nothing tells the first about it.
+            // The first stream does not see it.
             twin.synchronize().unwrap();
         }
-        let live = instance.stats().unwrap().pinned.live_count;
+        let live = instance.kind_stats(Kind::PINNED).unwrap().live_count;
         assert!(live <= 64, "{live}");
         drop(twin);
     });
@@ -297,19 +304,19 @@ fn host_functions_run_in_order_and_may_panic() {
     with_device(|instance, device| {
         let stream = Stream::new(device).unwrap();
         let (sender, receiver) = mpsc::channel();
-        let asked = instance.clone();
+        let queried = instance.clone();
         let again = sender.clone();
         stream
             .launch_host_function(move || {
-                again.send(asked.info().is_ok()).unwrap();
-                again.send(asked.device(0).unwrap().memory().is_ok()).unwrap();
+                again.send(queried.info().is_ok()).unwrap();
+                again.send(queried.device(0).unwrap().memory().is_ok()).unwrap();
             })
             .unwrap();
         stream.launch_host_function(|| std::panic::resume_unwind(Box::new("on purpose"))).unwrap();
         stream.launch_host_function(move || sender.send(true).unwrap()).unwrap();
         stream.synchronize().unwrap();
-        let said: Vec<bool> = receiver.iter().collect();
-        assert_eq!((said[0], said[2], said.len()), (true, true, 3));
+        let sent: Vec<bool> = receiver.iter().collect();
+        assert_eq!((sent[0], sent[2], sent.len()), (true, true, 3));
         assert_eq!(stream.panicked_functions(), 1);
     });
 }
@@ -323,12 +330,12 @@ fn memory_dropped_in_a_host_function_is_freed_later() {
         stream.synchronize().unwrap();
         // The library refuses to free anything there; the next allocation tries again.
         drop(DeviceMemory::<u8>::new(device, 64).unwrap());
-        assert_eq!(instance.stats().unwrap().device.live_count, 0);
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     });
 }
 
 #[test]
-fn streams_of_other_code_are_adopted() {
+fn streams_of_other_code_are_wrapped() {
     if !is_host() {
         return with_device(|_, device| {
             let maker = Stream::new(device).unwrap();
@@ -340,7 +347,7 @@ fn streams_of_other_code_are_adopted() {
     }
     with_device(|_, device| {
         let native = host::native_stream_create(device).unwrap();
-        // SAFETY: made just now, and destroyed after the handle.
+        // SAFETY: created just now, and destroyed after the handle.
         let stream = unsafe { Stream::wrap(device, native) }.unwrap();
         assert!(stream.info().unwrap().wrapped);
         let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
@@ -358,24 +365,22 @@ extern "C" {
     fn mprotect(at: *mut c_void, size: usize, access: i32) -> i32;
 }
 
-/// Work that fails when it runs, because the CPU's right to ordinary memory, which only unsafe code can give to it, is gone.
+/// Work that fails when it runs, because its ordinary memory is not accessible any more. Only unsafe code can enqueue
+/// such work.
 #[test]
-fn a_failure_is_heard_by_all_who_wait() {
+fn every_wait_reports_a_failure_of_work() {
     if !is_host() {
-        return; // It would be a mistake that the fake driver rightly reports.
+        return; // The fake driver would report the mistake.
     }
     with_device(|_, device| {
         let held = Held::new(device);
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         let first = held.stream.copy(Pinned::<u8>::zeroed(device, 64).unwrap(), &memory).unwrap();
-        // SAFETY: that the page goes is what is tested; nothing else uses it.
+        // SAFETY: the access that fails is what is tested; nothing else uses the page.
         unsafe {
             let page = mmap(std::ptr::null_mut(), 4096, 3, 0x22, -1, 0);
             let from = memory.device_address().unwrap() as *const c_void;
-            device
-                .instance()
-                .copy_raw(Some(&held.stream), page, from, 64, &gpumem::CopyOptions::new())
-                .unwrap();
+            held.stream.copy_raw(page, from, 64, &gpumem::CopyOptions::new()).unwrap();
             assert_eq!(mprotect(page, 4096, 0), 0);
         }
         let second = held.stream.copy(Pinned::<u8>::zeroed(device, 64).unwrap(), &memory).unwrap();
@@ -384,7 +389,7 @@ fn a_failure_is_heard_by_all_who_wait() {
         for pending in [first, second] {
             let rejected = pending.wait().unwrap_err();
             assert_eq!(rejected.error.message(), error.message());
-            // Having heard it, who waits gets back what the work used.
+            // Another wait returns the operands.
             rejected.given.wait().unwrap();
         }
         held.stream.synchronize().unwrap();
@@ -393,7 +398,7 @@ fn a_failure_is_heard_by_all_who_wait() {
 }
 
 #[test]
-fn a_call_at_the_wrong_moment_is_no_failure_of_work() {
+fn a_call_at_the_wrong_moment_is_not_a_failure_of_work() {
     if !is_host() {
         return;
     }
@@ -405,6 +410,67 @@ fn a_call_at_the_wrong_moment_is_no_failure_of_work() {
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::InvalidState);
         host::stream_set_capturing(&stream, false).unwrap();
         pending.wait().unwrap();
+    });
+}
+
+#[test]
+fn regions_are_returned_and_kept_alive() {
+    with_device(|instance, device| {
+        let held = Held::new(device);
+        let memory = DeviceMemory::<u8>::new(device, 16).unwrap();
+        instance.fill(&memory, 0u8).unwrap();
+        let shared = Arc::new(Pinned::from_slice(device, &[1u8, 2, 3, 4, 5, 6, 7, 8]).unwrap());
+        let regions = [
+            Region::new(memory.slice(..8).unwrap(), shared.clone(), 2).height(2).source_row_pitch(4),
+            Region::new(memory.slice(8..).unwrap(), shared.clone(), 3),
+        ];
+        let pending = held.stream.copy_regions(regions).unwrap();
+        assert!(!pending.is_complete().unwrap());
+        drop(pending);
+        // The gate and the shared array.
+        drop(shared);
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 2);
+        held.release();
+        held.stream.synchronize().unwrap();
+        assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 1);
+        assert_eq!(memory.to_vec().unwrap(), [1, 2, 5, 6, 0, 0, 0, 0, 1, 2, 3, 0, 0, 0, 0, 0]);
+
+        let back = |len| Pinned::<u8>::zeroed(device, len).unwrap();
+        let regions =
+            vec![Region::new(back(4), memory.as_slice(), 4), Region::new(back(2), memory.as_slice(), 1)];
+        let regions = held.stream.copy_regions(regions).unwrap().wait().unwrap();
+        assert_eq!((&*regions[0].destination, &*regions[1].destination), (&[1, 2, 5, 6][..], &[1, 0][..]));
+        let none = Vec::<Region<Pinned<u8>, &DeviceMemory<u8>>>::new();
+        assert!(held.stream.copy_regions(none).unwrap().wait().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn a_batch_that_fails_returns_its_regions_when_nothing_uses_them() {
+    with_device(|_, device| {
+        let held = Held::new(device);
+        let memory = DeviceMemory::<u8>::new(device, 16).unwrap();
+        let pinned = || Pinned::<u8>::zeroed(device, 8).unwrap();
+        // The crate refuses it before anything is enqueued, so there is nothing to wait for.
+        let regions = [Region::new(&memory, pinned(), 8), Region::new(&memory, pinned(), 9)];
+        let rejected = held.stream.copy_regions(regions).unwrap_err();
+        assert_eq!((rejected.error.kind(), rejected.error.region()), (ErrorKind::InvalidArgument, Some(1)));
+        let returned = rejected.given.wait().unwrap();
+        assert_eq!(returned.len(), 2);
+
+        // The library refuses it; the crate does not know whether something was enqueued.
+        let overlapping = DeviceMemory::<u8>::new(device, 16).unwrap();
+        let regions = [(0, 8), (4, 0)].map(|(to, from)| {
+            Region::new(overlapping.slice(to..).unwrap(), overlapping.slice(from..).unwrap(), 8)
+        });
+        let rejected = held.stream.copy_regions(regions).unwrap_err();
+        assert_eq!((rejected.error.kind(), rejected.error.region()), (ErrorKind::InvalidArgument, Some(1)));
+        assert_eq!(rejected.error.function(), "gpumem_copy_regions_async");
+        assert!(!rejected.given.is_complete().unwrap());
+        // Freeing pinned memory may wait for the device, so it happens after this.
+        held.release();
+        assert_eq!(rejected.given.wait().unwrap().len(), 2);
+        drop(returned);
     });
 }
 

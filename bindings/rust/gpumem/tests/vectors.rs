@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! Runs the call sequences that all bindings share (`GPUMEM_VECTORS`), each as a test of its own.
 //!
-//! The typed arrays make most of the mistakes in them impossible, so the steps are said with [`Memory`] and with the
-//! functions by address.
+//! The typed arrays make most of their mistakes impossible, so the steps use [`Memory`] and the functions by address.
 
 mod common;
 
@@ -11,8 +10,9 @@ use std::os::raw::c_void;
 use std::time::Duration;
 
 use gpumem::{
-    Backend, Capability, CopyOptions, Device, Direction, Error, Event, EventFlags, Instance, InstanceOptions,
-    Kind, Memory, MemoryFlags, MemoryOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition,
+    sys, Access, Backend, Capability, CopyOptions, Device, Direction, Error, Event, EventFlags, Instance,
+    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, Processor, RegisterOptions, SourceOrder,
+    Status, Stream, StreamOptions, WaitCondition,
 };
 
 /// Ordinary memory, page aligned.
@@ -30,14 +30,16 @@ enum Object {
     Event(Event),
 }
 
-/// What a step that is not understood, or whose comparison fails, has to say.
-type Told<T> = Result<T, String>;
+/// Fails with a text if a step is not understood, or if its comparison fails.
+type Checked<T> = Result<T, String>;
 
 struct Runner {
     objects: HashMap<String, Object>,
+    /// Of every memory, also of those that were destroyed.
+    handles: HashMap<String, sys::gpumem_memory>,
 }
 
-/// A step, taken apart.
+/// A parsed step.
 struct Step<'a> {
     result: Option<&'a str>,
     words: Vec<&'a str>,
@@ -60,7 +62,7 @@ impl<'a> Step<'a> {
         Self { result, words, options, status }
     }
 
-    fn word(&self, index: usize) -> Told<&'a str> {
+    fn word(&self, index: usize) -> Checked<&'a str> {
         self.words.get(index).copied().ok_or_else(|| format!("argument {index} is missing"))
     }
 
@@ -68,25 +70,25 @@ impl<'a> Step<'a> {
         self.options.get(name).copied()
     }
 
-    fn number_or(&self, name: &str, default: u64) -> Told<u64> {
+    fn number_or(&self, name: &str, default: u64) -> Checked<u64> {
         self.text(name).map_or(Ok(default), number)
     }
 }
 
-fn number(text: &str) -> Told<u64> {
+fn number(text: &str) -> Checked<u64> {
     let parsed = match (text.strip_prefix("0x"), text.strip_prefix('-')) {
         (Some(digits), _) => u64::from_str_radix(digits, 16).ok(),
         (_, Some(digits)) => digits.parse::<u64>().ok().map(u64::wrapping_neg),
         _ => text.parse().ok(),
     };
-    parsed.ok_or_else(|| format!("{text} is no number"))
+    parsed.ok_or_else(|| format!("{text} is not a number"))
 }
 
-fn named(text: &str, names: &[(&str, u64)]) -> Told<u64> {
+fn named(text: &str, names: &[(&str, u64)]) -> Checked<u64> {
     names.iter().find(|(name, _)| *name == text).map_or_else(|| number(text), |(_, value)| Ok(*value))
 }
 
-fn kind(text: Option<&str>) -> Told<Kind> {
+fn kind(text: Option<&str>) -> Checked<Kind> {
     let names = [
         ("device", Kind::DEVICE.0 as u64),
         ("pinned", Kind::PINNED.0 as u64),
@@ -98,7 +100,7 @@ fn kind(text: Option<&str>) -> Told<Kind> {
     Ok(Kind(named(text.ok_or("kind is missing")?, &names)? as i32))
 }
 
-fn flags(text: Option<&str>) -> Told<MemoryFlags> {
+fn flags(text: Option<&str>) -> Checked<MemoryFlags> {
     let names = [
         ("portable", MemoryFlags::PORTABLE.0),
         ("mapped", MemoryFlags::MAPPED.0),
@@ -113,7 +115,7 @@ fn flags(text: Option<&str>) -> Told<MemoryFlags> {
     })
 }
 
-fn bytes_of(hex: &str) -> Told<Vec<u8>> {
+fn bytes_of(hex: &str) -> Checked<Vec<u8>> {
     (0..hex.len() / 2)
         .map(|index| {
             u8::from_str_radix(&hex[2 * index..2 * index + 2], 16).map_err(|error| error.to_string())
@@ -121,7 +123,7 @@ fn bytes_of(hex: &str) -> Told<Vec<u8>> {
         .collect()
 }
 
-fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Told<()> {
+fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Checked<()> {
     if found == expected {
         Ok(())
     } else {
@@ -129,7 +131,7 @@ fn equal<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> T
     }
 }
 
-/// The status of a call whose answer is not looked at.
+/// The status of a call whose result is not used.
 fn status_of<T>(result: Result<T, Error>) -> Status {
     result.map_or_else(|error| error.status(), |_| Status::SUCCESS)
 }
@@ -144,10 +146,10 @@ fn readiness(result: Result<bool, Error>) -> Status {
 
 macro_rules! getters {
     ($($function:ident: $variant:ident($type:ty);)*) => {$(
-        fn $function(&self, name: &str) -> Told<&$type> {
+        fn $function(&self, name: &str) -> Checked<&$type> {
             match self.objects.get(name) {
                 Some(Object::$variant(object)) => Ok(object),
-                _ => Err(format!("{name} is no {}", stringify!($variant))),
+                _ => Err(format!("{name} is not a {}", stringify!($variant))),
             }
         }
     )*};
@@ -162,7 +164,7 @@ impl Runner {
         memory: Memory(Memory);
     }
 
-    fn address(&self, text: &str) -> Told<*mut c_void> {
+    fn address(&self, text: &str) -> Checked<*mut c_void> {
         let (name, offset) =
             text.split_once('+').map_or((text, Ok(0)), |(name, offset)| (name, number(offset)));
         let start: *mut u8 = match self.objects.get(name) {
@@ -178,8 +180,64 @@ impl Runner {
         Ok(start.wrapping_add(offset? as usize).cast())
     }
 
-    /// Does a step; gives its status, and checks what it compares.
-    fn run(&mut self, step: &Step<'_>) -> Told<Status> {
+    /// One side of a region: `@m+N` is a memory and an offset, everything else an address.
+    fn operand(&self, text: &str) -> Checked<sys::gpumem_copy_operand> {
+        let mut operand = sys::gpumem_copy_operand::default();
+        match text.strip_prefix('@') {
+            None => operand.pointer = self.address(text)?,
+            Some(text) => {
+                let (name, offset) = text.split_once('+').unwrap_or((text, "0"));
+                operand.memory = *self.handles.get(name).ok_or_else(|| format!("{name} is not a Memory"))?;
+                operand.offset = number(offset)?;
+            }
+        }
+        Ok(operand)
+    }
+
+    /// Copies `count` regions, each `step` bytes after the one before on both sides.
+    fn copy_regions(&self, step: &Step<'_>, stream: Option<&Stream>) -> Checked<Status> {
+        let instance = self.instance(step.word(1)?)?;
+        let mut region = sys::gpumem_copy_region {
+            destination: self.operand(step.word(2)?)?,
+            source: self.operand(step.word(3)?)?,
+            width: step.number_or("width", 0)?,
+            height: step.number_or("height", 0)?,
+            depth: step.number_or("depth", 0)?,
+            direction: step.number_or("direction", 0)? as i32,
+            source_order: step.number_or("source_order", 0)? as i32,
+            ..Default::default()
+        };
+        region.destination.row_pitch = step.number_or("dpitch", 0)?;
+        region.destination.slice_pitch = step.number_or("dslice", 0)?;
+        region.source.row_pitch = step.number_or("spitch", 0)?;
+        region.source.slice_pitch = step.number_or("sslice", 0)?;
+        let distance = step.number_or("step", 0)?;
+        let mut regions = Vec::new();
+        for _ in 0..step.number_or("count", 1)? {
+            regions.push(region);
+            for side in [&mut region.destination, &mut region.source] {
+                if !side.memory.is_null() {
+                    side.offset += distance;
+                } else if !side.pointer.is_null() {
+                    side.pointer = side.pointer.cast::<u8>().wrapping_add(distance as usize).cast();
+                }
+            }
+        }
+        // SAFETY: the operands of a case live to its end, and nothing but it uses them.
+        let result = unsafe {
+            match stream {
+                Some(stream) => stream.copy_regions_raw(&regions),
+                None => instance.copy_regions_raw(&regions),
+            }
+        };
+        let expected = step.text("failed").map(number).transpose()?;
+        let failed = result.as_ref().err().and_then(Error::region);
+        equal("the region that failed", failed.map(|index| index as u64), expected)?;
+        Ok(status_of(result))
+    }
+
+    /// Runs a step and checks its comparisons. Returns its status.
+    fn run(&mut self, step: &Step<'_>) -> Checked<Status> {
         let stream = step.text("stream").map(|name| self.stream(name)).transpose()?;
         match step.word(0)? {
             "open" => {
@@ -213,9 +271,14 @@ impl Runner {
                 self.made(step, result.map(Object::Memory))
             }
             "register" => {
-                let options = MemoryOptions::new().require(flags(step.text("require"))?);
+                let mut options = RegisterOptions::new()
+                    .require(flags(step.text("require"))?)
+                    .prefer(flags(step.text("prefer"))?);
+                if let Some(name) = step.text("name") {
+                    options = options.name(name);
+                }
                 let (device, pointer) = (self.device(step.word(1)?)?, self.address(step.word(2)?)?);
-                // SAFETY: what is registered lives until the end of the case.
+                // SAFETY: registered memory lives until the end of the case.
                 let result =
                     unsafe { Memory::register(device, pointer, step.number_or("size", 0)?, &options) };
                 self.made(step, result.map(Object::Memory))
@@ -239,7 +302,7 @@ impl Runner {
                 let flags = step.text("flags").map_or(Ok(0), |text| {
                     text.split(',').try_fold(0, |all, flag| Ok::<u64, String>(all | named(flag, &names)?))
                 })?;
-                let result = Event::with_options(self.device(step.word(1)?)?, EventFlags(flags as u32), None);
+                let result = Event::with_options(self.device(step.word(1)?)?, EventFlags(flags), None);
                 self.made(step, result.map(Object::Event))
             }
             "close" => self.close(step),
@@ -270,7 +333,7 @@ impl Runner {
             "query" => Ok(readiness(match self.objects.get(step.word(1)?) {
                 Some(Object::Stream(stream)) => stream.is_complete(),
                 Some(Object::Event(event)) => event.is_complete(),
-                _ => return Err("only a stream or event can be asked".to_owned()),
+                _ => return Err("only a stream or event can be queried".to_owned()),
             })),
             "synchronize" => {
                 let limit =
@@ -282,7 +345,10 @@ impl Runner {
                 }))
             }
             "elapsed" => {
-                let result = self.event(step.word(2)?)?.elapsed_since(self.event(step.word(1)?)?);
+                let result = self.event(step.word(2)?)?.nanoseconds_since(self.event(step.word(1)?)?);
+                if let Ok(Some(nanoseconds)) = result {
+                    equal("that the time is negative", nanoseconds < 0, false)?;
+                }
                 Ok(readiness(result.map(|time| time.is_some())))
             }
             "copy" | "copy_2d" => {
@@ -294,35 +360,31 @@ impl Runner {
                 let (to_pitch, from_pitch) = (step.number_or("dpitch", 0)?, step.number_or("spitch", 0)?);
                 let (width, height) = (step.number_or("width", 0)?, step.number_or("height", 0)?);
                 // SAFETY: see above.
+                let size = step.number_or("size", 0)?;
+                let (to_2d, from_2d, extent) =
+                    ((to, to_pitch), (from as *const c_void, from_pitch), (width, height));
                 Ok(status_of(unsafe {
-                    if step.words[0] == "copy" {
-                        instance.copy_raw(stream, to, from, step.number_or("size", 0)?, &options)
-                    } else {
-                        instance.copy_2d_raw(
-                            stream,
-                            (to, to_pitch),
-                            (from, from_pitch),
-                            (width, height),
-                            &options,
-                        )
+                    match (step.words[0], stream) {
+                        ("copy", None) => instance.copy_raw(to, from, size, &options),
+                        ("copy", Some(stream)) => stream.copy_raw(to, from, size, &options),
+                        (_, None) => instance.copy_2d_raw(to_2d, from_2d, extent, &options),
+                        (_, Some(stream)) => stream.copy_2d_raw(to_2d, from_2d, extent, &options),
                     }
                 }))
             }
+            "copy_regions" => self.copy_regions(step, stream),
             "fill" | "fill_2d" => {
                 let (instance, to) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
                 let value = (step.number_or("value", 0)? as u32, step.number_or("width", 1)? as u32);
                 let (width, height) = (step.number_or("size_x", 0)?, step.number_or("size_y", 0)?);
                 // SAFETY: see above.
+                let (size, to_2d) = (step.number_or("size", 0)?, (to, step.number_or("pitch", 0)?));
                 Ok(status_of(unsafe {
-                    if step.words[0] == "fill" {
-                        instance.fill_raw(stream, to, step.number_or("size", 0)?, value)
-                    } else {
-                        instance.fill_2d_raw(
-                            stream,
-                            (to, step.number_or("pitch", 0)?),
-                            (width, height),
-                            value,
-                        )
+                    match (step.words[0], stream) {
+                        ("fill", None) => instance.fill_raw(to, size, value),
+                        ("fill", Some(stream)) => stream.fill_raw(to, size, value),
+                        (_, None) => instance.fill_2d_raw(to_2d, (width, height), value),
+                        (_, Some(stream)) => stream.fill_2d_raw(to_2d, (width, height), value),
                     }
                 }))
             }
@@ -343,7 +405,7 @@ impl Runner {
             "set" => {
                 let (to, bytes) = (self.address(step.word(1)?)?, bytes_of(step.word(2)?)?);
                 for (index, byte) in bytes.into_iter().enumerate() {
-                    // SAFETY: the vectors stay within their memory; streams may look at it, so it is volatile.
+                    // SAFETY: the vectors stay within their memory; volatile, because streams may read it.
                     unsafe { to.cast::<u8>().add(index).write_volatile(byte) };
                 }
                 Ok(Status::SUCCESS)
@@ -384,21 +446,44 @@ impl Runner {
                     }
                 }
             }
-            "count" => match self.instance(step.word(1)?)?.stats() {
-                Err(error) => Ok(error.status()),
-                Ok(stats) => {
-                    for (name, found) in [
-                        ("device", stats.device.live_count),
-                        ("pinned", stats.pinned.live_count),
-                        ("registered", stats.registered.live_count),
-                        ("streams", stats.streams),
-                        ("events", stats.events),
-                    ] {
-                        equal(name, found, step.number_or(name, found)?)?;
+            "access" => {
+                let processor = step
+                    .text("device")
+                    .map(number)
+                    .transpose()?
+                    .map_or(Processor::Cpu, |ordinal| Processor::Device(ordinal as u32));
+                match self.instance(step.word(1)?)?.pointer_access(self.address(step.word(2)?)?, processor) {
+                    Err(error) => Ok(error.status()),
+                    Ok(access) => {
+                        let names = [("none", 0), ("read", 1), ("readwrite", 3), ("unknown", 4)];
+                        let expected =
+                            step.text("is").map_or(Ok(access.0 as u64), |text| named(text, &names))?;
+                        equal("the access", access, Access(expected as i32))?;
+                        Ok(Status::SUCCESS)
                     }
-                    Ok(Status::SUCCESS)
                 }
-            },
+            }
+            "count" => {
+                let instance = self.instance(step.word(1)?)?;
+                let stats = match instance.stats() {
+                    Err(error) => return Ok(error.status()),
+                    Ok(stats) => stats,
+                };
+                for (name, expected) in &step.options {
+                    let found = match *name {
+                        "live" => stats.live_count,
+                        "bytes" => stats.live_bytes,
+                        "streams" => stats.streams,
+                        "events" => stats.events,
+                        name => match instance.kind_stats(kind(Some(name))?) {
+                            Err(error) => return Ok(error.status()),
+                            Ok(stats) => stats.live_count,
+                        },
+                    };
+                    equal(name, found, number(expected)?)?;
+                }
+                Ok(Status::SUCCESS)
+            }
             "capability" => {
                 let capability = Capability(number(step.word(2)?)? as i32);
                 Ok(status_of(self.device(step.word(1)?)?.capability(capability, None)))
@@ -409,7 +494,7 @@ impl Runner {
                     "query" => Ok(status_of(device.can_access_peer(peer))),
                     "enable" => Ok(status_of(device.enable_peer_access(peer))),
                     "disable" => Ok(status_of(device.disable_peer_access(peer))),
-                    other => Err(format!("{other} is nothing to do with a peer")),
+                    other => Err(format!("peer {other} is not a step")),
                 }
             }
             "status_name" => {
@@ -422,13 +507,16 @@ impl Runner {
                 )?;
                 Ok(Status::SUCCESS)
             }
-            other => Err(format!("{other} is no operation")),
+            other => Err(format!("{other} is not an operation")),
         }
     }
 
-    fn made(&mut self, step: &Step<'_>, result: Result<Object, Error>) -> Told<Status> {
+    fn made(&mut self, step: &Step<'_>, result: Result<Object, Error>) -> Checked<Status> {
         match result {
             Ok(object) => {
+                if let (Some(name), Object::Memory(memory)) = (step.result, &object) {
+                    self.handles.insert(name.to_owned(), memory.handle());
+                }
                 self.objects.insert(step.result.ok_or("the result has no name")?.to_owned(), object);
                 Ok(Status::SUCCESS)
             }
@@ -441,7 +529,7 @@ impl Runner {
         step: &Step<'_>,
         result: Result<(), (T, Error)>,
         object: impl FnOnce(T) -> Object,
-    ) -> Told<Status> {
+    ) -> Checked<Status> {
         match result {
             Ok(()) => Ok(Status::SUCCESS),
             Err((same, error)) => {
@@ -451,7 +539,7 @@ impl Runner {
         }
     }
 
-    fn close(&mut self, step: &Step<'_>) -> Told<Status> {
+    fn close(&mut self, step: &Step<'_>) -> Checked<Status> {
         let instance = match self.objects.remove(step.word(1)?) {
             Some(Object::Instance(instance)) => instance,
             _ => return Err("only an instance can be closed".to_owned()),
@@ -460,14 +548,13 @@ impl Runner {
             "check" => instance.close(),
             // SAFETY: the memory of the instance is not used afterwards.
             "force" => unsafe { instance.close_by_force() }.map(drop),
-            // There is no other way to close here; the library's answer to one is a test of the C interface.
             other => return self.close_in_another_way(step, instance, number(other)?),
         };
         self.closed(step, result, Object::Instance)
     }
 
-    /// There is no other mode here, so the library itself is asked, with the handle that `Debug` shows.
-    fn close_in_another_way(&mut self, step: &Step<'_>, instance: Instance, mode: u64) -> Told<Status> {
+    /// The crate has no other mode, so this calls the library itself, with the handle that `Debug` shows.
+    fn close_in_another_way(&mut self, step: &Step<'_>, instance: Instance, mode: u64) -> Checked<Status> {
         let text = format!("{instance:?}");
         let digits = text.trim_start_matches("Instance(0x").trim_end_matches(')');
         let handle = u64::from_str_radix(digits, 16).map_err(|error| error.to_string())?;
@@ -475,7 +562,7 @@ impl Runner {
         Ok(Status(raw_close(handle, mode as i32)))
     }
 
-    /// Ends a case: everything of its instances goes by force, then what was in Rust.
+    /// Ends a case: closes its instances by force, then drops the objects.
     fn end(&mut self) {
         for object in self.objects.values() {
             if let Object::Instance(instance) = object {
@@ -502,18 +589,18 @@ fn raw_close(handle: u64, mode: i32) -> i32 {
     unsafe { gpumem::sys::gpumem_instance_close(handle, mode, std::ptr::null_mut(), std::ptr::null_mut()) }
 }
 
-/// Runs the steps of a case; gives what went wrong.
-fn run_case(lines: &[(usize, &str)]) -> Told<()> {
-    let mut runner = Runner { objects: HashMap::new() };
+/// Runs the steps of a case.
+fn run_case(lines: &[(usize, &str)]) -> Checked<()> {
+    let mut runner = Runner { objects: HashMap::new(), handles: HashMap::new() };
     let result = lines.iter().try_for_each(|(line, text)| {
         let step = Step::parse(text);
-        let told = runner.run(&step).and_then(|status| {
+        let checked = runner.run(&step).and_then(|status| {
             let name = status.name();
             let name =
                 name.strip_prefix("GPUMEM_ERROR_").or_else(|| name.strip_prefix("GPUMEM_")).unwrap_or(name);
             equal("the status", name, step.status)
         });
-        told.map_err(|problem| format!("line {line}: {text}: {problem}"))
+        checked.map_err(|problem| format!("line {line}: {text}: {problem}"))
     });
     runner.end();
     result

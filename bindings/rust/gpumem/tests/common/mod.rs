@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! What the tests share: an instance of the backend under test, and that nothing lives at the end.
+//! Shared by the tests: an instance of the backend under test, and a check that no object is live at the end.
 #![allow(dead_code)] // Each test uses a part.
 
 use gpumem::{Backend, Device, Instance};
 
-/// `host`, or `cuda` over whatever driver there is.
+/// `host`, or `cuda` with the driver that is present.
 pub fn backend() -> Backend {
     match std::env::var("GPUMEM_TEST_BACKEND").as_deref() {
         Ok("cuda") => Backend::CUDA,
@@ -16,7 +16,7 @@ pub fn is_host() -> bool {
     backend() == Backend::HOST
 }
 
-/// Runs a test with a fresh instance and its first device. At the end nothing may live.
+/// Runs a test with a new instance and its first device. At the end no object may be live.
 pub fn with_device(test: impl FnOnce(&Instance, &Device)) {
     let instance = Instance::open(backend()).unwrap();
     let device = instance.device(0).unwrap();
