@@ -23,6 +23,17 @@ namespace {
 
 constinit std::atomic<ThreadRecord*> records{nullptr};
 
+// Those of the first threads, so that most programs need no memory for them.
+constinit std::array<ThreadRecord, 64> first_records{};
+constinit std::atomic<size_t> first_used{0};
+
+// Throws std::bad_alloc.
+ThreadRecord* new_record() {
+  const size_t index =
+      first_used.load() < first_records.size() ? first_used.fetch_add(1) : first_records.size();
+  return index < first_records.size() ? &first_records[index] : new ThreadRecord;
+}
+
 constexpr uintptr_t kPassing = 1;  // objects are aligned, so that the lowest bit is free
 
 long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
@@ -138,7 +149,7 @@ ThreadRecord& make_thread_record() {
     }
   }
   if (record == nullptr) {
-    record = new ThreadRecord;
+    record = new_record();
     record->process.store(process, std::memory_order_relaxed);
     record->next = records.load(std::memory_order_relaxed);
     while (!records.compare_exchange_weak(record->next, record, std::memory_order_acq_rel)) {

@@ -33,6 +33,8 @@ class Rust:
         environment = self.staged.environment(backend)
         environment |= {"CARGO_TARGET_DIR": str(target or self.target), "CARGO_NET_OFFLINE": "true",
                         "CARGO_TERM_COLOR": "never", **variables}
+        # Nobody debugs or edits what is built here.
+        environment |= {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0", "CARGO_INCREMENTAL": "0"}
         # The user's configuration could change the build, and its folder need not be writable.
         environment["CARGO_HOME"] = str(self.target / "cargo-home")
         return subprocess.run([str(word) for word in command], text=True, cwd=self.workspace, env=environment,

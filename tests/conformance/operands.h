@@ -105,8 +105,8 @@ inline std::vector<uint8_t> pattern(uint64_t size, uint32_t seed) {
 
 inline ::testing::AssertionResult same_bytes(const std::vector<uint8_t>& expected,
                                              const std::vector<uint8_t>& actual) {
+  if (expected == actual) return ::testing::AssertionSuccess();
   const auto [left, right] = std::mismatch(expected.begin(), expected.end(), actual.begin(), actual.end());
-  if (left == expected.end() && right == actual.end()) return ::testing::AssertionSuccess();
   auto failure = ::testing::AssertionFailure() << "differ from byte " << left - expected.begin();
   if (left == expected.end() || right == actual.end()) return failure << ": one of them ends there";
   return failure << ": expected " << unsigned{*left} << ", found " << unsigned{*right};

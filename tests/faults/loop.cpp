@@ -6,7 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -469,23 +469,25 @@ Course record_steps(const Scenario& scenario, World& world) {
 
 std::unique_ptr<World> make_world(gpumem_backend backend) {
   alignas(kPage) static unsigned char bytes[2][kHostBytes];
-  // Made once, because there are worlds by the thousand.
-  static const auto pattern = [] {
-    std::array<unsigned char, kHostBytes + 1> result;
-    for (size_t at = 0; at < result.size(); ++at)
-      result[at] = static_cast<unsigned char>(at * 7);
-    return result;
-  }();
   auto world = std::make_unique<World>();
   world->backend = backend;
   world->mapped_before = mapped_bytes() - record_bytes();
   prepare_outputs(world->out);
   world->error = GPUMEM_ERROR_INIT;
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 2; ++i)
     world->host[i] = bytes[i];
-    std::memcpy(bytes[i], pattern.data() + i, kHostBytes);
-  }
   return world;
+}
+
+// There are worlds by the thousand, so most of it is copied.
+void fill_host_bytes(const World& world) {
+  constexpr size_t kPeriod = 256;
+  for (size_t i = 0; i < 2; ++i) {
+    for (size_t at = 0; at < kPeriod; ++at)
+      world.host[i][at] = static_cast<unsigned char>(at * 7 + i);
+    for (size_t done = kPeriod; done < kHostBytes; done *= 2)
+      std::memcpy(world.host[i] + done, world.host[i], std::min(done, kHostBytes - done));
+  }
 }
 
 // What stays when a world is gone.
@@ -520,6 +522,7 @@ void expect_no_more_rest(const Rest& wanted, const Rest& now, bool lost) {
 bool run(const Scenario& scenario, gpumem_backend backend, const Fault& fault, const Course& course,
          Course* record) {
   const auto world = make_world(backend);
+  fill_host_bytes(*world);
   if (!scenario.opens) open_instance(scenario, *world);
   for (const Step& step : scenario.before)
     must(step, *world);

@@ -299,10 +299,8 @@ class RunningCopies {
       std::this_thread::yield();
   }
   // To be called when the target is the test's again, and looked at when no work is left.
-  void use_target() { std::fill(target_.begin(), target_.end(), 3); }
-  bool target_is_used() const {
-    return std::all_of(target_.begin(), target_.end(), [](unsigned char byte) { return byte == 3; });
-  }
+  void use_target() { std::memset(target_.data(), 3, kSize); }
+  bool target_is_used() const { return target_ == std::vector<unsigned char>(kSize, 3); }
 
  private:
   std::vector<unsigned char> source_;
