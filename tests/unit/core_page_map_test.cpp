@@ -518,7 +518,8 @@ TEST(PageMap, SixteenThreads) {
   for (int number = 0; number < kWriters; ++number) {
     threads.emplace_back([&, number] {
       std::mt19937_64 random(static_cast<uint64_t>(number));
-      for (int round = 0; round < kRounds; ++round) {
+      // Not before a reader has met one of them.
+      for (int round = 0; round < kRounds || found_any == 0; ++round) {
         // Each writer has a slot of its own in the last and the first page of two that meet at the border.
         const uint64_t base = kBases[random() % kPlaces];
         const uint64_t slot = base + (1 + static_cast<uint64_t>(number)) * kSlot;
