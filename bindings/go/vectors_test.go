@@ -27,7 +27,9 @@ var vectorNames = map[string]uint64{
 	"numa_node":      uint64(MemoryNUMANode),
 	"disable_timing": uint64(EventDisableTiming), "blocking_sync": uint64(EventBlockingSync),
 	"geq": uint64(WaitGEQ), "eq": uint64(WaitEQ), "and": uint64(WaitAND), "nor": uint64(WaitNOR),
-	"check": uint64(closeCheck), "force": uint64(closeForce),
+	"none": uint64(AccessNone), "read": uint64(AccessRead), "readwrite": uint64(AccessReadWrite),
+	"unknown": uint64(AccessUnknown),
+	"check":   uint64(closeCheck), "force": uint64(closeForce),
 	"any": uint64(BackendAny), "cuda": uint64(BackendCUDA), "host": uint64(BackendHost),
 }
 
@@ -106,8 +108,9 @@ func object[T any](c *vectorCase, name string) T {
 func at[T any](c *vectorCase, index int) T { return object[T](c, c.argument(index)) }
 
 // address is the address that an argument names.
-func (c *vectorCase) address(index int) Address {
-	text := c.argument(index)
+func (c *vectorCase) address(index int) Address { return c.addressOf(c.argument(index)) }
+
+func (c *vectorCase) addressOf(text string) Address {
 	if text == "null" {
 		return RawAddress(0)
 	}
@@ -149,6 +152,48 @@ func (c *vectorCase) copier() copier {
 
 func (c *vectorCase) copyOptions() CopyOptions {
 	return CopyOptions{Direction(c.option("direction")), SourceOrder(c.option("source_order"))}
+}
+
+// operand is a side of a region. Only a name after "@" reaches the library as a memory and an offset.
+func (c *vectorCase) operand(index int, rowPitch, slicePitch string) Operand {
+	operand := Operand{RowPitch: c.option(rowPitch), SlicePitch: c.option(slicePitch)}
+	if text := c.argument(index); strings.HasPrefix(text, "@") {
+		operand.Address = c.addressOf(text[1:])
+	} else {
+		operand.Address = c.raw(index)
+	}
+	return operand
+}
+
+// copyRegions copies regions that are a step apart on both sides, and compares which one is reported.
+func (c *vectorCase) copyRegions() error {
+	region := Region{
+		Destination: c.operand(1, "dpitch", "dslice"), Source: c.operand(2, "spitch", "sslice"),
+		Width: c.option("width"), Height: c.option("height"), Depth: c.option("depth"), CopyOptions: c.copyOptions(),
+	}
+	count := uint64(1)
+	if _, given := c.step.options["count"]; given {
+		count = c.option("count")
+	}
+	var regions []Region
+	for ; count > 0; count-- {
+		regions = append(regions, region)
+		for _, side := range []*Operand{&region.Destination, &region.Source} {
+			if side.Address != RawAddress(0) {
+				side.Address = side.Address.Add(c.option("step"))
+			}
+		}
+	}
+	err := c.copier().CopyRegions(regions)
+	failed := ""
+	var detail *RegionError
+	if errors.As(err, &detail) {
+		failed = strconv.Itoa(detail.Index)
+	}
+	if failed != c.step.options["failed"] {
+		c.Errorf("%s: the region reported is %q: %v", c.step.line, failed, err)
+	}
+	return err
 }
 
 func keep[T any](c *vectorCase, made T, err error) error {
@@ -252,6 +297,8 @@ func (c *vectorCase) run() error {
 	case "copy_2d":
 		rectangle := Rectangle{c.option("width"), c.option("height"), c.option("dpitch"), c.option("spitch")}
 		return c.copier().Copy2D(c.address(1), c.address(2), rectangle, c.copyOptions())
+	case "copy_regions":
+		return c.copyRegions()
 	case "fill":
 		return c.copier().Fill(c.address(1), c.option("size"), uint32(c.option("value")), uint32(c.option("width")))
 	case "fill_2d":
@@ -287,19 +334,35 @@ func (c *vectorCase) run() error {
 		info, err := at[*Instance](c, 0).Pointer(address)
 		c.same(map[string]uint64{"kind": uint64(info.Kind), "size": info.Size, "offset": address.Number() - info.Base})
 		return err
+	case "access":
+		location, id := LocationHost, -1
+		if _, given := step.options["device"]; given {
+			location, id = LocationDevice, int(c.option("device"))
+		}
+		access, err := at[*Instance](c, 0).PointerAccess(c.address(1), location, id)
+		if err == nil {
+			c.same(map[string]uint64{"is": uint64(access)})
+		}
+		return err
 	case "count":
 		stats, err := at[*Instance](c, 0).Stats()
 		if err != nil {
 			return err
 		}
-		c.same(map[string]uint64{"streams": stats.Streams, "events": stats.Events})
-		for _, name := range []string{"device", "pinned", "registered"} {
-			kind, err := at[*Instance](c, 0).KindStats(Kind(vectorNames[name]))
+		counts := map[string]uint64{
+			"live": stats.LiveCount, "bytes": stats.LiveBytes, "streams": stats.Streams, "events": stats.Events,
+		}
+		for name := range step.options {
+			if _, known := counts[name]; known {
+				continue
+			}
+			kind, err := at[*Instance](c, 0).KindStats(Kind(c.number(name)))
 			if err != nil {
 				return err
 			}
-			c.same(map[string]uint64{name: kind.LiveCount})
+			counts[name] = kind.LiveCount
 		}
+		c.same(counts)
 		return nil
 	case "capability":
 		_, err := at[*Device](c, 0).Capability(Capability(c.number(c.argument(1))))
