@@ -131,6 +131,15 @@ namespace GpuMem.Tests
         status = problem.StatusName.Replace("GPUMEM_ERROR_", "").Replace("GPUMEM_", "");
         Check.That(problem.Message.Length != 0 && problem.Function.StartsWith("gpumem_"), line + ": no detail: " + problem);
       }
+      // The binding itself refuses a range that leaves its memory, and memory that was disposed.
+      catch (ArgumentOutOfRangeException)
+      {
+        status = "INVALID_ARGUMENT";
+      }
+      catch (ObjectDisposedException)
+      {
+        status = "STALE_HANDLE";
+      }
       catch (Exception problem)
       {
         throw new TestFailure(line + ": " + problem);
@@ -230,6 +239,7 @@ namespace GpuMem.Tests
           return time != null;
         case "copy": return Copy(step);
         case "copy_2d": return Copy2D(step);
+        case "copy_regions": return CopyRegions(step);
         case "fill": return Fill(step);
         case "fill_2d": return Fill2D(step);
         case "write_value":
@@ -250,6 +260,7 @@ namespace GpuMem.Tests
           return true;
         case "info": return CompareInfo(step, Get<GpuMemory>(a[0]).QueryInfo());
         case "pointer": return ComparePointer(step);
+        case "access": return CompareAccess(step, Get<GpuInstance>(a[0]), Address(a[1]));
         case "count": return CompareCounts(step, Get<GpuInstance>(a[0]));
         case "capability":
           Check.That(Get<GpuDevice>(a[0]).GetCapability((Capability)Step.Number(a[1])).Name.Length != 0, "no name");
@@ -326,6 +337,65 @@ namespace GpuMem.Tests
       return true;
     }
 
+    bool CopyRegions(Step step)
+    {
+      var regions = new List<CopyRegion>();
+      int? failed = null;
+      try
+      {
+        for (ulong i = 0; i < step.Value("count", 1); ++i) regions.Add(Region(step, i * step.Value("step")));
+        if (step.Has("stream")) Get<GpuStream>(step.Text("stream")).CopyRegions(regions.ToArray());
+        else Get<GpuInstance>(step.Arguments[0]).CopyRegions(regions.ToArray());
+      }
+      catch (GpuMemException problem)
+      {
+        failed = problem.FailedRegion;
+        throw;
+      }
+      catch (Exception problem) when (problem is ArgumentOutOfRangeException || problem is ObjectDisposedException)
+      {
+        failed = regions.Count;
+        throw;
+      }
+      finally
+      {
+        Check.Equal(step.Has("failed") ? (int)step.Value("failed") : (int?)null, failed, "failed");
+      }
+      return true;
+    }
+
+    CopyRegion Region(Step step, ulong distance)
+    {
+      return new CopyRegion(Operand(step, step.Arguments[1], distance, step.Value("dpitch"), step.Value("dslice")),
+                            Operand(step, step.Arguments[2], distance, step.Value("spitch"), step.Value("sslice")),
+                            step.Value("width"), step.Value("height"), step.Value("depth"))
+      {
+        Options = new CopyOptions
+        {
+          Direction = (Direction)step.Value("direction"),
+          SourceOrder = (SourceOrder)step.Value("source_order"),
+        },
+      };
+    }
+
+    /// <summary>"@m+N" is the part of the memory m that the box needs, all else an address.</summary>
+    CopyOperand Operand(Step step, string text, ulong distance, ulong rowPitch, ulong slicePitch)
+    {
+      ulong width = step.Value("width");
+      ulong height = Math.Max(step.Value("height"), 1), depth = Math.Max(step.Value("depth"), 1);
+      ulong row = rowPitch == 0 ? width : rowPitch, slice = slicePitch == 0 ? height * row : slicePitch;
+      ulong size = (depth - 1) * slice + (height - 1) * row + width;
+      if (text.StartsWith("@"))
+      {
+        string[] parts = text.Substring(1).Split('+');
+        ulong offset = parts.Length > 1 ? Step.Number(parts[1]) : 0;
+        return new CopyOperand(Get<GpuMemory>(parts[0]).Slice(offset + distance, size), rowPitch, slicePitch);
+      }
+      IntPtr first = Address(text);
+      if (first != IntPtr.Zero) first = (IntPtr)((long)first + (long)distance);
+      return new CopyOperand(new GpuRange(first, size), rowPitch, slicePitch);
+    }
+
     bool Fill(Step step)
     {
       GpuRange destination = RangeAt(step.Arguments[1], step.Value("size"));
@@ -373,12 +443,23 @@ namespace GpuMem.Tests
       return true;
     }
 
+    static bool CompareAccess(Step step, GpuInstance instance, IntPtr address)
+    {
+      Access access = step.Has("device")
+          ? instance.GetDevice((int)step.Value("device")).GetAccess(address)
+          : instance.GetHostAccess(address);
+      if (step.Has("is")) Check.Equal(step.Named<Access>("is"), (ulong)access, "access");
+      return true;
+    }
+
     static bool CompareCounts(Step step, GpuInstance instance)
     {
       InstanceStats stats = instance.Stats;
       foreach (KeyValuePair<string, string> option in step.Options)
       {
-        ulong live = option.Key == "streams" ? stats.Streams
+        ulong live = option.Key == "live" ? stats.LiveCount
+            : option.Key == "bytes" ? stats.LiveBytes
+            : option.Key == "streams" ? stats.Streams
             : option.Key == "events" ? stats.Events
             : instance.GetStats((MemoryKind)Enum.Parse(typeof(MemoryKind), option.Key, true)).LiveCount;
         Check.Equal(Step.Number(option.Value), live, option.Key);
