@@ -8,12 +8,14 @@ import unittest
 from pathlib import Path
 
 import gpumem
-from gpumem import Kind, MemoryFlags, _calls
+from gpumem import Access, CopyRegion, Kind, Location, MemoryFlags, _calls
 from gpumem import _library as c
 
 from .support import BACKEND
 
 KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE}
+ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
+COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
 NANOSECONDS = 1e-9
 
@@ -141,6 +143,31 @@ class Runner:
         self.place(instance, stream).copy_2d(self.address(destination), number(dpitch), self.address(source),
                                              number(spitch), number(width), number(height))
 
+    def operand(self, text):
+        """One side of a region and its offset: `@m+N` is a memory and an offset, everything else an address."""
+        if not text.startswith("@"):
+            return self.address(text), 0
+        name, _, offset = text[1:].partition("+")
+        return self.names[name], number(offset or "0")
+
+    def do_copy_regions(self, instance, destination, source, width="0", height="0", depth="0", dpitch="0", dslice="0",
+                        spitch="0", sslice="0", direction="0", source_order="0", count="1", step="0", failed=None,
+                        stream=None):
+        (destination, first), (source, source_first) = self.operand(destination), self.operand(source)
+        # A height or depth of 0 is 1 in C, and nothing to copy in a CopyRegion.
+        regions = [CopyRegion(destination, source, number(width), number(height) or 1, number(depth) or 1,
+                              first + distance, source_first + distance, number(dpitch), number(spitch),
+                              number(dslice), number(sslice), number(direction), number(source_order))
+                   for distance in (index * number(step) for index in range(number(count)))]
+        region = None
+        try:
+            self.place(instance, stream).copy_regions(regions)
+        except gpumem.Error as error:
+            region = error.region
+            raise
+        finally:
+            self.same(region, None if failed is None else number(failed))
+
     def do_fill(self, instance, destination, size, value, width="1", stream=None):
         self.place(instance, stream).fill(self.address(destination), number(size), number(value), number(width))
 
@@ -181,10 +208,25 @@ class Runner:
         for what, text in expected.items():
             self.same(getattr(info, what), number(text, KINDS))
 
+    def do_access(self, instance, address, device=None, **expected):
+        instance, address = self.names[instance], self.address(address)
+        if device is None:
+            found = instance.pointer_access(address)
+        elif number(device) in range(instance.info().device_count):
+            found = instance.pointer_access(address, instance.device(number(device)))
+        else:  # there is no object for it
+            found = ctypes.c_int32()
+            _calls.call(c.gpumem_pointer_get_access, instance.handle, address, Location.DEVICE, number(device), found)
+            found = found.value
+        self.same(found, number(expected["is"], ACCESS))
+
     def do_count(self, instance, **expected):
         instance = self.names[instance]
         for what, text in expected.items():
-            found = instance.kind_stats(KINDS[what]).live_count if what in KINDS else getattr(instance.stats(), what)
+            if what in KINDS:
+                found = instance.kind_stats(KINDS[what]).live_count
+            else:
+                found = getattr(instance.stats(), COUNTERS[what])
             self.same(found, number(text))
 
     def do_capability(self, device, capability):
