@@ -154,7 +154,7 @@ class Relaxed {
 // Both. A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
 class RelaxedScope {
  public:
-  explicit RelaxedScope(Device& device) : device_(device), outer_(entered_), within_(entered_ == &device) {
+  explicit RelaxedScope(Device& device) : outer_(entered_), within_(entered_ == &device) {
     if (within_) return;
     scope_.emplace(device);
     relaxed_.emplace(device.cu());
@@ -172,7 +172,6 @@ class RelaxedScope {
  private:
   static inline thread_local const Device* entered_ = nullptr;  // the thread's innermost scope
 
-  Device& device_;
   const Device* const outer_;
   const bool within_;
   std::optional<Scope> scope_;
