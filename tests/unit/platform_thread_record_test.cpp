@@ -470,6 +470,7 @@ TEST(ThreadRecord, AChildDoesNotWaitForTheThreadsOfItsParent) {
               if (!Question(thread_record(), base + 64).allowed()) return 2;
               // The thread that forked is in the middle of its call.
               if (own_uses(object(20)) != 1) return 3;
+              if (!test::kChildrenHaveThreads) return 5;
               bool waited = false;
               std::thread childs_thread([&] {
                 const Use use(thread_record(), object(1));
