@@ -116,11 +116,10 @@ class RawCuda : public Raw {
   ThreadWork thread_work(ThreadCall which) override {
     struct Own {
       explicit Own(RawCuda& raw) : raw_(raw) {
-        const Driver& driver_ = raw.driver_;
-        CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-        CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
-        CHECK(cuMemAlloc(&device, 4096));
-        CHECK(cuMemHostAlloc(&host, 4096, 0));
+        check(raw.driver_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+        check(raw.driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING), "cuEventCreate");
+        check(raw.driver_.cuMemAlloc(&device, 4096), "cuMemAlloc");
+        check(raw.driver_.cuMemHostAlloc(&host, 4096, 0), "cuMemHostAlloc");
       }
       Own(const Own&) = delete;
       Own& operator=(const Own&) = delete;
