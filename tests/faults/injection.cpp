@@ -240,11 +240,17 @@ WRAP(int, dlclose, (void* library)) {
   return __real_dlclose(library);
 }
 
-// ThreadSanitizer's run time calls it before instrumented code can run; meson.build leaves it out there.
+// ThreadSanitizer's run time calls these before instrumented code can run; meson.build leaves them out there.
 #ifndef FAULTS_THREAD_SANITIZER
 WRAP(void*, dlsym, (void* library, const char* name)) {
   if (fails("dlsym", {})) return nullptr;
   return __real_dlsym(library, name);
+}
+
+// Without a key, threads keep their records for good.
+WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
+  if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
+  return __real_pthread_key_create(key, destroy);
 }
 #endif
 
@@ -261,12 +267,6 @@ WRAP(long, syscall, (long number, ...)) {
   if (number == SYS_membarrier && fails("membarrier", {ENOSYS, EPERM})) return -1;
   if (number == SYS_mbind && fails("mbind", {ENOMEM, EPERM, ENOSYS})) return -1;
   return __real_syscall(number, given[0], given[1], given[2], given[3], given[4], given[5]);
-}
-
-// Without a key, threads keep their records for good.
-WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
-  if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
-  return __real_pthread_key_create(key, destroy);
 }
 
 // std::thread::hardware_concurrency() and std::thread::_M_start_thread(), by their symbols.
