@@ -8,6 +8,16 @@
 
 namespace gpumem::capi {
 
+void Decoder::refuse(const char* format, ...) {
+  Error error;
+  error.status = GPUMEM_ERROR_INVALID_ARGUMENT;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(error.message, sizeof error.message, format, arguments);
+  va_end(arguments);
+  verdict_.note(error);
+}
+
 Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept {
   core::log(GPUMEM_LOG_DEBUG, "%s: %s: %s", function, failure.entry_point, failure.message);
   if (error == nullptr) return failure.status;

@@ -41,25 +41,19 @@ class Decoder {
  public:
   Decoder() : record_(platform::thread_record()) {}
 
-  // Any condition on a value; the message says what is wrong and what to do.
-  [[gnu::format(printf, 3, 4)]] void require(bool holds, const char* format, ...) {
-    if (holds) return;
-    Error error;
-    error.status = GPUMEM_ERROR_INVALID_ARGUMENT;
-    va_list arguments;
-    va_start(arguments, format);
-    std::vsnprintf(error.message, sizeof error.message, format, arguments);
-    va_end(arguments);
-    verdict_.note(error);
-  }
+  // A bad value; the message says what is wrong and what to do.
+  [[gnu::format(printf, 2, 3), gnu::cold]] void refuse(const char* format, ...);
 
-  void not_null(const void* pointer, const char* name) { require(pointer != nullptr, "%s is NULL", name); }
+  void not_null(const void* pointer, const char* name) {
+    if (pointer == nullptr) refuse("%s is NULL", name);
+  }
 
   // COM-1, COM-2.
   void size(uint64_t bytes) {
-    require(bytes != 0, "the size is 0; ask for at least one byte");
-    require(bytes <= kSizeMax, "the size of %llu bytes exceeds 2^63-1",
-            static_cast<unsigned long long>(bytes));
+    if (bytes == 0) refuse("the size is 0; ask for at least one byte");
+    if (bytes > kSizeMax) {
+      refuse("the size of %llu bytes exceeds 2^63-1", static_cast<unsigned long long>(bytes));
+    }
   }
 
   // The object of a handle; empty if there is none, and then done() fails.
@@ -98,7 +92,7 @@ class Decoder {
   std::string name(const char* given) {
     if (given == nullptr) return {};
     const size_t length = strnlen(given, 64);
-    require(length < 64, "the name is longer than 63 bytes");
+    if (length >= 64) refuse("the name is longer than 63 bytes");
     return std::string(given, length < 64 ? length : 0);
   }
 
@@ -110,19 +104,19 @@ class Decoder {
  private:
   bool check_size(const void* given, size_t size, size_t known, size_t first, const char* name) {
     if (size < first || size > kStructSizeMax) {
-      require(false,
-              "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
-              "_INIT macro",
-              name, size);
+      refuse(
+          "%s->struct_size is %zu, which is not the size of any version; initialize the struct with its "
+          "_INIT macro",
+          name, size);
       return false;
     }
     const auto* bytes = static_cast<const unsigned char*>(given);
     for (size_t i = known; i < size; ++i) {
       if (bytes[i] == 0) continue;
-      require(false,
-              "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
-              "use a newer library",
-              name, i);
+      refuse(
+          "%s has a byte other than 0 at offset %zu, where this version has no field; set it to 0, or "
+          "use a newer library",
+          name, i);
       return false;
     }
     return true;
@@ -182,9 +176,11 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
 template <class Body>
 bool look(gpumem_error* error, Body body) noexcept {
   platform::ThreadRecord* const record = platform::thread_record_or_null;
-  const uint32_t process = platform::process_epoch();
-  if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) return false;
-  if (error != nullptr && !takes_detail(error)) return false;
+  const uint32_t process = platform::known_process_epoch();  // a record's is never 0
+  if (record == nullptr || record->process.load(std::memory_order_relaxed) != process) [[unlikely]]
+    return false;
+  if (error != nullptr && !takes_detail(error)) [[unlikely]]
+    return false;
   {
     const platform::Look look(*record);
     if (!body(process)) return false;

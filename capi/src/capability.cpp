@@ -14,18 +14,22 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
     const auto object = decode.object<core::DeviceObject>(device);
     decode.output(out_info, "out_info");
     const char* name = core::capability_name(capability);
-    decode.require(name != nullptr, "capability is %d, which is not a GPUMEM_CAPABILITY_ value", capability);
+    if (name == nullptr) {
+      decode.refuse("capability is %d, which is not a GPUMEM_CAPABILITY_ value", capability);
+    }
     core::Ref<core::DeviceObject> other;
     if (core::is_peer_capability(capability)) {
       other = decode.object<core::DeviceObject>(peer);
       if (object && other) {
-        decode.require(&object->instance() == &other->instance(),
-                       "the devices belong to different instances");
-        decode.require(&object->device() != &other->device(), "the two devices are the same");
+        if (&object->instance() != &other->instance()) {
+          decode.refuse("the devices belong to different instances");
+        }
+        if (&object->device() == &other->device()) decode.refuse("the two devices are the same");
       }
     } else {
-      decode.require(peer == nullptr,
-                     "this capability belongs to one device, not to a pair; pass NULL as peer");
+      if (peer != nullptr) {
+        decode.refuse("this capability belongs to one device, not to a pair; pass NULL as peer");
+      }
     }
     GPUMEM_TRY(decode.done());
     auto found = object->device().ask_capability(capability, other ? &other->device() : nullptr);

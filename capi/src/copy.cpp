@@ -46,21 +46,27 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
   const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&
                     multiply(slice_pitch, extents.depth - 1, &extent) && add(extent, slice, &extent) &&
                     extent <= kSizeMax && !add_wraps(address_of(first), extent);
-  decode.require(fits, "the range of the %s exceeds 2^63-1 bytes or wraps around the address space", what);
-  decode.require(extents.height == 1 || pitch >= extents.width,
-                 "the pitch of the %s is %" PRIu64 ", which is less than the width of %" PRIu64, what, pitch,
-                 extents.width);
-  decode.require(!fits || extents.depth == 1 || slice_pitch >= slice,
-                 "the slice pitch of the %s is %" PRIu64 ", but the rows of a slice span %" PRIu64 " bytes",
-                 what, slice_pitch, slice);
+  if (!fits) {
+    decode.refuse("the range of the %s exceeds 2^63-1 bytes or wraps around the address space", what);
+  }
+  if (extents.height != 1 && pitch < extents.width) {
+    decode.refuse("the pitch of the %s is %" PRIu64 ", which is less than the width of %" PRIu64, what, pitch,
+                  extents.width);
+  }
+  if (fits && extents.depth != 1 && slice_pitch < slice) {
+    decode.refuse("the slice pitch of the %s is %" PRIu64 ", but the rows of a slice span %" PRIu64 " bytes",
+                  what, slice_pitch, slice);
+  }
   return extent;
 }
 
 void decode_choices(capi::Decoder& decode, gpumem_direction direction, gpumem_source_order source_order) {
-  decode.require(direction >= GPUMEM_DIRECTION_INFER && direction <= GPUMEM_DIRECTION_DEVICE_TO_DEVICE,
-                 "the direction is %d, which is not a GPUMEM_DIRECTION_ value", direction);
-  decode.require(source_order >= GPUMEM_SOURCE_ORDER_STREAM && source_order <= GPUMEM_SOURCE_ORDER_ANY,
-                 "the source order is %d, which is not a GPUMEM_SOURCE_ORDER_ value", source_order);
+  if (direction < GPUMEM_DIRECTION_INFER || direction > GPUMEM_DIRECTION_DEVICE_TO_DEVICE) {
+    decode.refuse("the direction is %d, which is not a GPUMEM_DIRECTION_ value", direction);
+  }
+  if (source_order < GPUMEM_SOURCE_ORDER_STREAM || source_order > GPUMEM_SOURCE_ORDER_ANY) {
+    decode.refuse("the source order is %d, which is not a GPUMEM_SOURCE_ORDER_ value", source_order);
+  }
 }
 
 struct Rectangle {
@@ -72,14 +78,12 @@ struct Rectangle {
   uint64_t height;
 };
 
-core::CopySide decode_side(capi::Decoder& decode, const void* first, uint64_t pitch, const Extents& extents,
-                           const char* what) {
-  core::CopySide side;
+void decode_side(capi::Decoder& decode, const void* first, uint64_t pitch, const Extents& extents,
+                 const char* what, core::CopySide* out) {
   if (!extents.empty()) decode.not_null(first, what);
-  side.address = const_cast<void*>(first);
-  side.pitch = pitch;
-  side.extent = decode_extent(decode, first, pitch, 0, extents, what);
-  return side;
+  out->address = const_cast<void*>(first);
+  out->pitch = pitch;
+  out->extent = decode_extent(decode, first, pitch, 0, extents, what);
 }
 
 template <class Handle>
@@ -91,9 +95,9 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
     decode_choices(decode, given.direction, given.source_order);
     const Extents extents{rectangle.width, rectangle.height};
     core::CopyArguments arguments;
-    arguments.destination =
-        decode_side(decode, rectangle.destination, rectangle.destination_pitch, extents, "destination");
-    arguments.source = decode_side(decode, rectangle.source, rectangle.source_pitch, extents, "source");
+    decode_side(decode, rectangle.destination, rectangle.destination_pitch, extents, "destination",
+                &arguments.destination);
+    decode_side(decode, rectangle.source, rectangle.source_pitch, extents, "source", &arguments.source);
     arguments.width = rectangle.width;
     arguments.height = rectangle.height;
     arguments.direction = given.direction;
@@ -105,19 +109,22 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
   });
 }
 
-core::CopySide decode_side(capi::Decoder& decode, const Place& place, const gpumem_copy_operand& given,
-                           const Extents& extents, const char* what) {
-  core::CopySide side;
-  decode.require((given.memory != nullptr) != (given.pointer != nullptr),
-                 "the %s has %s; set exactly one of memory and pointer", what,
-                 given.memory != nullptr ? "a memory and a pointer" : "neither memory nor pointer");
-  decode.require(given.pointer == nullptr || given.offset == 0,
-                 "the %s has an offset and a pointer; an offset needs a memory", what);
+void decode_operand(capi::Decoder& decode, const Place& place, const gpumem_copy_operand& given,
+                    const Extents& extents, const char* what, core::CopySide* out) {
+  core::CopySide& side = *out;
+  if ((given.memory != nullptr) == (given.pointer != nullptr)) {
+    decode.refuse("the %s has %s; set exactly one of memory and pointer", what,
+                  given.memory != nullptr ? "a memory and a pointer" : "neither memory nor pointer");
+  }
+  if (given.pointer != nullptr && given.offset != 0) {
+    decode.refuse("the %s has an offset and a pointer; an offset needs a memory", what);
+  }
   if (given.memory != nullptr) {
     side.memory = decode.object<core::Memory>(given.memory);
     if (side.memory && (place.own || place.stream)) {
-      decode.require(&side.memory->instance() == &place.instance(),
-                     "the memory of the %s belongs to another instance", what);
+      if (&side.memory->instance() != &place.instance()) {
+        decode.refuse("the memory of the %s belongs to another instance", what);
+      }
     }
   }
   side.address = given.pointer;
@@ -128,7 +135,6 @@ core::CopySide decode_side(capi::Decoder& decode, const Place& place, const gpum
     side.slice_pitch = UINT64_MAX;  // refused with the extent, if there is a second slice
   }
   side.extent = decode_extent(decode, given.pointer, side.pitch, side.slice_pitch, extents, what);
-  return side;
 }
 
 core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, const gpumem_copy_region* region,
@@ -136,18 +142,21 @@ core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, con
   char name[32];
   std::snprintf(name, sizeof name, "regions[%" PRIu64 "]", index);
   const gpumem_copy_region given = decode.input(region, name);
-  decode.require(region->struct_size == stride, "%s has struct_size %zu, but the first region has %zu", name,
-                 region->struct_size, stride);
-  decode.require(stride % alignof(gpumem_copy_region) == 0,
-                 "struct_size is %zu, which cannot be the distance between regions; set it to "
-                 "sizeof(gpumem_copy_region)",
-                 stride);
+  if (region->struct_size != stride) {
+    decode.refuse("%s has struct_size %zu, but the first region has %zu", name, region->struct_size, stride);
+  }
+  if (stride % alignof(gpumem_copy_region) != 0) {
+    decode.refuse(
+        "struct_size is %zu, which cannot be the distance between regions; set it to "
+        "sizeof(gpumem_copy_region)",
+        stride);
+  }
   decode_choices(decode, given.direction, given.source_order);
   core::CopyArguments arguments;
   if (given.width == 0) return arguments;
   const Extents extents{given.width, std::max<uint64_t>(given.height, 1), std::max<uint64_t>(given.depth, 1)};
-  arguments.destination = decode_side(decode, place, given.destination, extents, "destination");
-  arguments.source = decode_side(decode, place, given.source, extents, "source");
+  decode_operand(decode, place, given.destination, extents, "destination", &arguments.destination);
+  decode_operand(decode, place, given.source, extents, "source", &arguments.source);
   arguments.width = extents.width;
   arguments.height = extents.height;
   arguments.depth = extents.depth;
@@ -164,9 +173,10 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     if (count != 0) decode.not_null(regions, "regions");
     const size_t stride = count != 0 && regions != nullptr ? regions->struct_size : 0;
     uint64_t bytes = 0;
-    decode.require(stride > capi::kStructSizeMax ||
-                       (multiply(stride, count, &bytes) && !add_wraps(address_of(regions), bytes)),
-                   "an array of %" PRIu64 " regions wraps around the address space", count);
+    if (stride <= capi::kStructSizeMax &&
+        (!multiply(stride, count, &bytes) || add_wraps(address_of(regions), bytes))) {
+      decode.refuse("an array of %" PRIu64 " regions wraps around the address space", count);
+    }
     const bool own_good = decode.done().ok();
     std::vector<core::CopyArguments> entries;
     uint64_t index = 0;
@@ -198,14 +208,16 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
     const Place place = decode_place(decode, where);
     const uint32_t unit = arguments.value_size;
     const bool known_unit = unit == 1 || unit == 2 || unit == 4;
-    decode.require(known_unit, "value_size is %u; it must be 1, 2 or 4", unit);
+    if (!known_unit) decode.refuse("value_size is %u; it must be 1, 2 or 4", unit);
     const Extents extents{arguments.width, arguments.height};
     if (!extents.empty()) decode.not_null(arguments.destination, "destination");
     if (known_unit && !extents.empty()) {
-      decode.require(address_of(arguments.destination) % unit == 0,
-                     "the destination %p is not aligned to %u bytes", arguments.destination, unit);
-      decode.require(arguments.width % unit == 0 && (arguments.height == 1 || arguments.pitch % unit == 0),
-                     "a size is not a multiple of value_size, which is %u", unit);
+      if (address_of(arguments.destination) % unit != 0) {
+        decode.refuse("the destination %p is not aligned to %u bytes", arguments.destination, unit);
+      }
+      if (arguments.width % unit != 0 || (arguments.height != 1 && arguments.pitch % unit != 0)) {
+        decode.refuse("a size is not a multiple of value_size, which is %u", unit);
+      }
     }
     arguments.extent =
         decode_extent(decode, arguments.destination, arguments.pitch, 0, extents, "destination");

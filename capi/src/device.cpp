@@ -19,9 +19,10 @@ struct DevicePair {
 DevicePair decode_pair(capi::Decoder& decode, gpumem_device device, gpumem_device peer) {
   DevicePair pair{decode.object<core::DeviceObject>(device), decode.object<core::DeviceObject>(peer)};
   if (pair.device && pair.peer) {
-    decode.require(&pair.device->instance() == &pair.peer->instance(),
-                   "the devices belong to different instances");
-    decode.require(&pair.device->device() != &pair.peer->device(), "the two devices are the same");
+    if (&pair.device->instance() != &pair.peer->instance()) {
+      decode.refuse("the devices belong to different instances");
+    }
+    if (&pair.device->device() == &pair.peer->device()) decode.refuse("the two devices are the same");
   }
   return pair;
 }
@@ -43,8 +44,9 @@ gpumem_status gpumem_device_get(gpumem_instance instance, uint32_t ordinal, gpum
     decode.not_null(out_device, "out_device");
     if (object) {
       const size_t count = object->instance().devices().size();
-      decode.require(ordinal < count, "there is no device %u; the instance has %zu devices, numbered from 0",
-                     ordinal, count);
+      if (ordinal >= count) {
+        decode.refuse("there is no device %u; the instance has %zu devices, numbered from 0", ordinal, count);
+      }
     }
     GPUMEM_TRY(decode.done());
     *out_device = capi::make_handle<gpumem_device>(object->instance().device_handle(ordinal));

@@ -12,7 +12,7 @@ gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_kernel_functi
                                  gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
-    decode.require(function != nullptr, "function is NULL");
+    if (function == nullptr) decode.refuse("function is NULL");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(simulation::launch(*object, function, user_data));
     return GPUMEM_SUCCESS;
@@ -23,14 +23,16 @@ gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void* add
                                       gpumem_access access, void** out_view, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     backend::Kernel* running = core::current_host_kernel();
-    decode.require(running != nullptr && static_cast<void*>(running) == static_cast<void*>(kernel),
-                   "this kernel is not running on the calling thread");
+    if (running == nullptr || static_cast<void*>(running) != static_cast<void*>(kernel)) {
+      decode.refuse("this kernel is not running on the calling thread");
+    }
     decode.not_null(address, "address");
     decode.not_null(out_view, "out_view");
     decode.size(size);
-    decode.require(!add_wraps(address_of(address), size), "the range wraps around the address space");
-    decode.require(access == GPUMEM_ACCESS_READ || access == GPUMEM_ACCESS_READWRITE,
-                   "the access is %d; it must be GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE", access);
+    if (add_wraps(address_of(address), size)) decode.refuse("the range wraps around the address space");
+    if (access != GPUMEM_ACCESS_READ && access != GPUMEM_ACCESS_READWRITE) {
+      decode.refuse("the access is %d; it must be GPUMEM_ACCESS_READ or GPUMEM_ACCESS_READWRITE", access);
+    }
     GPUMEM_TRY(decode.done());
     auto view = running->view(address, size, access);
     if (!view) return view.error();
@@ -66,7 +68,7 @@ gpumem_status gpumem_host_stream_set_capturing(gpumem_stream stream, uint32_t ca
                                                gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
-    decode.require(capturing <= 1, "capturing is %u; it must be 0 or 1", capturing);
+    if (capturing > 1) decode.refuse("capturing is %u; it must be 0 or 1", capturing);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(simulation::set_capturing(*object, capturing == 1));
     return GPUMEM_SUCCESS;
@@ -86,7 +88,7 @@ gpumem_status gpumem_host_fail_step(gpumem_instance instance, uint64_t step, uin
                                     gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
-    decode.require(repeat <= 1, "repeat is %u; it must be 0 or 1", repeat);
+    if (repeat > 1) decode.refuse("repeat is %u; it must be 0 or 1", repeat);
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(simulation::fail_step(object->instance(), step, repeat == 1));
     return GPUMEM_SUCCESS;
@@ -100,7 +102,7 @@ gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, 
     decode.not_null(out_pointer, "out_pointer");
     decode.size(size);
     const core::KindTraits* const traits = core::find_kind(kind);
-    decode.require(traits != nullptr && traits->allocate != nullptr, "the kind must be DEVICE or PINNED");
+    if (traits == nullptr || traits->allocate == nullptr) decode.refuse("the kind must be DEVICE or PINNED");
     GPUMEM_TRY(decode.done());
     auto pointer = simulation::allocate_foreign(*object, *traits, size);
     if (!pointer) return pointer.error();
@@ -123,10 +125,12 @@ gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_devic
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::DeviceObject>(device);
     const auto other = decode.object<core::DeviceObject>(peer);
-    decode.require(enabled <= 1, "enabled is %u; it must be 0 or 1", enabled);
+    if (enabled > 1) decode.refuse("enabled is %u; it must be 0 or 1", enabled);
     if (object && other) {
-      decode.require(&object->instance() == &other->instance(), "the devices belong to different instances");
-      decode.require(&object->device() != &other->device(), "the two devices are the same");
+      if (&object->instance() != &other->instance()) {
+        decode.refuse("the devices belong to different instances");
+      }
+      if (&object->device() == &other->device()) decode.refuse("the two devices are the same");
     }
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(simulation::set_foreign_peer_access(*object, *other, enabled == 1));
@@ -136,7 +140,7 @@ gpumem_status gpumem_host_foreign_peer_access(gpumem_device device, gpumem_devic
 
 gpumem_status gpumem_host_set_current_device(int32_t ordinal, int32_t* out_previous, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    decode.require(ordinal >= -1 && ordinal < 64, "the ordinal is %d; it must be -1 to 63", ordinal);
+    if (ordinal < -1 || ordinal >= 64) decode.refuse("the ordinal is %d; it must be -1 to 63", ordinal);
     GPUMEM_TRY(decode.done());
     const int32_t previous = core::set_host_current_device(ordinal);
     if (out_previous != nullptr) *out_previous = previous;

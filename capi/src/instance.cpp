@@ -11,8 +11,9 @@ using namespace gpumem;
 namespace {
 
 void require_backend(capi::Decoder& decode, gpumem_backend backend) {
-  decode.require(backend >= GPUMEM_BACKEND_ANY && backend <= GPUMEM_BACKEND_HOST,
-                 "the backend is %d, which is not a GPUMEM_BACKEND_ value", backend);
+  if (backend < GPUMEM_BACKEND_ANY || backend > GPUMEM_BACKEND_HOST) {
+    decode.refuse("the backend is %d, which is not a GPUMEM_BACKEND_ value", backend);
+  }
 }
 
 // Backend options are read if that backend is opened or tried.
@@ -23,8 +24,8 @@ bool may_open(gpumem_backend asked, gpumem_backend backend) {
 std::vector<void*> decode_cuda_options(capi::Decoder& decode, const gpumem_cuda_options* given) {
   const gpumem_cuda_options options = decode.optional_input(given, "desc->cuda");
   const bool fits = (options.contexts != nullptr) == (options.context_count != 0);
-  decode.require(fits, "desc->cuda: contexts is NULL but context_count is not 0, or the reverse");
-  decode.require(options.context_count <= 64, "desc->cuda: context_count exceeds 64");
+  if (!fits) decode.refuse("desc->cuda: contexts is NULL but context_count is not 0, or the reverse");
+  if (options.context_count > 64) decode.refuse("desc->cuda: context_count exceeds 64");
   if (!fits || options.context_count > 64) return {};
   return {options.contexts, options.contexts + options.context_count};
 }
@@ -84,7 +85,7 @@ gpumem_status gpumem_instance_open(const gpumem_instance_desc* desc, gpumem_inst
     request.name = decode.name(given.name);
     request.pin_budget = given.pin_budget;
     require_backend(decode, given.backend);
-    decode.require(given.reserved == 0, "desc->reserved must be 0");
+    if (given.reserved != 0) decode.refuse("desc->reserved must be 0");
     if (may_open(given.backend, GPUMEM_BACKEND_HOST)) {
       request.options.host = decode_host_options(decode, given.host);
     }
@@ -102,8 +103,9 @@ gpumem_status gpumem_instance_open(const gpumem_instance_desc* desc, gpumem_inst
 gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode mode, uint64_t* out_destroyed,
                                     gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    decode.require(mode == GPUMEM_CLOSE_CHECK || mode == GPUMEM_CLOSE_FORCE,
-                   "mode is %d, which is not a GPUMEM_CLOSE_ value", mode);
+    if (mode != GPUMEM_CLOSE_CHECK && mode != GPUMEM_CLOSE_FORCE) {
+      decode.refuse("mode is %d, which is not a GPUMEM_CLOSE_ value", mode);
+    }
     if (instance == nullptr) {
       GPUMEM_TRY(decode.done());
       return GPUMEM_SUCCESS;

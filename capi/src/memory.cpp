@@ -11,34 +11,40 @@ namespace {
 
 void require_flags(capi::Decoder& decode, const core::KindTraits& kind, gpumem_memory_flags flags) {
   const gpumem_memory_flags unknown = flags & ~kind.flags;
-  decode.require(unknown == 0, "the flags 0x%llx are unknown, or do not apply to %s memory",
-                 static_cast<unsigned long long>(unknown), kind.name);
+  if (unknown != 0) {
+    decode.refuse("the flags 0x%llx are unknown, or do not apply to %s memory",
+                  static_cast<unsigned long long>(unknown), kind.name);
+  }
 }
 
 // The kind of memory to allocate; null if it cannot be, and then done() fails.
 const core::KindTraits* decode_kind(capi::Decoder& decode, gpumem_kind number) {
   const core::KindTraits* const kind = core::find_kind(number);
-  decode.require(kind != nullptr, "the kind is %d, which is no GPUMEM_KIND_ value", number);
+  if (kind == nullptr) decode.refuse("the kind is %d, which is no GPUMEM_KIND_ value", number);
   if (kind == nullptr) return nullptr;
-  decode.require(!kind->registered,
-                 "memory that exists is not allocated; register it with gpumem_memory_register()");
-  decode.require(kind->allocate != nullptr || kind->registered,
-                 "%s memory cannot be allocated; the kind must be DEVICE or PINNED", kind->name);
+  if (kind->registered) {
+    decode.refuse("memory that exists is not allocated; register it with gpumem_memory_register()");
+  }
+  if (kind->allocate == nullptr && !kind->registered) {
+    decode.refuse("%s memory cannot be allocated; the kind must be DEVICE or PINNED", kind->name);
+  }
   return kind;
 }
 
 backend::MemoryRequest decode_request(capi::Decoder& decode, const core::KindTraits* kind,
                                       const gpumem_memory_desc& desc) {
   decode.size(desc.size);
-  decode.require(desc.alignment == 0 || is_power_of_two(desc.alignment),
-                 "the alignment of %llu is not a power of two",
-                 static_cast<unsigned long long>(desc.alignment));
+  if (desc.alignment != 0 && !is_power_of_two(desc.alignment)) {
+    decode.refuse("the alignment of %llu is not a power of two",
+                  static_cast<unsigned long long>(desc.alignment));
+  }
   if (kind != nullptr) require_flags(decode, *kind, desc.require | desc.prefer);
   const bool wants_node = ((desc.require | desc.prefer) & GPUMEM_MEMORY_NUMA_NODE) != 0;
-  decode.require(wants_node || desc.numa_node == 0, "numa_node is set without GPUMEM_MEMORY_NUMA_NODE");
+  if (!wants_node && desc.numa_node != 0) decode.refuse("numa_node is set without GPUMEM_MEMORY_NUMA_NODE");
   // Rounding up to the alignment must not wrap either.
-  decode.require(desc.alignment <= kSizeMax && desc.size <= kSizeMax - desc.alignment,
-                 "size plus alignment exceeds 2^63-1");
+  if (desc.alignment > kSizeMax || desc.size > kSizeMax - desc.alignment) {
+    decode.refuse("size plus alignment exceeds 2^63-1");
+  }
   backend::MemoryRequest request;
   request.size = desc.size;
   request.alignment = desc.alignment;
@@ -53,8 +59,9 @@ backend::RegistrationRequest decode_registration(capi::Decoder& decode, const gp
   decode.size(desc.size);
   // No program has memory beyond, and the page map has no entries for it.
   constexpr uint64_t kEnd = core::PageMap::kEnd;
-  decode.require(desc.size <= kEnd && address_of(desc.pointer) <= kEnd - desc.size,
-                 "the range reaches beyond the addresses that a program can have");
+  if (desc.size > kEnd || address_of(desc.pointer) > kEnd - desc.size) {
+    decode.refuse("the range reaches beyond the addresses that a program can have");
+  }
   require_flags(decode, core::kinds::registered, desc.require | desc.prefer);
   backend::RegistrationRequest request;
   request.pointer = desc.pointer;

@@ -12,7 +12,7 @@ gpumem_status gpumem_pointer_get_info(gpumem_instance instance, const void* poin
   const bool answered = capi::look(error, [&](uint32_t process) {
     const core::InstanceObject* const known = capi::peek<core::InstanceObject>(instance, process);
     if (known == nullptr || pointer == nullptr || !capi::has_own_size(out_info)) return false;
-    return core::own_pointer_info(known->instance(), pointer, out_info);
+    return core::own_pointer_info(known->instance().page_map(), pointer, out_info);
   });
   if (answered) return GPUMEM_SUCCESS;
   return capi::call(__func__, error, [=](capi::Decoder& decode) -> Result<Status> {
@@ -35,15 +35,19 @@ gpumem_status gpumem_pointer_get_access(gpumem_instance instance, const void* po
     decode.not_null(pointer, "pointer");
     decode.not_null(out_access, "out_access");
     const bool device = location == GPUMEM_LOCATION_DEVICE;
-    decode.require(device || location == GPUMEM_LOCATION_HOST,
-                   "the location is %d; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST", location);
-    decode.require(location != GPUMEM_LOCATION_HOST || location_id == 0 || location_id == -1,
-                   "location_id is %d; it must be 0 or -1 for the CPU", location_id);
+    if (!device && location != GPUMEM_LOCATION_HOST) {
+      decode.refuse("the location is %d; it must be GPUMEM_LOCATION_DEVICE or GPUMEM_LOCATION_HOST",
+                    location);
+    }
+    if (location == GPUMEM_LOCATION_HOST && location_id != 0 && location_id != -1) {
+      decode.refuse("location_id is %d; it must be 0 or -1 for the CPU", location_id);
+    }
     if (object && device) {
       const size_t count = object->instance().devices().size();
-      decode.require(location_id >= 0 && static_cast<size_t>(location_id) < count,
-                     "there is no device %d; the instance has %zu devices, numbered from 0", location_id,
-                     count);
+      if (location_id < 0 || static_cast<size_t>(location_id) >= count) {
+        decode.refuse("there is no device %d; the instance has %zu devices, numbered from 0", location_id,
+                      count);
+      }
     }
     GPUMEM_TRY(decode.done());
     core::Instance& opened = object->instance();

@@ -24,8 +24,9 @@ gpumem_status gpumem_stats_get_kind(gpumem_instance instance, gpumem_kind kind, 
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.output(out_stats, "out_stats");
     const core::KindTraits* const traits = core::find_kind(kind);
-    decode.require(traits != nullptr && traits->counters != core::kNotCounted,
-                   "statistics exist for the kinds DEVICE, PINNED and REGISTERED, not for kind %d", kind);
+    if (traits == nullptr || traits->counters == core::kNotCounted) {
+      decode.refuse("statistics exist for the kinds DEVICE, PINNED and REGISTERED, not for kind %d", kind);
+    }
     GPUMEM_TRY(decode.done());
     capi::answer(out_stats, object->instance().statistics().read_kind(*traits));
     return GPUMEM_SUCCESS;
@@ -45,7 +46,7 @@ gpumem_status gpumem_stats_report(gpumem_instance instance, char* buffer, uint64
                                   uint64_t* out_required, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
-    decode.require(buffer != nullptr || capacity == 0, "buffer is NULL, but capacity is not 0");
+    if (buffer == nullptr && capacity != 0) decode.refuse("buffer is NULL, but capacity is not 0");
     GPUMEM_TRY(decode.done());
     const std::string text = object->instance().report(UINT64_MAX);
     if (capacity != 0) {

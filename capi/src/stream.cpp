@@ -14,7 +14,7 @@ gpumem_status gpumem_stream_create(gpumem_device device, const gpumem_stream_des
     auto object = decode.object<core::DeviceObject>(device);
     decode.not_null(out_stream, "out_stream");
     const gpumem_stream_desc given = decode.optional_input(desc, "desc");
-    decode.require(given.reserved == 0, "desc->reserved must be 0");
+    if (given.reserved != 0) decode.refuse("desc->reserved must be 0");
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
     auto handle = core::create_stream(*object, given.priority, std::move(name));
@@ -95,7 +95,7 @@ gpumem_status gpumem_stream_launch_host_function(gpumem_stream stream, gpumem_ho
                                                  void* user_data, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
-    decode.require(function != nullptr, "function is NULL");
+    if (function == nullptr) decode.refuse("function is NULL");
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::launch_host_function(*object, function, user_data));
     return GPUMEM_SUCCESS;
@@ -106,9 +106,10 @@ namespace {
 
 void decode_word(capi::Decoder& decode, const void* address, uint32_t value_size) {
   decode.not_null(address, "address");
-  decode.require(value_size == 4 || value_size == 8, "value_size is %u; it must be 4 or 8", value_size);
-  decode.require((value_size != 4 && value_size != 8) || address_of(address) % value_size == 0,
-                 "the address %p is not aligned to %u bytes", address, value_size);
+  if (value_size != 4 && value_size != 8) decode.refuse("value_size is %u; it must be 4 or 8", value_size);
+  if ((value_size == 4 || value_size == 8) && address_of(address) % value_size != 0) {
+    decode.refuse("the address %p is not aligned to %u bytes", address, value_size);
+  }
 }
 
 }  // namespace
@@ -130,8 +131,9 @@ gpumem_status gpumem_stream_wait_value(gpumem_stream stream, void* address, uint
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
     decode_word(decode, address, value_size);
-    decode.require(condition >= GPUMEM_WAIT_GEQ && condition <= GPUMEM_WAIT_NOR,
-                   "condition is %d, which is not a GPUMEM_WAIT_ value", condition);
+    if (condition < GPUMEM_WAIT_GEQ || condition > GPUMEM_WAIT_NOR) {
+      decode.refuse("condition is %d, which is not a GPUMEM_WAIT_ value", condition);
+    }
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::wait_value(*object, address, value, value_size, condition));
     return GPUMEM_SUCCESS;

@@ -18,11 +18,12 @@ gpumem_status gpumem_table_get(uint32_t version, gpumem_table* out_table, gpumem
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     decode.not_null(out_table, "out_table");
     const size_t size = out_table != nullptr ? out_table->struct_size : 0;
-    decode.require(
-        out_table == nullptr ||
-            (size % sizeof(void*) == 0 && size >= 2 * sizeof(void*) && size <= capi::kStructSizeMax),
-        "out_table->struct_size is %zu, which is not a size of this table; set it to sizeof(gpumem_table)",
-        size);
+    if (out_table != nullptr &&
+        (size % sizeof(void*) != 0 || size < 2 * sizeof(void*) || size > capi::kStructSizeMax)) {
+      decode.refuse(
+          "out_table->struct_size is %zu, which is not a size of this table; set it to sizeof(gpumem_table)",
+          size);
+    }
     GPUMEM_TRY(decode.done());
     if (version >> 22 != GPUMEM_VERSION_MAJOR) {
       return make_error(GPUMEM_ERROR_UNSUPPORTED,

@@ -69,16 +69,26 @@ void cancel(const Object& object) noexcept;
 // Makes the object visible. It belongs to the table until remove().
 void publish(Object* object) noexcept;
 
+// The slot of a handle if it is a live one of the type, or null.
+inline const detail::Slot* live_slot(uint64_t handle, Type type) noexcept {
+  using namespace detail;
+  if (type_of(handle) != static_cast<uint32_t>(type)) [[unlikely]]
+    return nullptr;
+  const Slot* const slot = find_slot(slot_of(handle));
+  if (slot == nullptr) [[unlikely]]
+    return nullptr;
+  const uint64_t word = slot->word.load(std::memory_order_acquire);
+  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
+  if ((word & ~kPreviousClosed) != wanted) [[unlikely]]
+    return nullptr;
+  return slot;
+}
+
 // The object of a live handle of the type, or null; `process` is the calling one's epoch. Valid while a Look
 // lives that began before the call.
 inline Object* look_up(uint64_t handle, Type type, uint32_t process) noexcept {
-  using namespace detail;
-  if (type_of(handle) != static_cast<uint32_t>(type)) return nullptr;
-  const Slot* const slot = find_slot(slot_of(handle));
+  const detail::Slot* const slot = live_slot(handle, type);
   if (slot == nullptr) return nullptr;
-  const uint64_t word = slot->word.load(std::memory_order_acquire);
-  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
-  if ((word & ~kPreviousClosed) != wanted) return nullptr;
   Object* const object = slot->object.load(std::memory_order_relaxed);
   return object->type() == type && object->epoch() == process ? object : nullptr;
 }
@@ -131,13 +141,16 @@ class Ref {
 // The object of a handle for the length of a call; empty if there is none, and then refusal() says why.
 template <class T>
 Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
-  const uint32_t process = record.process.load(std::memory_order_relaxed);
-  const platform::Look look(record);
-  Object* const object = handles::look_up(handle, T::kType, process);
-  if (object == nullptr) return {};
+  const handles::detail::Slot* const slot = handles::live_slot(handle, T::kType);
+  if (slot == nullptr) return {};
+  Object* const object = slot->object.load(std::memory_order_relaxed);
   platform::Use use(record, object);
-  // Between the two looks another thread may have ended it, and then does not wait for this use.
-  if (handles::look_up(handle, T::kType, process) == nullptr) return {};
+  // Only now may the object be read: whoever ends a handle that is still live here waits for this use.
+  const uint32_t process = record.process.load(std::memory_order_relaxed);
+  if (handles::live_slot(handle, T::kType) == nullptr || object->type() != T::kType ||
+      object->epoch() != process) {
+    return {};
+  }
   return Ref<T>(static_cast<T*>(object), std::move(use));
 }
 

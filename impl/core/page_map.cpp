@@ -2,51 +2,16 @@
 #include "core/page_map.h"
 
 #include <algorithm>
-#include <array>
 
 #include "core/region.h"
 #include "platform/pages.h"
 
 namespace gpumem::core {
-namespace {
-
-// Bits of an address: 20 for the root, 15 for a middle node, 9 for a leaf, 12 within a page.
-constexpr uint64_t kRootShift = 36;
-constexpr uint64_t kMiddleShift = 21;
-constexpr uint64_t kPageShift = 12;
-constexpr uint64_t kRootEntries = uint64_t{1} << 20;
-constexpr uint64_t kMiddleEntries = uint64_t{1} << (kRootShift - kMiddleShift);
-constexpr uint64_t kLeafEntries = uint64_t{1} << (kMiddleShift - kPageShift);
-
-// An entry is 0, or a pointer and what it points to. A range in an entry holds all of the entry's addresses
-// or shares none of them with another range; links hold the ranges of a page that several share.
-constexpr uint64_t kTag = 3;
-constexpr uint64_t kNode = 1;
-constexpr uint64_t kRange = 2;
-constexpr uint64_t kLinks = 3;
-
-template <class T>
-T* pointer_in(uint64_t entry) {
-  return reinterpret_cast<T*>(entry & ~kTag);  // NOLINT(performance-no-int-to-ptr): tagged
-}
-
-uint64_t tagged(const void* pointer, uint64_t tag) { return reinterpret_cast<uint64_t>(pointer) | tag; }
-
-// The link of a range in a page; null where the range holds the whole page and never shares it.
-RegionRange::Link* link_in(RegionRange& range, uint64_t page) {
+RegionRange::Link* PageMap::link_in(RegionRange& range, uint64_t page) noexcept {
   if (page == range.begin >> kPageShift) return &range.first;
   if (page == (range.begin + range.size - 1) >> kPageShift) return &range.last;
   return nullptr;
 }
-
-}  // namespace
-
-struct PageMap::Leaf {
-  std::array<Entry, kLeafEntries> entries{};
-};
-struct PageMap::Middle {
-  std::array<Entry, kMiddleEntries> entries;  // zero pages of the system
-};
 
 PageMap::PageMap() = default;
 
@@ -95,8 +60,6 @@ PageMap::Room::~Room() {
 }
 
 // ---- nodes ----
-
-PageMap::Entry& PageMap::root_entry(uint64_t address) const noexcept { return root_[address >> kRootShift]; }
 
 // A range that filled the entry fills the entries of the new node.
 PageMap::Middle* PageMap::middle_for(Entry& entry) noexcept {
@@ -249,33 +212,6 @@ void PageMap::for_each_range(uint64_t begin, uint64_t size, F function) const no
       if (meets(*link->range)) function(*link->range);
     }
   });
-}
-
-const RegionRange* PageMap::find(uint64_t address) const noexcept {
-  if (address >= kEnd) return nullptr;
-  uint64_t value = root_entry(address).load(std::memory_order_acquire);
-  if ((value & kTag) == kNode) {
-    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
-        std::memory_order_acquire);
-    if ((value & kTag) == kNode) {
-      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
-          std::memory_order_acquire);
-    }
-  }
-  if ((value & kTag) == kRange) [[likely]] {
-    const auto* const range = pointer_in<RegionRange>(value);
-    return range->holds(address) ? range : nullptr;
-  }
-  const RegionRange* leaving = nullptr;
-  if ((value & kTag) == kLinks) {
-    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
-         link = link->next.load(std::memory_order_acquire)) {
-      if (!link->range->holds(address)) continue;
-      if (!link->range->region->leaving()) return link->range;
-      leaving = link->range;
-    }
-  }
-  return leaving;
 }
 
 const RegionRange* PageMap::find_live(uint64_t begin, uint64_t size) const noexcept {

@@ -5,6 +5,7 @@
 // has pinned, and a forked child begins with an empty map without doing anything.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -67,7 +68,7 @@ class PageMap {
   void erase(RegionRange& range) noexcept;
 
   // The range that holds an address, one that is not leaving if there are several; or null. Valid while a
-  // Look lives that began before the call.
+  // Look lives that began before the call. Defined in region.h: it reads the states of regions.
   const RegionRange* find(uint64_t address) const noexcept;
   // A live range with a byte in [begin, begin + size), or null. As find().
   const RegionRange* find_live(uint64_t begin, uint64_t size) const noexcept;
@@ -76,11 +77,39 @@ class PageMap {
   static constexpr uint64_t kEnd = uint64_t{1} << 56;
 
  private:
-  using Entry = std::atomic<uint64_t>;
-  struct Leaf;
-  struct Middle;
+  // Bits of an address: 20 for the root, 15 for a middle node, 9 for a leaf, 12 within a page.
+  static constexpr uint64_t kRootShift = 36;
+  static constexpr uint64_t kMiddleShift = 21;
+  static constexpr uint64_t kPageShift = 12;
+  static constexpr uint64_t kRootEntries = uint64_t{1} << 20;
+  static constexpr uint64_t kMiddleEntries = uint64_t{1} << (kRootShift - kMiddleShift);
+  static constexpr uint64_t kLeafEntries = uint64_t{1} << (kMiddleShift - kPageShift);
 
-  Entry& root_entry(uint64_t address) const noexcept;
+  // An entry is 0, or a pointer and what it points to. A range in an entry holds all of the entry's addresses
+  // or shares none of them with another range; links hold the ranges of a page that several share.
+  using Entry = std::atomic<uint64_t>;
+  static constexpr uint64_t kTag = 3;
+  static constexpr uint64_t kNode = 1;
+  static constexpr uint64_t kRange = 2;
+  static constexpr uint64_t kLinks = 3;
+  struct Leaf {
+    std::array<Entry, kLeafEntries> entries{};
+  };
+  struct Middle {
+    std::array<Entry, kMiddleEntries> entries;  // zero pages of the system
+  };
+
+  template <class T>
+  static T* pointer_in(uint64_t entry) {
+    return reinterpret_cast<T*>(entry & ~kTag);  // NOLINT(performance-no-int-to-ptr): tagged
+  }
+  static uint64_t tagged(const void* pointer, uint64_t tag) {
+    return reinterpret_cast<uint64_t>(pointer) | tag;
+  }
+
+  Entry& root_entry(uint64_t address) const noexcept { return root_[address >> kRootShift]; }
+  // The link of a range in a page; null where the range holds the whole page and never shares it.
+  static RegionRange::Link* link_in(RegionRange& range, uint64_t page) noexcept;
   Middle* middle_for(Entry& entry) noexcept;
   Leaf* leaf_for(Entry& entry) noexcept;
   template <class F>

@@ -9,10 +9,6 @@
 namespace gpumem::core {
 namespace {
 
-void* advance(void* base, uint64_t offset) {
-  return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
-}
-
 bool is_readable(const void* address) { return platform::readable(address, 1); }
 
 // What the mapping of the process allows.
@@ -65,25 +61,11 @@ Result<backend::PointerFacts> find_foreign(Instance& instance, const void* point
   return owner.region || owner.covered ? backend::PointerFacts() : facts;
 }
 
-bool own_pointer_info(Instance& instance, const void* pointer, gpumem_pointer_info* out) noexcept {
-  const RegionRange* const range = instance.page_map().find(address_of(pointer));
-  if (range == nullptr) return false;
-  const Region& region = *range->region;
-  if (!region.live()) return false;
-  const uint64_t offset = address_of(pointer) - range->base;
-  if (offset >= region.size()) return false;
-  *out = region.info();
-  out->host_pointer = advance(out->host_pointer, offset);
-  out->device_pointer = advance(out->device_pointer, offset);
-  out->base = pointer_to(range->base);
-  return true;
-}
-
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer) {
   gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
   {
     const platform::Look look(platform::thread_record());
-    if (own_pointer_info(instance, pointer, &info)) return info;
+    if (own_pointer_info(instance.page_map(), pointer, &info)) return info;
   }
   info.location_id = -1;
   info.device_ordinal = -1;

@@ -3,6 +3,7 @@
 // with.
 #pragma once
 
+#include "base/arithmetic.h"
 #include "contract/backend.h"
 #include "core/handles.h"
 #include "core/region.h"
@@ -26,8 +27,24 @@ FoundRegion find_region(Instance& instance, const void* pointer, bool passing = 
 // What the driver knows of an address that no region has. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
 
+inline void* advance(void* base, uint64_t offset) {
+  return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
+}
+
 // gpumem_pointer_get_info() for memory of the instance: writes the answer, or answers false. Takes no lock.
-bool own_pointer_info(Instance& instance, const void* pointer, gpumem_pointer_info* out) noexcept;
+// Needs a Look. Inline, since calls would cost more than the rest.
+inline bool own_pointer_info(const PageMap& map, const void* pointer, gpumem_pointer_info* out) noexcept {
+  const RegionRange* const range = map.find(address_of(pointer));
+  if (range == nullptr) return false;
+  const Region& region = *range->region;
+  const uint64_t offset = address_of(pointer) - range->base;
+  if (!region.live() || offset >= region.size()) return false;
+  *out = region.info();
+  out->host_pointer = advance(region.info().host_pointer, offset);
+  out->device_pointer = advance(region.info().device_pointer, offset);
+  out->base = pointer_to(range->base);
+  return true;
+}
 // The same for any address.
 Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer);
 // What a device, or the CPU if `device` is null, may do at an address.

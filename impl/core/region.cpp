@@ -14,9 +14,9 @@ constinit std::atomic<uint64_t> last_buffer_id{0};
 Region::Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
                uint64_t size, std::string name)
     : Object(type, std::move(instance)),
+      size_(size),
       traits_(traits),
       device_(device),
-      size_(size),
       buffer_id_(last_buffer_id.fetch_add(1, std::memory_order_relaxed) + 1),
       name_(std::move(name)) {
   host_range_.region = device_range_.region = this;

@@ -56,16 +56,45 @@ class Region : public Object {
   void erase(PageMap& map) noexcept;
 
  private:
+  // A pointer query reads these.
+  RegionRange host_range_;
+  RegionRange device_range_;  // where devices use other addresses
+  std::atomic<State> state_{State::kReserved};
+  const uint64_t size_;
+  gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
+
   const KindTraits& traits_;
   Device& device_;
-  const uint64_t size_;
   const uint64_t buffer_id_;
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
-  std::atomic<State> state_{State::kReserved};
-  RegionRange host_range_;
-  RegionRange device_range_;  // where devices use other addresses
-  gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
 };
+
+inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
+  if (address >= kEnd) return nullptr;
+  uint64_t value = root_entry(address).load(std::memory_order_acquire);
+  if ((value & kTag) == kNode) {
+    value = pointer_in<Middle>(value)->entries[(address >> kMiddleShift) % kMiddleEntries].load(
+        std::memory_order_acquire);
+    if ((value & kTag) == kNode) {
+      value = pointer_in<Leaf>(value)->entries[(address >> kPageShift) % kLeafEntries].load(
+          std::memory_order_acquire);
+    }
+  }
+  if ((value & kTag) == kRange) [[likely]] {
+    const auto* const range = pointer_in<RegionRange>(value);
+    return range->holds(address) ? range : nullptr;
+  }
+  const RegionRange* leaving = nullptr;
+  if ((value & kTag) == kLinks) {
+    for (auto* link = pointer_in<RegionRange::Link>(value); link != nullptr;
+         link = link->next.load(std::memory_order_acquire)) {
+      if (!link->range->holds(address)) continue;
+      if (!link->range->region->leaving()) return link->range;
+      leaving = link->range;
+    }
+  }
+  return leaving;
+}
 
 }  // namespace gpumem::core

@@ -18,23 +18,22 @@ Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t
                     request.what, request.size, offset, kind.name, object_size);
 }
 
-Result<FoundSpan> span_of(const SpanRequest& request, Region& region, uint64_t offset) {
+Result<void> span_of(const SpanRequest& request, Region& region, uint64_t offset, FoundSpan* out) {
   const KindTraits& kind = region.traits();
   if (offset > region.size() || request.size > region.size() - offset) {
     return leaves_object(request, kind, offset, region.size());
   }
   const backend::MemoryFacts& facts = region.facts();
-  FoundSpan found;
-  found.kind = &kind;
-  found.span.memory = &region.backend();
-  found.span.offset = offset;
-  found.span.address = pointer_to(
+  out->kind = &kind;
+  out->span.memory = &region.backend();
+  out->span.offset = offset;
+  out->span.address = pointer_to(
       address_of(facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer) + offset);
-  found.span.on_device = kind.on_device;
-  found.span.registered = kind.registered;
-  found.read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
-  found.device_ordinal = static_cast<int32_t>(region.device().ordinal());
-  return found;
+  out->span.on_device = kind.on_device;
+  out->span.registered = kind.registered;
+  out->read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
+  out->device_ordinal = static_cast<int32_t>(region.device().ordinal());
+  return {};
 }
 
 // Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
@@ -44,51 +43,49 @@ bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint
   return ask(address, 1) && ask(pointer_to(address_of(address) + size - 1), 1);
 }
 
-Result<FoundSpan> foreign_span(const SpanRequest& request, const backend::PointerFacts& facts) {
+Result<void> foreign_span(const SpanRequest& request, const backend::PointerFacts& facts, FoundSpan* out) {
   if (facts.base != nullptr && facts.size != 0) {
     const uint64_t offset = address_of(request.address) - address_of(facts.base);
     if (offset >= facts.size || request.size > facts.size - offset) {
       return leaves_object(request, kinds::foreign, offset, facts.size);
     }
   }
-  FoundSpan found;
-  found.kind = &kinds::foreign;
-  found.span.address = const_cast<void*>(request.address);
-  found.span.on_device = facts.location == GPUMEM_LOCATION_DEVICE;
-  found.device_ordinal = facts.device_ordinal;
-  return found;
+  out->kind = &kinds::foreign;
+  out->span.address = const_cast<void*>(request.address);
+  out->span.on_device = facts.location == GPUMEM_LOCATION_DEVICE;
+  out->device_ordinal = facts.device_ordinal;
+  return {};
 }
 
-Result<FoundSpan> pageable_span(const SpanRequest& request) {
+Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
   const bool writes = request.use == Use::kWrites;
   const bool writable = writes && both_ends(request.address, request.size, platform::writable);
   if (!writable && !both_ends(request.address, request.size, platform::readable)) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s, %" PRIu64 " bytes at %p, is not readable memory",
                       request.what, request.size, request.address);
   }
-  FoundSpan found;
-  found.span.address = const_cast<void*>(request.address);
-  found.span.pageable = true;
-  found.read_only = writes && !writable;
-  return found;
+  out->span.address = const_cast<void*>(request.address);
+  out->span.pageable = true;
+  out->read_only = writes && !writable;
+  return {};
 }
 
 }  // namespace
 
-Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request) {
+Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
   if (request.region != nullptr) {
-    auto found = span_of(request, *request.region, request.offset);
-    if (found && request.passing) {
-      found->region =
+    GPUMEM_TRY(span_of(request, *request.region, request.offset, out));
+    if (request.passing) {
+      out->region =
           Ref<Region>(request.region, platform::Use(platform::thread_record(), request.region, true));
     }
-    return found;
+    return {};
   }
   FoundRegion own = find_region(instance, request.address, request.passing);
-  if (own.region) {
-    auto found = span_of(request, *own.region, own.offset);
-    if (found) found->region = std::move(own.region);
-    return found;
+  if (own.region) [[likely]] {
+    GPUMEM_TRY(span_of(request, *own.region, own.offset, out));
+    out->region = std::move(own.region);
+    return {};
   }
   if (own.covered && own.released) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
@@ -96,7 +93,7 @@ Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request) {
   if (!own.covered) {
     auto facts = find_foreign(instance, request.address);
     if (!facts) return facts.error();
-    if (facts->known) return foreign_span(request, *facts);
+    if (facts->known) return foreign_span(request, *facts, out);
   }
   {
     // A region that has begun at the first byte since it was looked up does not count: the call might have
@@ -115,7 +112,7 @@ Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request) {
           request.what);
     }
   }
-  return pageable_span(request);
+  return pageable_span(request, out);
 }
 
 }  // namespace gpumem::core

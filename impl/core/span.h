@@ -31,7 +31,7 @@ struct SpanRequest {
 };
 
 // NOT_FOUND if nothing is there, INVALID_ARGUMENT if the bytes leave their object (UVA-8): a matter of bounds
-// for the order of failures.
-Result<FoundSpan> find_span(Instance& instance, const SpanRequest& request);
+// for the order of failures. `out` is written on success.
+Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
 
 }  // namespace gpumem::core

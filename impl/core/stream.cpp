@@ -108,43 +108,42 @@ Result<void> check_access(const Device& device, const Region& region, bool write
 }
 
 // The word that a value write or wait acts on (STR-17).
-Result<FoundSpan> find_word(Stream& stream, void* address, uint32_t value_size, Use use) {
+Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use use, FoundSpan* out) {
   SpanRequest request;
   request.address = address;
   request.size = value_size;
   request.what = "the word";
-  auto found = find_span(stream.instance(), request);
-  if (!found) {
+  if (auto found = find_span(stream.instance(), request, out); !found) {
     // That the memory is of the wrong kind comes before that the word leaves it (COM-17).
     request.size = 1;
-    if (auto first = find_span(stream.instance(), request)) GPUMEM_TRY(check_kind(*first));
-    return found.error();
+    FoundSpan first;
+    if (find_span(stream.instance(), request, &first)) GPUMEM_TRY(check_kind(first));
+    return found;
   }
-  GPUMEM_TRY(check_kind(*found));
+  GPUMEM_TRY(check_kind(*out));
   Verdict verdict;
-  if (found->span.on_device) verdict.note(found->region->device().usable());
+  if (out->span.on_device) verdict.note(out->region->device().usable());
   verdict.note(stream.usable());
-  verdict.note(check_access(stream.device(), *found->region, use == Use::kWrites));
+  verdict.note(check_access(stream.device(), *out->region, use == Use::kWrites));
   if (!verdict) return verdict.error();
-  GPUMEM_TRY(stream.device().need(value_size == 4 ? GPUMEM_CAPABILITY_STREAM_VALUE32
-                                                  : GPUMEM_CAPABILITY_STREAM_VALUE64));
-  return found;
+  return stream.device().need(value_size == 4 ? GPUMEM_CAPABILITY_STREAM_VALUE32
+                                              : GPUMEM_CAPABILITY_STREAM_VALUE64);
 }
 
 }  // namespace
 
 Result<void> write_value(Stream& stream, void* address, uint64_t value, uint32_t value_size) {
-  auto word = find_word(stream, address, value_size, Use::kWrites);
-  if (!word) return word.error();
-  return stream.backend().write_value(word->span, value, value_size);
+  FoundSpan word;
+  GPUMEM_TRY(find_word(stream, address, value_size, Use::kWrites, &word));
+  return stream.backend().write_value(word.span, value, value_size);
 }
 
 Result<void> wait_value(Stream& stream, void* address, uint64_t value, uint32_t value_size,
                         gpumem_wait_condition condition) {
-  auto word = find_word(stream, address, value_size, Use::kReads);
-  if (!word) return word.error();
+  FoundSpan word;
+  GPUMEM_TRY(find_word(stream, address, value_size, Use::kReads, &word));
   if (condition == GPUMEM_WAIT_NOR) GPUMEM_TRY(stream.device().need(GPUMEM_CAPABILITY_STREAM_VALUE_NOR));
-  return stream.backend().wait_value(word->span, value, value_size, condition);
+  return stream.backend().wait_value(word.span, value, value_size, condition);
 }
 
 }  // namespace gpumem::core

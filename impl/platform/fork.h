@@ -14,10 +14,17 @@ extern constinit std::atomic<std::atomic<uint32_t>*> epoch_word;
 uint32_t make_process_epoch();
 }  // namespace detail
 
+// 0 if nothing of this process has asked for its number yet. Makes no call.
+inline uint32_t known_process_epoch() {
+  const std::atomic<uint32_t>* const word = detail::epoch_word.load(std::memory_order_acquire);
+  if (word == nullptr) [[unlikely]]
+    return 0;
+  return word->load(std::memory_order_relaxed);
+}
+
 // The same number, never 0, for the life of a process, another one in each forked child.
 inline uint32_t process_epoch() {
-  const std::atomic<uint32_t>* const word = detail::epoch_word.load(std::memory_order_acquire);
-  const uint32_t epoch = word != nullptr ? word->load(std::memory_order_relaxed) : 0;
+  const uint32_t epoch = known_process_epoch();
   return epoch != 0 ? epoch : detail::make_process_epoch();
 }
 

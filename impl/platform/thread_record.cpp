@@ -34,7 +34,7 @@ ThreadRecord* new_record() {
   return index < first_records.size() ? &first_records[index] : new ThreadRecord;
 }
 
-constexpr uintptr_t kPassing = 1;  // objects are aligned, so that the lowest bit is free
+constexpr uintptr_t kPassing = Use::kPassing;
 
 long membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
@@ -164,38 +164,18 @@ ThreadRecord& make_thread_record() {
 
 // ---- uses ----
 
-Use::Use(ThreadRecord& record, const void* object, bool passing) {
-  const uintptr_t announced = reinterpret_cast<uintptr_t>(object) | (passing ? kPassing : 0);
-  if (passing) {
-    record.passing_begun.store(record.passing_begun.load(std::memory_order_relaxed) + 1,
-                               std::memory_order_relaxed);
-  }
-  if (record.free_uses != 0) [[likely]] {
-    place_ = static_cast<uint64_t>(std::countr_zero(record.free_uses));
-    record.free_uses &= record.free_uses - 1;
-    record.uses[place_].store(announced, std::memory_order_release);
-  } else {
-    Overflow& more = overflow.get();
-    const std::lock_guard lock(more.mutex);
-    more.entries.push_back({announced, &record, more.last_place + 1});
-    place_ = ++more.last_place;
-  }
-  record_ = &record;
-  order_announcement(record);
+uint64_t Use::announce_beyond(ThreadRecord& record, uintptr_t announced) {
+  Overflow& more = overflow.get();
+  const std::lock_guard lock(more.mutex);
+  more.entries.push_back({announced, &record, more.last_place + 1});
+  return ++more.last_place;
 }
 
-void Use::release() noexcept {
-  ThreadRecord* const record = std::exchange(record_, nullptr);
-  if (record == nullptr) return;
-  if (place_ < ThreadRecord::kUses) [[likely]] {
-    record->uses[place_].store(0, std::memory_order_release);
-    record->free_uses |= uint32_t{1} << place_;
-    return;
-  }
+void Use::withdraw_beyond(uint64_t place) noexcept {
   Overflow* const more = overflow.find();
   if (more == nullptr) return;  // announced in the parent of this process
   const std::lock_guard lock(more->mutex);
-  std::erase_if(more->entries, [&](const Overflow::Entry& entry) { return entry.place == place_; });
+  std::erase_if(more->entries, [&](const Overflow::Entry& entry) { return entry.place == place; });
 }
 
 void fence_all_threads() noexcept {

@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 #include "platform/fork.h"
 
@@ -24,7 +25,6 @@ struct alignas(128) ThreadRecord {
   std::atomic<uint64_t> looking{0};  // odd while the thread looks at shared records
   std::atomic<uint64_t> question{0};
   std::atomic<uint64_t> passing_begun{0};  // passing uses ever announced
-  std::array<std::atomic<uintptr_t>, kUses> uses{};
   std::atomic<uint32_t> process{0};  // epoch of the process in which the thread runs; 0: no thread has it
 
   // The thread's own.
@@ -32,6 +32,8 @@ struct alignas(128) ThreadRecord {
   bool fences = false;                              // membarrier(2) is refused, so the thread fences itself
 
   ThreadRecord* next = nullptr;  // never changes once the record is listed; records are never freed
+
+  std::array<std::atomic<uintptr_t>, kUses> uses{};  // read by other threads
 };
 
 // Initial-exec: one load, and only a pointer of the little static space that libraries loaded later share.
@@ -45,7 +47,8 @@ ThreadRecord& make_thread_record();
 
 inline ThreadRecord& thread_record() {
   ThreadRecord* const record = thread_record_or_null;
-  if (record != nullptr && record->process.load(std::memory_order_relaxed) == process_epoch()) [[likely]] {
+  if (record != nullptr && record->process.load(std::memory_order_relaxed) == known_process_epoch())
+      [[likely]] {
     return *record;
   }
   return make_thread_record();
@@ -68,7 +71,21 @@ inline void order_announcement(const ThreadRecord& record) {
 class Use {
  public:
   Use() = default;
-  Use(ThreadRecord& record, const void* object, bool passing = false);
+  Use(ThreadRecord& record, const void* object, bool passing = false) : record_(&record) {
+    if (passing) {
+      record.passing_begun.store(record.passing_begun.load(std::memory_order_relaxed) + 1,
+                                 std::memory_order_relaxed);
+    }
+    const uintptr_t announced = reinterpret_cast<uintptr_t>(object) | (passing ? kPassing : 0);
+    if (record.free_uses != 0) [[likely]] {
+      place_ = static_cast<uint64_t>(std::countr_zero(record.free_uses));
+      record.free_uses &= record.free_uses - 1;
+      record.uses[place_].store(announced, std::memory_order_release);
+    } else {
+      place_ = announce_beyond(record, announced);
+    }
+    order_announcement(record);
+  }
   Use(Use&& other) noexcept : record_(other.record_), place_(other.place_) { other.record_ = nullptr; }
   Use& operator=(Use&& other) noexcept {
     std::swap(record_, other.record_);
@@ -77,9 +94,23 @@ class Use {
   }
   ~Use() { release(); }
 
-  void release() noexcept;
+  void release() noexcept {
+    ThreadRecord* const record = std::exchange(record_, nullptr);
+    if (record == nullptr) return;
+    if (place_ >= ThreadRecord::kUses) [[unlikely]] {
+      return withdraw_beyond(place_);
+    }
+    record->uses[place_].store(0, std::memory_order_release);
+    record->free_uses |= uint32_t{1} << place_;
+  }
+
+  static constexpr uintptr_t kPassing = 1;  // objects are aligned, so that the lowest bit is free
 
  private:
+  // For announcements beyond those that fit into a record.
+  [[gnu::cold]] static uint64_t announce_beyond(ThreadRecord& record, uintptr_t announced);
+  [[gnu::cold]] static void withdraw_beyond(uint64_t place) noexcept;
+
   ThreadRecord* record_ = nullptr;
   uint64_t place_ = 0;  // in `uses`; kUses and above: in the overflow list
 };

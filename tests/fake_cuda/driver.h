@@ -63,6 +63,7 @@ struct Config {
   CUresult init = CUDA_SUCCESS;
   uint64_t sticky_at = 0;
   CUresult sticky_code = CUDA_SUCCESS;
+  bool needs_context = false;
   bool leaks_at_exit = false;
   std::map<std::pair<int, int>, int> attributes;  // (device or -1, attribute) -> value
 };
@@ -259,6 +260,7 @@ struct Graph {
   size_t nodes;
 };
 
+// Of a device that is not lost.
 std::shared_ptr<Stream> find_stream(CUstream handle);
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
              const std::vector<std::shared_ptr<Memory>>& uses = {}, std::vector<Point> after = {});

@@ -69,6 +69,8 @@ CUresult inject(const Entry& called) {
 
 CUresult lost(const Entry& called) {
   bool none = context_stack().empty() && !(called.rules & kContext);
+  bool demanded = driver().config.needs_context && (called.rules & kHealthy) && !(called.rules & kRelease);
+  if (none && demanded) return CUDA_ERROR_INVALID_CONTEXT;
   if (none || !(called.rules & (kContext | kHealthy))) return CUDA_SUCCESS;
   return current_context()->device->sticky;
 }

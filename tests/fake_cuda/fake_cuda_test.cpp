@@ -886,8 +886,14 @@ TEST_F(FakeCuda, WrongContextIsRecorded) {
   EXPECT_EQ(violations(), "");
   auto nothing = [](void*) {};
   EXPECT_EQ(CALL(cuLaunchHostFunc, 10000, stream, nothing, nullptr), CUDA_SUCCESS);
-  EXPECT_EQ(occurrences("wrong-context"), 1u);
   wait(stream);
+  EXPECT_EQ(violations(), "") << "a stream carries its context";
+  CUdeviceptr memory = 0;
+  EXPECT_TRUE(pop());
+  ASSERT_EQ(CALL(cuMemAlloc, 3020, &memory, 64), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxPushCurrent, 4000, other), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemFree, 3020, memory), CUDA_SUCCESS);
+  EXPECT_EQ(occurrences("wrong-context"), 1u);
   violations_expected_ = true;
   EXPECT_TRUE(pop());
   EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 1), CUDA_SUCCESS);

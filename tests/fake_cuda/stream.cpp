@@ -144,6 +144,13 @@ std::shared_ptr<Event> find_event(CUevent handle) {
   return event;
 }
 
+std::shared_ptr<Stream> find_created_stream(CUstream handle) {
+  auto stream = driver().streams.find(handle);
+  if (!stream) violation("stale-handle", "stream");
+  require(stream != nullptr, CUDA_ERROR_INVALID_HANDLE);
+  return stream;
+}
+
 // Asking after an event of a capture, or after any event where a capture forbids it, ends that capture.
 void refuse_if_captured(Event& event) {
   if (event.captured_in) {
@@ -256,9 +263,8 @@ std::shared_ptr<Stream> find_stream(CUstream handle) {
     own->per_thread = true;
     return own;
   }
-  auto stream = driver().streams.find(handle);
-  if (!stream) violation("stale-handle", "stream");
-  require(stream != nullptr, CUDA_ERROR_INVALID_HANDLE);
+  auto stream = find_created_stream(handle);
+  require_healthy(*stream->context->device);
   return stream;
 }
 
@@ -268,8 +274,6 @@ void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
     ++stream->capture.operations;
     return;
   }
-  bool current = !context_stack().empty() && context_stack().back() == stream->context->handle;
-  if (!current) violation("wrong-context", "an operation is enqueued outside its stream's context");
   order_with_legacy(*stream, after);
   if (!stream->worker.joinable()) {
     try {
@@ -404,7 +408,7 @@ CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priori
 CUresult cuStreamDestroy_v2(CUstream handle) {
   require(handle != nullptr && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD,
           CUDA_ERROR_INVALID_HANDLE);
-  auto stream = find_stream(handle);
+  auto stream = find_created_stream(handle);
   merge(stream->context->ended, tail_of(*stream));
   driver().streams.remove(handle);
   retire(stream);
@@ -624,6 +628,7 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
 
 CUresult cuEventQuery(CUevent handle) {
   auto event = find_event(handle);
+  require_healthy(*event->context->device);
   refuse_if_captured(*event);
   if (!event->record) return CUDA_SUCCESS;
   if (!is_complete(event->record->point)) return CUDA_ERROR_NOT_READY;
@@ -633,6 +638,7 @@ CUresult cuEventQuery(CUevent handle) {
 
 CUresult cuEventSynchronize(CUevent handle) {
   auto event = find_event(handle);
+  require_healthy(*event->context->device);
   refuse_if_captured(*event);
   auto record = event->record;
   if (!record) return CUDA_SUCCESS;

@@ -49,19 +49,18 @@ void CUDA_CB stop_keeping(void* number) {
 
 // Prefers the host address: the driver can reach it from any device.
 Result<void> Stream::copy(const backend::CopySegment& segment) {
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  if (segment.keep == nullptr) return enqueue(segment);
+  if (segment.keep == nullptr) [[likely]]
+    return enqueue(segment);
   void* const number = pointer_to(keep(segment.keep));  // before anything is enqueued
   Cleanup undo([&] { stop_keeping(number); });
   GPUMEM_TRY(enqueue(segment));
-  const Outcome outcome = device_.cu().LaunchHostFunc(native_, stop_keeping, number);
+  const Outcome outcome = call([&] { return device_.cu().LaunchHostFunc(native_, stop_keeping, number); });
   if (outcome.ok()) {
     undo.dismiss();
     return {};
   }
   const Relaxed relaxed(device_.cu());
-  device_.cu().StreamSynchronize(native_);
+  call([&] { return device_.cu().StreamSynchronize(native_); });
   return device_.check_enqueued(outcome, "the copy cannot be completed");
 }
 
@@ -70,7 +69,7 @@ Result<void> Stream::enqueue(const backend::CopySegment& segment) {
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
   if (segment.height == 1) {
-    return device_.check_enqueued(cu.MemcpyAsync(to, from, segment.width, native_),
+    return device_.check_enqueued(call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); }),
                                   "the copy cannot be enqueued");
   }
   CUDA_MEMCPY2D plane{};
@@ -84,7 +83,8 @@ Result<void> Stream::enqueue(const backend::CopySegment& segment) {
   plane.dstPitch = segment.destination_pitch;
   plane.WidthInBytes = segment.width;
   plane.Height = segment.height;
-  return device_.check_enqueued(cu.Memcpy2DAsync(&plane, native_), "the copy cannot be enqueued");
+  return device_.check_enqueued(call([&] { return cu.Memcpy2DAsync(&plane, native_); }),
+                                "the copy cannot be enqueued");
 }
 
 uint64_t Stream::device_address(const backend::Span& span) {
@@ -113,8 +113,6 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
 }
 
 Result<void> Stream::fill(const backend::FillSegment& segment) {
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
   const Driver& cu = device_.cu();
   const uint64_t to = device_address(segment.destination);
   const uint32_t word = segment.value;
@@ -133,7 +131,7 @@ Result<void> Stream::fill(const backend::FillSegment& segment) {
     if (segment.value_size == 2) return cu.MemsetD2D16Async(to, pitch, half, count, rows, native_);
     return cu.MemsetD2D32Async(to, pitch, word, count, rows, native_);
   };
-  return device_.check_enqueued(enqueue(), "the fill cannot be enqueued");
+  return device_.check_enqueued(call(enqueue), "the fill cannot be enqueued");
 }
 
 }  // namespace gpumem::cuda

@@ -41,6 +41,11 @@ class Device final : public backend::Device {
   };
   const Traits& traits() const { return traits_; }
 
+  // Makes a call on a stream or event. One that carries its context needs no current one, unless the driver
+  // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
+  template <class Call>
+  Outcome call_on(bool carries_context, Call call);
+
   // Records an event for await_released_streams(). The context must be current.
   void remember_work(CUstream stream);
 
@@ -92,6 +97,7 @@ class Device final : public backend::Device {
   bool retained_ = false;
   Traits traits_;
   std::atomic<bool> lost_{false};
+  std::atomic<bool> needs_current_{false};  // also calls on what carries its context
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
@@ -115,6 +121,7 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
+  const Outcome& outcome() const { return pushed_; }
   Result<void> entered() {
     if (pushed_.ok()) [[likely]]
       return {};
@@ -133,6 +140,18 @@ class Scope {
   Outcome pushed_;
   bool pops_ = false;
 };
+
+template <class Call>
+Outcome Device::call_on(bool carries_context, Call call) {
+  if (carries_context && !needs_current_.load(std::memory_order_relaxed)) [[likely]] {
+    const Outcome outcome = call();
+    if (outcome.code != CUDA_ERROR_INVALID_CONTEXT) [[likely]]
+      return outcome;
+    needs_current_.store(true, std::memory_order_relaxed);
+  }
+  const Scope scope(*this);
+  return scope.outcome().ok() ? call() : scope.outcome();
+}
 
 // The thread is relaxed about captures meanwhile: for driver calls that would spoil the capture of any stream
 // otherwise (COM-28). Those are allocations, releases, queries and waits; copies, fills, records and stream

@@ -110,27 +110,22 @@ Result<bool> Stream::is_capturing() {
         "this is the default stream of another thread, and only that thread can use it; wrap a stream that "
         "was created with cuStreamCreate()");
   }
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  GPUMEM_TRY(device_.check(device_.cu().StreamIsCapturing(native_, &status), Place::kDevice,
-                           "cannot query whether the stream is being captured"));
+  GPUMEM_TRY(device_.check_enqueued(call([&] { return device_.cu().StreamIsCapturing(native_, &status); }),
+                                    "cannot query whether the stream is being captured"));
   return status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 Result<void> Stream::wait_event(backend::Event& event) {
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  return device_.check(
-      device_.cu().StreamWaitEvent(native_, static_cast<CUevent>(event.native()), CU_EVENT_WAIT_DEFAULT),
-      Place::kDevice, "cannot enqueue the wait for the event");
+  const auto awaited = static_cast<CUevent>(event.native());
+  return device_.check_enqueued(
+      call([&] { return device_.cu().StreamWaitEvent(native_, awaited, CU_EVENT_WAIT_DEFAULT); }),
+      "cannot enqueue the wait for the event");
 }
 
 Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data, bool /*internal*/) {
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  return device_.check(device_.cu().LaunchHostFunc(native_, function, user_data), Place::kHost,
-                       "cannot enqueue the host function");
+  return device_.check(call([&] { return device_.cu().LaunchHostFunc(native_, function, user_data); }),
+                       Place::kHost, "cannot enqueue the host function");
 }
 
 Result<void> Stream::write_value(const backend::Span& word, uint64_t value, uint32_t value_size) {
@@ -162,21 +157,20 @@ Result<void> Stream::wait_value(const backend::Span& word, uint64_t value, uint3
   return device_.check(outcome, Place::kDevice, "cannot enqueue the value wait");
 }
 
-Result<bool> Stream::query_entered() {
-  return answer(device_, device_.cu().StreamQuery(native_), "cannot query the stream");
+Result<bool> Stream::query_relaxed() {
+  return answer(device_, call([&] { return device_.cu().StreamQuery(native_); }), "cannot query the stream");
 }
 
 Result<bool> Stream::query() {
-  RelaxedScope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  return query_entered();
+  const Relaxed relaxed(device_.cu());
+  return query_relaxed();
 }
 
 Result<bool> Stream::synchronize(uint64_t timeout_ns) {
-  RelaxedScope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
-  return answer(device_, device_.cu().StreamSynchronize(native_), "cannot synchronize the stream");
+  const Relaxed relaxed(device_.cu());
+  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_relaxed(); });
+  return answer(device_, call([&] { return device_.cu().StreamSynchronize(native_); }),
+                "cannot synchronize the stream");
 }
 
 Result<void> Stream::drain() {
@@ -210,27 +204,27 @@ Result<void> Event::create(gpumem_event_flags flags) {
 }
 
 Result<void> Event::record(backend::Stream& stream) {
-  Scope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  return device_.check_enqueued(device_.cu().EventRecord(native_, static_cast<CUstream>(stream.native())),
-                                "cannot record the event");
+  auto& order = static_cast<Stream&>(stream);
+  return device_.check_enqueued(
+      order.call([&] { return device_.cu().EventRecord(native_, static_cast<CUstream>(order.native())); }),
+      "cannot record the event");
 }
 
-Result<bool> Event::query_entered() {
-  return answer(device_, device_.cu().EventQuery(native_), "cannot query the event");
+Result<bool> Event::query_relaxed() {
+  return answer(device_, device_.call_on(true, [&] { return device_.cu().EventQuery(native_); }),
+                "cannot query the event");
 }
 
 Result<bool> Event::query() {
-  RelaxedScope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  return query_entered();
+  const Relaxed relaxed(device_.cu());
+  return query_relaxed();
 }
 
 Result<bool> Event::synchronize(uint64_t timeout_ns) {
-  RelaxedScope scope(device_);
-  GPUMEM_TRY(scope.entered());
-  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_entered(); });
-  return answer(device_, device_.cu().EventSynchronize(native_), "cannot synchronize the event");
+  const Relaxed relaxed(device_.cu());
+  if (timeout_ns != GPUMEM_TIMEOUT_INFINITE) return poll(timeout_ns, [&] { return query_relaxed(); });
+  return answer(device_, device_.call_on(true, [&] { return device_.cu().EventSynchronize(native_); }),
+                "cannot synchronize the event");
 }
 
 Result<std::optional<int64_t>> Event::elapsed_since(backend::Event& start) {

@@ -12,6 +12,13 @@ class Stream final : public backend::Stream {
 
   Result<void> create(int32_t priority);
   Result<void> wrap(CUstream native);
+  // Makes a driver call on the stream. The default streams are those of the current context.
+  template <class Call>
+  Outcome call(Call call) {
+    const bool is_default =
+        native_ == nullptr || native_ == CU_STREAM_LEGACY || native_ == CU_STREAM_PER_THREAD;
+    return device_.call_on(!is_default, call);
+  }
 
   void* native() const override { return native_; }
   int32_t priority() const override { return priority_; }
@@ -33,9 +40,9 @@ class Stream final : public backend::Stream {
 
  private:
   void find_identity();
-  // Makes the driver call for a segment, in the context.
+  // Makes the driver call for a segment.
   Result<void> enqueue(const backend::CopySegment& segment);
-  Result<bool> query_entered();
+  Result<bool> query_relaxed();
   // The address at which this device writes to a span; 0 if it has none.
   uint64_t device_address(const backend::Span& span);
 
@@ -61,7 +68,7 @@ class Event final : public backend::Event {
   Result<void> release() override;
 
  private:
-  Result<bool> query_entered();
+  Result<bool> query_relaxed();
 
   Device& device_;
   CUevent native_;
