@@ -821,7 +821,9 @@ void Player::do_copy(Choice& choice, bool plane, bool async) {
     copy.source = model_.find(place.instance, from.pointer, copy.from_extent);
     if (copy.destination.avoid || copy.source.avoid) return;
     expect = predict_copy(place, copy);
-    if (expect.empty() && plane && instance(place.instance).lacks("copy_2d")) {
+    // Ordinary memory is copied to ordinary memory without the backend when the call waits.
+    const bool by_backend = async || copy.destination.memory >= 0 || copy.source.memory >= 0;
+    if (expect.empty() && plane && by_backend && instance(place.instance).lacks("copy_2d")) {
       // Rows without gaps, or a single one, may or may not need the missing entry point.
       expect = {GPUMEM_ERROR_SYMBOL_MISSING};
       if (target.height == 1 || (target.pitch == target.width && origin.pitch == origin.width))
