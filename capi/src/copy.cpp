@@ -41,6 +41,9 @@ struct Extents {
 uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t slice_pitch,
                        const Extents& extents, const char* what) {
   if (extents.empty()) return 0;
+  const bool one_row = extents.height == 1 && extents.depth == 1;
+  if (one_row && extents.width <= kSizeMax && !add_wraps(address_of(first), extents.width)) [[likely]]
+    return extents.width;
   uint64_t slice = 0;
   uint64_t extent = 0;
   const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&

@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <optional>
 #include <utility>
 #include <variant>
@@ -19,6 +20,18 @@ using Status = gpumem_status;
 // A failure with its cause. Texts behind pointers are constants.
 struct Error {
   Error() { message[0] = '\0'; }
+  // Copies what is there of the message. Without these, every result of a success would be copied whole.
+  Error(const Error& other) noexcept { *this = other; }
+  Error& operator=(const Error& other) noexcept {
+    if (this == &other) return *this;
+    status = other.status;
+    native_domain = other.native_domain;
+    native_code = other.native_code;
+    native_name = other.native_name;
+    entry_point = other.entry_point;
+    std::memcpy(message, other.message, std::strlen(other.message) + 1);
+    return *this;
+  }
 
   Status status = GPUMEM_ERROR_INTERNAL;
   gpumem_native_domain native_domain = GPUMEM_NATIVE_NONE;
@@ -52,7 +65,7 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  Result(Error error) : state_(std::in_place_index<1>, error) {}
+  Result(const Error& error) : state_(std::in_place_index<1>, error) {}
 
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
@@ -69,8 +82,8 @@ class [[nodiscard]] Result {
 template <>
 class [[nodiscard]] Result<void> {
  public:
-  Result() = default;
-  Result(Error error) : error_(error) {}
+  Result() {}  // a defaulted one would clear the room for the error
+  Result(const Error& error) : error_(error) {}
 
   bool ok() const { return !error_.has_value(); }
   explicit operator bool() const { return ok(); }

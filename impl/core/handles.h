@@ -69,17 +69,17 @@ void cancel(const Object& object) noexcept;
 // Makes the object visible. It belongs to the table until remove().
 void publish(Object* object) noexcept;
 
+inline bool is_live(const detail::Slot& slot, uint64_t handle) noexcept {
+  const uint64_t word = slot.word.load(std::memory_order_acquire);
+  return (word & ~detail::kPreviousClosed) == ((handle & ~uint64_t{UINT32_MAX}) | detail::kAlive);
+}
+
 // The slot of a handle if it is a live one of the type, or null.
 inline const detail::Slot* live_slot(uint64_t handle, Type type) noexcept {
-  using namespace detail;
-  if (type_of(handle) != static_cast<uint32_t>(type)) [[unlikely]]
+  if (detail::type_of(handle) != static_cast<uint32_t>(type)) [[unlikely]]
     return nullptr;
-  const Slot* const slot = find_slot(slot_of(handle));
-  if (slot == nullptr) [[unlikely]]
-    return nullptr;
-  const uint64_t word = slot->word.load(std::memory_order_acquire);
-  const uint64_t wanted = (handle & ~uint64_t{UINT32_MAX}) | kAlive;
-  if ((word & ~kPreviousClosed) != wanted) [[unlikely]]
+  const detail::Slot* const slot = detail::find_slot(detail::slot_of(handle));
+  if (slot == nullptr || !is_live(*slot, handle)) [[unlikely]]
     return nullptr;
   return slot;
 }
@@ -142,13 +142,14 @@ class Ref {
 template <class T>
 Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
   const handles::detail::Slot* const slot = handles::live_slot(handle, T::kType);
-  if (slot == nullptr) return {};
+  if (slot == nullptr) [[unlikely]]
+    return {};
   Object* const object = slot->object.load(std::memory_order_relaxed);
   platform::Use use(record, object);
   // Only now may the object be read: whoever ends a handle that is still live here waits for this use.
   const uint32_t process = record.process.load(std::memory_order_relaxed);
-  if (handles::live_slot(handle, T::kType) == nullptr || object->type() != T::kType ||
-      object->epoch() != process) {
+  if (!handles::is_live(*slot, handle) || object->type() != T::kType || object->epoch() != process)
+      [[unlikely]] {
     return {};
   }
   return Ref<T>(static_cast<T*>(object), std::move(use));

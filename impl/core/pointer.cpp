@@ -27,30 +27,6 @@ gpumem_access cpu_access(const Region& region, uint64_t offset) {
 
 }  // namespace
 
-FoundRegion find_region(Instance& instance, const void* pointer, bool passing) {
-  FoundRegion found;
-  platform::ThreadRecord& record = platform::thread_record();
-  const platform::Look look(record);
-  const RegionRange* const range = instance.page_map().find(address_of(pointer));
-  if (range == nullptr) return found;
-  Region* const region = range->region;
-  platform::Use use(record, region, passing);
-  // Looked at after the use is announced: whoever releases the region waits for it, or it is not live here.
-  if (!region->live()) {
-    found.covered = true;
-    found.released = !region->traits().registered;
-    return found;
-  }
-  found.base = range->base;
-  found.offset = address_of(pointer) - range->base;
-  if (found.offset >= region->size()) {
-    found.covered = true;  // granted beyond what was asked for
-    return found;
-  }
-  found.region = Ref<Region>(region, std::move(use));
-  return found;
-}
-
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer) {
   GPUMEM_TRY(outside_host_function());
   auto facts = instance.backend().pointer_facts(pointer);

@@ -6,6 +6,7 @@
 #include "base/arithmetic.h"
 #include "contract/backend.h"
 #include "core/handles.h"
+#include "core/instance.h"
 #include "core/region.h"
 
 namespace gpumem::core {
@@ -21,8 +22,30 @@ struct FoundRegion {
   bool released = false;  // such as are being freed; not those of a registration, whose bytes stay
 };
 
-// No driver call. A passing use is one that ends with the call.
-FoundRegion find_region(Instance& instance, const void* pointer, bool passing = false);
+// No driver call. A passing use is one that ends with the call. Inline for the sake of find_span().
+inline FoundRegion find_region(Instance& instance, const void* pointer, bool passing = false) {
+  FoundRegion found;
+  platform::ThreadRecord& record = platform::thread_record();
+  const platform::Look look(record);
+  const RegionRange* const range = instance.page_map().find(address_of(pointer));
+  if (range == nullptr) return found;
+  Region* const region = range->region;
+  platform::Use use(record, region, passing);
+  // Looked at after the use is announced: whoever releases the region waits for it, or it is not live here.
+  if (!region->live()) {
+    found.covered = true;
+    found.released = !region->traits().registered;
+    return found;
+  }
+  found.base = range->base;
+  found.offset = address_of(pointer) - range->base;
+  if (found.offset >= region->size()) {
+    found.covered = true;  // granted beyond what was asked for
+    return found;
+  }
+  found.region = Ref<Region>(region, std::move(use));
+  return found;
+}
 
 // What the driver knows of an address that no region has. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);

@@ -72,7 +72,7 @@ Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
 
 }  // namespace
 
-Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
+[[gnu::flatten]] Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
   if (request.region != nullptr) {
     GPUMEM_TRY(span_of(request, *request.region, request.offset, out));
     if (request.passing) {
