@@ -13,6 +13,7 @@ use gpumem_sys::c_char;
 use crate::codes::NativeDomain;
 pub use crate::codes::Status;
 use crate::library::{c, call};
+use crate::words;
 
 impl Status {
     /// Name, cause and remedy of this status, from the library.
@@ -34,8 +35,8 @@ impl Status {
             Ok(StatusInfo {
                 status: Self(info.status),
                 name: static_text(info.name),
-                cause: static_text(info.cause),
-                remedy: static_text(info.remedy),
+                cause: words::translate(static_text(info.cause)),
+                remedy: words::translate(static_text(info.remedy)),
             })
         }
     }
@@ -70,12 +71,15 @@ impl Status {
 
 impl fmt::Debug for Status {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({})", self.name(), self.0)
+        match crate::codes::STATUSES.iter().find(|(c, _, _)| *c == self.name()) {
+            Some((_, _, value)) => formatter.write_str(value),
+            None => write!(formatter, "Status({})", self.0),
+        }
     }
 }
 
 /// Information about a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusInfo {
     /// The status.
@@ -83,9 +87,9 @@ pub struct StatusInfo {
     /// Name of its constant in C.
     pub name: &'static str,
     /// When it is returned.
-    pub cause: &'static str,
+    pub cause: String,
     /// What to do about it.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 /// # Safety
@@ -228,7 +232,7 @@ impl Error {
         &self.detail.native_name
     }
 
-    /// The function of the C interface, or of this crate, that failed.
+    /// The function of the C interface, or of this crate, that failed. The text of the error has the name in this crate.
     #[must_use]
     pub fn function(&self) -> &str {
         &self.detail.function
@@ -287,7 +291,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: ", self.function())?;
+        write!(formatter, "{}: ", words::function(self.function()))?;
         if let Some(index) = self.region() {
             write!(formatter, "region {index}: ")?;
         }
@@ -333,10 +337,29 @@ impl From<sys::LoadError> for Error {
     }
 }
 
-/// A failure that returns the operands of the call. With `?` it becomes an [`Error`], and the operands are dropped.
+/// A failure that returns what the call was given.
+///
+/// It is an error itself, so `?` passes it on as it is (to a `Box<dyn Error>`, for example), or as an [`Error`], which
+/// drops what was given. To keep it, match:
+///
+/// ```
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let device = instance.device(0)?;
+/// # let memory = gpumem::DeviceMemory::<u8>::new(&device, 1)?;
+/// let instance = match instance.close() {
+///     Ok(()) => return Ok(()),
+///     Err(rejected) => {
+///         println!("{}", rejected.error);
+///         rejected.given
+///     }
+/// };
+/// drop(memory);
+/// instance.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub struct Rejected<B> {
-    /// The operands of the call.
+    /// What the call was given, unchanged.
     pub given: B,
     /// The reason.
     pub error: Error,
@@ -345,6 +368,11 @@ pub struct Rejected<B> {
 impl<B> Rejected<B> {
     pub(crate) fn new(given: B, error: Error) -> Self {
         Self { given, error }
+    }
+
+    /// The same failure, with what another layer was given.
+    pub(crate) fn map<C>(self, outer: impl FnOnce(B) -> C) -> Rejected<C> {
+        Rejected { given: outer(self.given), error: self.error }
     }
 }
 
@@ -365,6 +393,8 @@ impl<B> fmt::Display for Rejected<B> {
         self.error.fmt(formatter)
     }
 }
+
+impl<B> std::error::Error for Rejected<B> {}
 
 /// Makes a call of the C interface with room for the error detail.
 #[inline]
@@ -410,7 +440,7 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
                 native_name: text_at(detail.native_name.as_ptr()),
                 function: text_at(detail.function.as_ptr()),
                 entry_point: text_at(detail.entry_point.as_ptr()),
-                message: text_at(detail.message.as_ptr()),
+                message: Cow::Owned(words::translate(&text_at(detail.message.as_ptr()))),
                 region: None,
             }),
         }
@@ -429,6 +459,32 @@ pub(crate) fn array_text(array: &[c_char]) -> String {
     let bytes: Vec<u8> = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// An address that is a number, printed like a pointer.
+pub(crate) struct Hexadecimal(pub(crate) u64);
+
+impl fmt::Debug for Hexadecimal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:#x}", self.0)
+    }
+}
+
+/// Derives `Debug`, with addresses that are numbers printed like pointers.
+macro_rules! debug_with_addresses {
+    ($name:ident { $($field:ident $(($hexadecimal:ident))?)* }) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct(stringify!($name))
+                    $(.field(stringify!($field), &debug_with_addresses!(@field self.$field $(, $hexadecimal)?)))*
+                    .finish()
+            }
+        }
+    };
+    (@field $value:expr) => { $value };
+    (@field $value:expr, hexadecimal) => { crate::error::Hexadecimal($value) };
+}
+pub(crate) use debug_with_addresses;
 
 #[cfg(test)]
 mod tests {
