@@ -314,7 +314,7 @@ func (i *Instance) Report() (string, error) {
 			return "", err
 		}
 		if uint64(result.value) <= capacity {
-			return translate(text(buffer)), nil
+			return text(buffer), nil
 		}
 		capacity = uint64(result.value)
 	}

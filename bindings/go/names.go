@@ -42,7 +42,7 @@ func nameOfFlags(kind string, value uint64) string {
 
 // functionNames has what a program calls in place of a function of C.
 var functionNames = [...]struct{ inC, name string }{
-	{"gpumem_capability_enumerate", "Capabilities"},
+	{"gpumem_capability_enumerate", "gpumem.Capabilities"},
 	{"gpumem_copy", "Instance.Copy"},
 	{"gpumem_copy_2d", "Instance.Copy2D"},
 	{"gpumem_copy_2d_async", "Stream.Copy2D"},
@@ -58,7 +58,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_device_get_memory", "Device.Memory"},
 	{"gpumem_event_create", "Device.NewEvent"},
 	{"gpumem_event_destroy", "Event.Close"},
-	{"gpumem_event_get_elapsed_time", "Elapsed"},
+	{"gpumem_event_get_elapsed_time", "gpumem.Elapsed"},
 	{"gpumem_event_get_info", "Event.Info"},
 	{"gpumem_event_query", "Event.Query"},
 	{"gpumem_event_record", "Event.Record"},
@@ -79,14 +79,14 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_host_launch", "Stream.HostLaunch"},
 	{"gpumem_host_native_stream_create", "Device.HostNativeStream"},
 	{"gpumem_host_native_stream_destroy", "Device.DestroyHostNativeStream"},
-	{"gpumem_host_set_current_device", "HostSetCurrentDevice"},
+	{"gpumem_host_set_current_device", "gpumem.HostSetCurrentDevice"},
 	{"gpumem_host_stream_set_capturing", "Stream.HostSetCapturing"},
 	{"gpumem_instance_close", "Instance.Close"},
-	{"gpumem_instance_default", "Default"},
+	{"gpumem_instance_default", "gpumem.Default"},
 	{"gpumem_instance_get_info", "Instance.Info"},
-	{"gpumem_instance_open", "Open"},
-	{"gpumem_instance_probe", "Probe"},
-	{"gpumem_log_set_function", "SetLogFunction"},
+	{"gpumem_instance_open", "gpumem.Open"},
+	{"gpumem_instance_probe", "gpumem.Probe"},
+	{"gpumem_log_set_function", "gpumem.SetLogFunction"},
 	{"gpumem_malloc", "Device.Malloc"},
 	{"gpumem_memory_create", "Device.NewMemory"},
 	{"gpumem_memory_destroy", "Memory.Close"},
@@ -100,7 +100,7 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_stats_get_kind", "Instance.KindStats"},
 	{"gpumem_stats_report", "Instance.Report"},
 	{"gpumem_stats_reset_peaks", "Instance.ResetPeaks"},
-	{"gpumem_status_enumerate", "Statuses"},
+	{"gpumem_status_enumerate", "gpumem.Statuses"},
 	{"gpumem_status_get_info", "Status.Info"},
 	{"gpumem_status_name", "Status.Name"},
 	{"gpumem_stream_create", "Device.NewStream"},
@@ -114,8 +114,14 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_stream_wrap", "Device.WrapStream"},
 	{"gpumem_stream_write_value", "Stream.WriteValue"},
 	{"gpumem_unregister", "Instance.Unregister"},
-	{"gpumem_version", "VersionNumber"},
-	{"gpumem_version_text", "Version"},
+	{"gpumem_version", "gpumem.VersionNumber"},
+	{"gpumem_version_text", "gpumem.Version"},
+}
+
+// argumentNames has words for arguments in messages, and the words of this package.
+var argumentNames = map[string]string{
+	"NULL": "nil", "DEVICE": "KindDevice", "PINNED": "KindPinned", "REGISTERED": "KindRegistered", "location_id": "locationID",
+	"max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "value_size": "valueSize",
 }
 
 // functionName returns what a program calls in place of a function of C; another name is returned as it is.
@@ -145,10 +151,9 @@ func constantName(inC string) string {
 
 // translate returns a text of the library with the names of this package in place of those of C. Names that this package
 // does not know stay: those of a newer library, and of environment variables.
-func translate(text string) string {
-	if !strings.Contains(text, "GPUMEM_") && !strings.Contains(text, "gpumem_") {
-		return text
-	}
+func translate(text string) string { return translateWith(text, nil) }
+
+func translateWith(text string, words map[string]string) string {
 	isWord := func(c rune) bool {
 		return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
 	}
@@ -163,7 +168,11 @@ func translate(text string) string {
 		if known := functionName(word); known != word {
 			word = known
 			text = strings.TrimPrefix(text, "()")
-		} else if known := constantName(word); strings.HasPrefix(word, "GPUMEM_") && known != "" {
+		} else if strings.HasPrefix(word, "GPUMEM_") {
+			if known := constantName(word); known != "" {
+				word = known
+			}
+		} else if known, ok := words[word]; ok {
 			word = known
 		}
 		next := strings.IndexFunc(text, isWord)

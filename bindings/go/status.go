@@ -81,13 +81,26 @@ type Error struct {
 	NativeDomain NativeDomain // Type of NativeCode.
 	NativeCode   int32        // Code of the driver or operating system; 0 if there was none.
 	NativeName   string       // Name of NativeCode, such as "CUDA_ERROR_OUT_OF_MEMORY" or "ENOMEM".
+	called       string       // What the program called, if it is not the counterpart of Function.
+}
+
+// calledAs makes the text of an error name what the program called.
+func calledAs(name string, err error) error {
+	if detail, ok := err.(*Error); ok {
+		detail.called = name
+	}
+	return err
 }
 
 // Name returns the name of the status in C, such as "GPUMEM_ERROR_BUSY".
 func (e *Error) Name() string { return e.Status.Name() }
 
 func (e *Error) Error() string {
-	line := functionName(e.Function) + ": " + e.Message + " (" + e.Status.String()
+	function := e.called
+	if function == "" {
+		function = functionName(e.Function)
+	}
+	line := function + ": " + e.Message + " (" + e.Status.String()
 	if e.NativeDomain != NativeNone {
 		line += fmt.Sprintf("; %s: %s, %d", e.EntryPoint, e.NativeName, e.NativeCode)
 	}
@@ -111,9 +124,14 @@ func failureOf(result C.gpumem_go_result) error {
 	}
 	defer C.free(unsafe.Pointer(result.detail))
 	detail := (*nativeError)(unsafe.Pointer(result.detail))
+	var words map[string]string
+	if s := Status(result.status); s == ErrInvalidArgument || s == ErrLimitExceeded {
+		words = argumentNames
+	}
+	message := translateWith(text(detail.message[:]), words)
 	return &Error{
 		Status:       Status(result.status),
-		Message:      translate(text(detail.message[:])),
+		Message:      message,
 		Function:     text(detail.function[:]),
 		EntryPoint:   text(detail.entryPoint[:]),
 		NativeDomain: NativeDomain(detail.nativeDomain),

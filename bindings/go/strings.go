@@ -116,6 +116,24 @@ func (a Address) String() string { return fmt.Sprintf("%#x", a.value) }
 // String returns the address in base 16.
 func (p DevicePtr) String() string { return fmt.Sprintf("%#x", uint64(p)) }
 
+// Format prints the address in base 16 for %v and %s, and as the number that it is for %d, %x and the like.
+func (p DevicePtr) Format(state fmt.State, verb rune) {
+	if verb == 'v' || verb == 's' {
+		_, _ = fmt.Fprint(state, p.String())
+		return
+	}
+	format := "%"
+	for _, flag := range "+-# 0" {
+		if state.Flag(int(flag)) {
+			format += string(flag)
+		}
+	}
+	if width, set := state.Width(); set {
+		format += fmt.Sprint(width)
+	}
+	_, _ = fmt.Fprintf(state, format+string(verb), uint64(p))
+}
+
 // The structs print their type, and the fields that are not zero.
 
 func (o Options) String() string          { return fields(o) }

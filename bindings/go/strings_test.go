@@ -80,6 +80,10 @@ func TestStringsOfConstants(t *testing.T) {
 			t.Errorf("%s instead of %s", got, expected)
 		}
 	}
+	p := DevicePtr(0x1f0)
+	if got := fmt.Sprintf("%v %s %d %x %#x %012X", p, p, p, p, p, p); got != "0x1f0 0x1f0 496 1f0 0x1f0 0000000001F0" {
+		t.Error(got)
+	}
 	options := Options{Host: &HostOptions{DeviceCount: 3}, CUDA: &CUDAOptions{Contexts: []uintptr{1}}}
 	if got := fmt.Sprint(options); got != "Options{Host: HostOptions{DeviceCount: 3}, CUDA: CUDAOptions{Contexts: [1]}}" {
 		t.Error(got)
@@ -136,6 +140,8 @@ func TestStringsOfObjects(t *testing.T) {
 	check(Pinned[int]{}.Memory, "Memory(nil)")
 }
 
+func second[T any](_ T, err error) string { return err.Error() }
+
 // The texts of the library have the names of this package.
 func TestTextsHaveGoNames(t *testing.T) {
 	for inC, inGo := range map[string]string{
@@ -177,6 +183,17 @@ func TestTextsHaveGoNames(t *testing.T) {
 	_, err = d.NewMemory(MemoryOptions{Kind: KindRegistered, Size: 1})
 	if text := err.Error(); !strings.Contains(text, "register it with Device.RegisterMemory") {
 		t.Error(text)
+	}
+	for _, c := range []struct{ expected, got string }{
+		{"gpumem.NewPinned: the device handle is nil (ErrInvalidArgument)", second(NewPinned[int32](nil, 1, MemoryOptions{}))},
+		{"gpumem.CopyToSlice: the instance handle is nil (ErrInvalidArgument)", CopyToSlice(nil, make([]byte, 1), m.At(0)).Error()},
+		{"Device.NewMemory: unknown memory cannot be allocated; the kind must be KindDevice or KindPinned (ErrInvalidArgument)",
+			second(d.NewMemory(MemoryOptions{Size: 1}))},
+		{"gpumem.Open: the backend is 9, which is not a Backend value (ErrInvalidArgument)", second(Open(Options{Backend: 9}))},
+	} {
+		if c.got != c.expected {
+			t.Errorf("%q instead of %q", c.got, c.expected)
+		}
 	}
 	list, err := Statuses()
 	must(t, err)

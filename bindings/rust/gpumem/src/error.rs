@@ -192,6 +192,8 @@ struct Detail {
     entry_point: Cow<'static, str>,
     message: Cow<'static, str>,
     region: Option<usize>,
+    /// What the program called, if it is not the counterpart of `function`.
+    called: Option<&'static str>,
 }
 
 impl Error {
@@ -250,6 +252,17 @@ impl Error {
         self.detail.region
     }
 
+    /// The same failure, of what the program called.
+    pub(crate) fn called_as(mut self, name: &'static str) -> Self {
+        self.detail.called = Some(name);
+        self
+    }
+
+    /// What the program called.
+    fn called(&self) -> &str {
+        self.detail.called.unwrap_or_else(|| words::function(self.function()))
+    }
+
     pub(crate) fn of_region(mut self, index: usize) -> Self {
         self.detail.region = Some(index);
         self
@@ -274,6 +287,7 @@ impl Error {
                 entry_point: Cow::Borrowed(""),
                 message: message.into(),
                 region: None,
+                called: None,
             }),
         }
     }
@@ -291,7 +305,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: ", words::function(self.function()))?;
+        write!(formatter, "{}: ", self.called())?;
         if let Some(index) = self.region() {
             write!(formatter, "region {index}: ")?;
         }
@@ -306,18 +320,24 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Error")
+        // A program whose `main` returns the error prints this, so what is empty is left out.
+        let mut fields = formatter.debug_struct("Error");
+        fields
             .field("kind", &self.kind())
             .field("status", &self.status())
-            .field("function", &self.function())
-            .field("message", &self.message())
-            .field("native_domain", &self.native_domain())
-            .field("native_code", &self.native_code())
-            .field("native_name", &self.native_name())
-            .field("entry_point", &self.entry_point())
-            .field("region", &self.region())
-            .finish()
+            .field("function", &self.called())
+            .field("message", &self.message());
+        if let Some(region) = self.region() {
+            fields.field("region", &region);
+        }
+        if self.native_domain() != NativeDomain::NONE {
+            fields
+                .field("native_domain", &self.native_domain())
+                .field("native_code", &self.native_code())
+                .field("native_name", &self.native_name())
+                .field("entry_point", &self.entry_point());
+        }
+        fields.finish()
     }
 }
 
@@ -442,6 +462,7 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
                 entry_point: text_at(detail.entry_point.as_ptr()),
                 message: Cow::Owned(words::translate(&text_at(detail.message.as_ptr()))),
                 region: None,
+                called: None,
             }),
         }
     }
@@ -535,7 +556,7 @@ mod tests {
         assert_eq!((error.region(), error.to_string()), (None, "f: no".to_owned()));
         let error = error.of_region(2);
         assert_eq!((error.region(), error.to_string()), (Some(2), "f: region 2: no".to_owned()));
-        assert!(format!("{error:?}").contains("region: Some(2)"));
+        assert!(format!("{error:?}").contains("region: 2"));
     }
 
     #[test]

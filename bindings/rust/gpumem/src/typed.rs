@@ -48,7 +48,8 @@ impl<T: Element> Block<T> {
             Memory::create(device, kind, bytes as u64, &options)
         } else {
             Memory::create(device, kind, bytes as u64, options)
-        }?;
+        }
+        .map_err(|error| error.called_as(function))?;
         let address = match kind {
             Kind::DEVICE => memory.device_address()? as *mut T,
             _ => memory.host_pointer().cast(),
@@ -192,7 +193,7 @@ impl<T: Element> DeviceMemory<T> {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory")? })
     }
 
     /// A part of the array; `None` if the range exceeds the array.
@@ -416,7 +417,7 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     /// As [`Pinned::zeroed_with_options`].
     pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         refuse_write_combined(options)?;
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned")? })
     }
 
     /// Declares that the values are initialised.
@@ -488,7 +489,7 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         let options = options.clone().require(MemoryFlags::WRITE_COMBINED);
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined")? })
     }
 
     /// Writes one element.
@@ -627,8 +628,11 @@ impl<T: Element> Registered<T> {
         let start = backing.start.cast();
         match Memory::register_backing(device, backing, options) {
             Ok(memory) => Ok(Self { block: Block { memory: Some(memory), start, len } }),
-            // SAFETY: it was this array.
-            Err(rejected) => Err(rejected.map(|backing| V::from_vec(unsafe { backing.into_vec() }))),
+            Err(Rejected { given: backing, error }) => {
+                // SAFETY: it was this array.
+                let values = V::from_vec(unsafe { backing.into_vec() });
+                Err(Rejected::new(values, error.called_as("Registered::new")))
+            }
         }
     }
 
@@ -751,7 +755,8 @@ impl Device {
         }
         // SAFETY: the registration ends before this function returns or unwinds, and so before the borrow: nothing
         // else can take or forget it.
-        let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }?;
+        let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }
+            .map_err(|error| error.called_as("Device::with_registered"))?;
         let registration = Registration { memory: Some(memory) };
         let result = function(values, &registration);
         match registration.memory.map_or(Ok(()), Memory::close) {

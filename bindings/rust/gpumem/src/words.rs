@@ -114,6 +114,9 @@ pub(crate) fn translate(text: &str) -> String {
         if known != word {
             result.push_str(known);
             rest = after.strip_prefix("()").unwrap_or(after);
+        } else if word == "NULL" {
+            result.push_str("null");
+            rest = after;
         } else {
             match if word.starts_with("GPUMEM_") { constant(word) } else { None } {
                 Some(known) => result.push_str(&known),
@@ -150,6 +153,7 @@ mod tests {
     fn texts_have_the_names_of_this_crate() {
         for (c, rust) in [
             ("", ""),
+            ("the device handle is NULL, ANNULLED", "the device handle is null, ANNULLED"),
             ("gpumem", "gpumem"),
             ("register it with gpumem_memory_register()", "register it with Memory::register"),
             ("Query gpumem_device_get_capability first", "Query Device::capability first"),

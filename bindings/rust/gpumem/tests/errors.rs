@@ -96,6 +96,18 @@ fn texts_have_the_names_of_this_crate() {
     assert!(error.to_string().starts_with("Memory::create: ") && error.message().contains("Kind"), "{error}");
     let error = Memory::create(&device, Kind::REGISTERED, 1, &MemoryOptions::new()).unwrap_err();
     assert!(error.message().contains("Memory::register"), "{error}");
+    let refused = MemoryOptions::new().alignment(3);
+    let error = DeviceMemory::<u8>::with_options(&device, 8, &refused).unwrap_err();
+    assert_eq!(error.to_string(), "DeviceMemory: the alignment of 3 is not a power of two");
+    assert_eq!(
+        format!("{error:?}"),
+        "Error { kind: InvalidArgument, status: INVALID_ARGUMENT, function: \"DeviceMemory\", message: \"the \
+         alignment of 3 is not a power of two\" }"
+    );
+    assert_eq!(error.function(), "gpumem_memory_create");
+    let refused = RegisterOptions::new().require(MemoryFlags::WRITE_COMBINED);
+    let error = Registered::new(&device, vec![1u8], &refused).unwrap_err();
+    assert!(error.to_string().starts_with("Registered::new: "), "{error}");
     if is_host() {
         let peer = instance.device(1).unwrap();
         let error = device.disable_peer_access(&peer).unwrap_err();
