@@ -54,15 +54,14 @@ static inline gpumem_error* gpumem_go_keep(const gpumem_error* error) {
 }
 
 /** Calls a function whose last parameter is the error. */
-#define GPUMEM_GO_CALL(result, function, ...)                                         \
-  do {                                                                                \
-    gpumem_error error;                                                               \
-    error.struct_size = sizeof error;                                                 \
-    (result).status = GPUMEM_GO_LOADED(function)                                      \
-                          ? GPUMEM_GO(function)(__VA_ARGS__, &error)                  \
-                          : gpumem_go_not_loaded(&error, #function);                  \
-    (result).detail = GPUMEM_FAILED((result).status) ? gpumem_go_keep(&error) : NULL; \
-    (result).value = 0;                                                               \
+#define GPUMEM_GO_CALL(result, function, ...)                                               \
+  do {                                                                                      \
+    gpumem_error error;                                                                     \
+    error.struct_size = sizeof error;                                                       \
+    (result).status = GPUMEM_GO_LOADED(function) ? GPUMEM_GO(function)(__VA_ARGS__, &error) \
+                                                 : gpumem_go_not_loaded(&error, #function); \
+    (result).detail = GPUMEM_FAILED((result).status) ? gpumem_go_keep(&error) : NULL;       \
+    (result).value = 0;                                                                     \
   } while (0)
 
 /** Body of a function without an output, or whose output is in memory of Go. */
