@@ -508,7 +508,8 @@ def csharp_enums(interface):
 
 GO = {"float": "float32", "double": "float64", "char": "byte", "uint8_t": "byte", "size_t": "uintptr", "uintptr_t": "uintptr",
       "int8_t": "int8", **{f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("u", "") for bits in (16, 32, 64)}}
-GO_HEAD = f"// {LICENCE}\n\n// {NOTE}\n\npackage gpumem\n"
+# What has no C in it must say that it needs cgo too, or a build without would complain about it and not about cgo.
+GO_HEAD = f"// {LICENCE}\n\n// {NOTE}\n\n//go:build cgo\n\npackage gpumem\n"
 
 
 def columns(rows, indent="\t"):
@@ -578,9 +579,14 @@ def go_codes(interface):
         typed |= {constant.name for constant in numbers.constants}
     others = [constant for constant in interface.constants if constant.name not in typed]
     text += "\n// Numbers that have no type of their own.\nconst (\n" + columns(rows(others, [])) + ")\n"
-    status = interface.type_of_numbers("gpumem_status")
-    text += "\n// Known here too, so that an error can be printed where there is no library.\nvar statusNames = map[Status]string{\n"
-    return text + columns([[names[constant.name] + ":", f'"{constant.name}",'] for constant in status.constants]) + "}\n"
+    for numbers, name in offered(interface, "Go"):
+        kind, many = ("uint64", "s") if numbers.flags else ("int64", "")
+        text += (f"\n// String returns the name{many} of the constant{many}, or the number.\n"
+                 f'func (v {name}) String() string {{ return nameOf{"Flags" if many else ""}("{name}", {kind}(v)) }}\n')
+    text += ("\n// Every constant that has a type, so that it can be printed, also where there is no library.\n"
+             "var constants = []constant{\n")
+    return text + "".join(f'\t{{"{name}", "{names[constant.name]}", "{constant.name}", {hexadecimal(interface, constant)}}},\n'
+                          for numbers, name in offered(interface, "Go") for constant in numbers.constants) + "}\n"
 
 
 def go_functions(interface):

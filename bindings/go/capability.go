@@ -48,7 +48,7 @@ func (d *Device) PeerCapability(capability Capability, peer *Device) (Capability
 		NativeDomain: NativeDomain(info.nativeDomain),
 		NativeCode:   info.nativeCode,
 		Name:         text(info.name[:]),
-		Reason:       text(info.reason[:]),
+		Reason:       translate(text(info.reason[:])),
 	}, nil
 }
 

@@ -257,7 +257,7 @@ func CopyFromSlice[T any](instance *Instance, destination Address, source []T) e
 		return err
 	}
 	defer destination.leave()
-	return instance.copyFromGo(destination, unsafe.Pointer(&source[0]), size)
+	return calledAs("gpumem.CopyFromSlice", instance.copyFromGo(destination, unsafe.Pointer(&source[0]), size))
 }
 
 func (i *Instance) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
@@ -279,7 +279,7 @@ func CopyFromSliceAsync[T any](stream *Stream, destination Address, source []T) 
 		return err
 	}
 	defer destination.leave()
-	return stream.copyFromGo(destination, unsafe.Pointer(&source[0]), size)
+	return calledAs("gpumem.CopyFromSliceAsync", stream.copyFromGo(destination, unsafe.Pointer(&source[0]), size))
 }
 
 func (s *Stream) copyFromGo(destination Address, source unsafe.Pointer, size uint64) error {
@@ -300,7 +300,7 @@ func CopyToSlice[T any](instance *Instance, destination []T, source Address) err
 		return err
 	}
 	defer source.leave()
-	return instance.copyToGo(unsafe.Pointer(&destination[0]), source, size)
+	return calledAs("gpumem.CopyToSlice", instance.copyToGo(unsafe.Pointer(&destination[0]), source, size))
 }
 
 func (i *Instance) copyToGo(destination unsafe.Pointer, source Address, size uint64) error {

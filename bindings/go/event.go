@@ -6,6 +6,7 @@ package gpumem
 import "C"
 
 import (
+	"context"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -128,6 +129,12 @@ func (e *Event) SynchronizeFor(limit time.Duration) (complete bool, err error) {
 	result := C.gpumem_go_event_synchronize(e.id(), nanoseconds(limit))
 	runtime.KeepAlive(e)
 	return Status(result.status) == Success, failure(result)
+}
+
+// SynchronizeContext is Synchronize until the context is done. Then it returns the error of the context within about 10
+// milliseconds, and the work goes on.
+func (e *Event) SynchronizeContext(ctx context.Context) error {
+	return waitFor(ctx, e.Synchronize, e.SynchronizeFor)
 }
 
 // Elapsed returns the time between two complete records of one device; negative if end was recorded first. Both events

@@ -3,8 +3,10 @@
 package gpumem_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/gpumem/gpumem/bindings/go"
 )
@@ -15,29 +17,44 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
+	fmt.Println(gpumem.KindDevice, gpumem.MemoryPortable|gpumem.MemoryMapped, instance.Close())
+	// Output: KindDevice MemoryPortable|MemoryMapped Instance.Close: the default instance cannot be closed; open one of your own if you need to close it (ErrInvalidState)
+}
+
+func ExampleStream_SynchronizeContext() {
+	if err := inTime(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: context deadline exceeded
+}
+
+func inTime() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
 	device, err := instance.Device(0)
 	if err != nil {
-		fmt.Println(err)
-		return
+		return err
 	}
-	memory, err := device.NewMemory(gpumem.MemoryOptions{Kind: gpumem.KindDevice, Size: 4096})
+	stream, err := device.NewStream(gpumem.StreamOptions{})
 	if err != nil {
-		fmt.Println(err)
-		return
+		return err
 	}
-	defer memory.Close()
+	defer stream.Close()
+	release := make(chan struct{})
+	defer close(release)
+	if err := stream.Launch(func() { <-release }); err != nil {
+		return err
+	}
 
-	sent, received := []byte("to the device and back"), make([]byte, 22)
-	if err := gpumem.CopyFromSlice(instance, memory.At(0), sent); err != nil {
-		fmt.Println(err)
-		return
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if err := stream.SynchronizeContext(ctx); err != nil {
+		return err // context.DeadlineExceeded if the work takes longer.
 	}
-	if err := gpumem.CopyToSlice(instance, received, memory.At(0)); err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(string(received))
-	// Output: to the device and back
+	return nil
 }
 
 func ExampleError() {

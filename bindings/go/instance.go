@@ -40,7 +40,7 @@ func Probe(backend Backend) (ProbeInfo, error) {
 		DeviceCount:    int(info.deviceCount),
 		Name:           text(info.name[:]),
 		FallbackStatus: Status(info.fallbackStatus),
-		FallbackReason: text(info.fallbackReason[:]),
+		FallbackReason: translate(text(info.fallbackReason[:])),
 	}, nil
 }
 
@@ -247,7 +247,7 @@ func (i *Instance) Info() (InstanceInfo, error) {
 		PinBudget:      info.pinBudget,
 		Name:           text(info.name[:]),
 		FallbackStatus: Status(info.fallbackStatus),
-		FallbackReason: text(info.fallbackReason[:]),
+		FallbackReason: translate(text(info.fallbackReason[:])),
 	}, nil
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-//go:build !gpumem_dlopen
+//go:build cgo && !gpumem_dlopen
 
 package gpumem
 

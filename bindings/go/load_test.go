@@ -34,7 +34,7 @@ func expectNoLibrary(t *testing.T, variable, mention string) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if VersionNumber() != 0 || FeatureBackendHost.Supported() || ErrBusy.Error() != "GPUMEM_ERROR_BUSY" ||
+		if VersionNumber() != 0 || FeatureBackendHost.Supported() || ErrBusy.Error() != "ErrBusy" ||
 			Status(-5).Name() != "GPUMEM_ERROR_?" {
 			t.Error("without the library something is known, or the name of a status is not")
 		}

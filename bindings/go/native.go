@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
+//go:build cgo
+
 package gpumem
 
 import "unsafe"

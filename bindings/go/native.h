@@ -25,9 +25,20 @@
 /** Filled by gpumem_go_load() in library.go, before any other function here is called. */
 extern gpumem_table gpumem_go_table;
 #define GPUMEM_GO(function) gpumem_go_table.function
+/** Objects exist only once the library is loaded, but a method of nil may be called before. */
+#define GPUMEM_GO_LOADED(function) (gpumem_go_table.function != NULL)
 #else
 #define GPUMEM_GO(function) function
+#define GPUMEM_GO_LOADED(function) 1
 #endif
+
+static inline gpumem_status gpumem_go_not_loaded(gpumem_error* error, const char* function) {
+  memset(error, 0, sizeof *error);
+  error->status = GPUMEM_ERROR_INVALID_ARGUMENT;
+  strncpy(error->function, function, sizeof error->function - 1);
+  strcpy(error->message, "the object is nil");
+  return error->status;
+}
 
 /** Result of a call. */
 typedef struct gpumem_go_result {
@@ -43,13 +54,14 @@ static inline gpumem_error* gpumem_go_keep(const gpumem_error* error) {
 }
 
 /** Calls a function whose last parameter is the error. */
-#define GPUMEM_GO_CALL(result, function, ...)                                         \
-  do {                                                                                \
-    gpumem_error error;                                                               \
-    error.struct_size = sizeof error;                                                 \
-    (result).status = GPUMEM_GO(function)(__VA_ARGS__, &error);                       \
-    (result).detail = GPUMEM_FAILED((result).status) ? gpumem_go_keep(&error) : NULL; \
-    (result).value = 0;                                                               \
+#define GPUMEM_GO_CALL(result, function, ...)                                               \
+  do {                                                                                      \
+    gpumem_error error;                                                                     \
+    error.struct_size = sizeof error;                                                       \
+    (result).status = GPUMEM_GO_LOADED(function) ? GPUMEM_GO(function)(__VA_ARGS__, &error) \
+                                                 : gpumem_go_not_loaded(&error, #function); \
+    (result).detail = GPUMEM_FAILED((result).status) ? gpumem_go_keep(&error) : NULL;       \
+    (result).value = 0;                                                                     \
   } while (0)
 
 /** Body of a function without an output, or whose output is in memory of Go. */

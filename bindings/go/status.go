@@ -16,8 +16,10 @@ func (s Status) Failed() bool { return s < 0 }
 // Name returns the name of the status in C, such as "GPUMEM_ERROR_BUSY", also for a status that only the library in use
 // knows.
 func (s Status) Name() string {
-	if name, known := statusNames[s]; known {
-		return name
+	for i := range constants {
+		if c := &constants[i]; c.kind == "Status" && c.value == int64(s) {
+			return c.inC
+		}
 	}
 	if useLibrary() != nil {
 		return "GPUMEM_ERROR_?"
@@ -25,8 +27,8 @@ func (s Status) Name() string {
 	return C.GoString(C.gpumem_go_status_name(C.gpumem_status(s)))
 }
 
-// Error makes a Status an error.
-func (s Status) Error() string { return s.Name() }
+// Error makes a Status an error. Its text is that of String, such as "ErrBusy".
+func (s Status) Error() string { return s.String() }
 
 // StatusInfo is the name, cause and remedy of a status.
 type StatusInfo struct {
@@ -48,7 +50,8 @@ func (s Status) Info() (StatusInfo, error) {
 		return StatusInfo{}, err
 	}
 	constant := func(address uintptr) string { return C.GoString((*C.char)(pointerTo(uint64(address)))) }
-	return StatusInfo{Status(info.status), constant(info.name), constant(info.cause), constant(info.remedy)}, nil
+	return StatusInfo{Status(info.status), constant(info.name), translate(constant(info.cause)),
+		translate(constant(info.remedy))}, nil
 }
 
 // Statuses lists the statuses of the library in use.
@@ -73,18 +76,31 @@ func Statuses() (list []Status, err error) {
 type Error struct {
 	Status       Status       // For decisions of the program.
 	Message      string       // One line: what is wrong and what to do.
-	Function     string       // The function of the library, or the method of this package, that failed.
+	Function     string       // The function of the library, or the method of this package, that failed. Error has the name in Go.
 	EntryPoint   string       // The driver or system call that failed; empty if none was reached.
 	NativeDomain NativeDomain // Type of NativeCode.
 	NativeCode   int32        // Code of the driver or operating system; 0 if there was none.
 	NativeName   string       // Name of NativeCode, such as "CUDA_ERROR_OUT_OF_MEMORY" or "ENOMEM".
+	called       string       // What the program called, if it is not the counterpart of Function.
 }
 
-// Name returns the name of the status, such as "GPUMEM_ERROR_BUSY".
+// calledAs makes the text of an error name what the program called.
+func calledAs(name string, err error) error {
+	if detail, ok := err.(*Error); ok {
+		detail.called = name
+	}
+	return err
+}
+
+// Name returns the name of the status in C, such as "GPUMEM_ERROR_BUSY".
 func (e *Error) Name() string { return e.Status.Name() }
 
 func (e *Error) Error() string {
-	line := e.Function + ": " + e.Message + " (" + e.Name()
+	function := e.called
+	if function == "" {
+		function = functionName(e.Function)
+	}
+	line := function + ": " + e.Message + " (" + e.Status.String()
 	if e.NativeDomain != NativeNone {
 		line += fmt.Sprintf("; %s: %s, %d", e.EntryPoint, e.NativeName, e.NativeCode)
 	}
@@ -108,9 +124,14 @@ func failureOf(result C.gpumem_go_result) error {
 	}
 	defer C.free(unsafe.Pointer(result.detail))
 	detail := (*nativeError)(unsafe.Pointer(result.detail))
+	var words map[string]string
+	if s := Status(result.status); s == ErrInvalidArgument || s == ErrLimitExceeded {
+		words = argumentNames
+	}
+	message := translateWith(text(detail.message[:]), words)
 	return &Error{
 		Status:       Status(result.status),
-		Message:      text(detail.message[:]),
+		Message:      message,
 		Function:     text(detail.function[:]),
 		EntryPoint:   text(detail.entryPoint[:]),
 		NativeDomain: NativeDomain(detail.nativeDomain),

@@ -6,6 +6,7 @@ package gpumem
 import "C"
 
 import (
+	"context"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -176,6 +177,32 @@ func (s *Stream) Synchronize() error {
 // SynchronizeFor is Synchronize with a timeout. It reports whether the work is complete.
 func (s *Stream) SynchronizeFor(limit time.Duration) (complete bool, err error) {
 	return s.answer(s.work().synchronize(nanoseconds(limit)))
+}
+
+// SynchronizeContext is Synchronize until the context is done. Then it returns the error of the context within about 10
+// milliseconds, and the work goes on: its operands must still stay open.
+func (s *Stream) SynchronizeContext(ctx context.Context) error {
+	return waitFor(ctx, s.Synchronize, s.SynchronizeFor)
+}
+
+// waitFor waits in short pieces, because nothing can end a wait of the library early.
+func waitFor(ctx context.Context, wait func() error, waitPiece func(time.Duration) (bool, error)) error {
+	if ctx.Done() == nil {
+		return wait()
+	}
+	for piece := time.Duration(0); ; {
+		if complete, err := waitPiece(piece); complete || err != nil {
+			return err
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		piece = 10 * time.Millisecond
+		if end, limited := ctx.Deadline(); limited && time.Until(end) < piece {
+			// A little more, so that the context is done afterwards.
+			piece = time.Until(end) + 100*time.Microsecond
+		}
+	}
 }
 
 func (s *Stream) answer(result C.gpumem_go_result) (complete bool, err error) {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
+//go:build cgo
+
 package gpumem
 
 import (
@@ -77,7 +79,7 @@ func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinne
 	options.Kind, options.Size = KindPinned, size
 	memory, err := device.NewMemory(options)
 	if err != nil {
-		return nil, err
+		return nil, calledAs("gpumem.NewPinned", err)
 	}
 	return &Pinned[T]{memory, length}, nil
 }
@@ -281,5 +283,6 @@ func (b *Buffer[T]) Register(device *Device, options RegisterOptions) (*Memory, 
 	if b == nil || b.mapping == nil {
 		return nil, refusal(ErrInvalidArgument, "Buffer.Register", "the buffer is nil")
 	}
-	return device.RegisterMemory(b.At(0), b.mapping.size, options)
+	memory, err := device.RegisterMemory(b.At(0), b.mapping.size, options)
+	return memory, calledAs("Buffer.Register", err)
 }

@@ -21,6 +21,8 @@ BINDINGS = {
     "Python": ("bindings/python", ".py"),
 }
 NOT_THE_BINDING = {"tests", "test", "examples", "benches", "bench", "target", "obj", "bin"}
+# The tables that give every function a name in the texts of errors do not use one.
+NOT_THE_BINDING |= {"words.rs", "names.go"}
 
 
 def sources(root, folder, ending):

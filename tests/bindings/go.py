@@ -189,6 +189,27 @@ def documentation(tap, go, source):
         tap.check(f"the code in {page.name} is part of the examples", problems if blocks else ["there is none"])
 
 
+def own_module(tap, go, source, folder):
+    """The commands and the first program of the page work in a module outside of the source tree."""
+    page = (source / "docs" / "go.md").read_text(encoding="utf-8")
+    commands = re.search(r"^```sh\n(go mod init.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+    first = re.search(r"^```go\n(package main\n.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+    (folder / "gpumem").symlink_to(source)
+    program = folder / "program"
+    program.mkdir()
+    (program / "main.go").write_text(first, encoding="utf-8")
+    result = go.run("sh", "-ec", f"cd {program}\n{commands}\ngo run .")
+    tap.check("the first program of the page runs in a module of its own",
+              "" if not result.returncode and result.stdout.endswith("to the device and back\n") else result.stdout)
+
+
+def without_cgo(tap, go):
+    result = go.run("go", "build", "-o", os.devnull, "./examples/basic", CGO_ENABLED="0")
+    errors = [line for line in result.stdout.splitlines() if not line.startswith("#")]
+    reason = result.returncode and len(errors) == 1 and "gpumem_needs_cgo__set_CGO_ENABLED_1" in errors[0]
+    tap.check("without cgo the compiler gives the reason, and nothing else", "" if reason else result.stdout)
+
+
 def races(tap, go):
     """Runs the tests with the race detector, which also checks conversions of pointers, and with every check of cgo."""
     title = "race detector, checkptr, cgocheck"
@@ -232,6 +253,8 @@ def main():
         load(tap, go, folder)
         header_mismatch(tap, go, folder)
         documentation(tap, go, source)
+        own_module(tap, go, source, folder)
+        without_cgo(tap, go)
         races(tap, go)
         bench(tap, go, folder)
     tap.finish()

@@ -16,6 +16,16 @@ from tap import Tap
 
 NOTES = 80  # Lines of a failing program's output that are shown.
 SAMPLES = ["basic", "pinned_mapped", "errors"]
+# Mistakes, and a part of what the compiler says to each, if it is one that knows `#[diagnostic::on_unimplemented]`.
+MISTAKES = {
+    "let _ = Pinned::<bool>::zeroed(device, 4)": "`bool` cannot lie in memory that devices write",
+    "let _ = instance.fill(doubles, 0.5f64)": "memory cannot be filled with `f64`",
+    "let _ = instance.copy(doubles, vec![0.5f64])": "`Vec<f64>` cannot be the source of this copy",
+    "let _ = instance.copy(vec![0.5f64], doubles)": "`Vec<f64>` cannot be the destination of this copy or fill",
+    "let _ = stream.copy(doubles, &[0.5f64][..])": "work in a stream cannot use `&[f64]`",
+    "let _ = stream.wait_value(doubles, 0, WaitCondition::EQ, 1)": "has no words that a stream can write or wait for",
+    "let _ = Registered::new(device, &[0.5f64][..], &RegisterOptions::new())": "`Registered::new` cannot take `&[f64]`",
+}
 LOAD = ["--no-default-features", "--features", "load"]
 
 
@@ -29,7 +39,7 @@ class Rust:
         self.target = build / "bindings" / "rust"
         self.target.mkdir(parents=True, exist_ok=True)
 
-    def run(self, *command, backend="host", target=None, **variables):
+    def run(self, *command, backend="host", target=None, folder=None, **variables):
         environment = self.staged.environment(backend)
         environment |= {"CARGO_TARGET_DIR": str(target or self.target), "CARGO_NET_OFFLINE": "true",
                         "CARGO_TERM_COLOR": "never", **variables}
@@ -37,7 +47,7 @@ class Rust:
         environment |= {"CARGO_PROFILE_DEV_DEBUG": "0", "CARGO_PROFILE_TEST_DEBUG": "0", "CARGO_INCREMENTAL": "0"}
         # The user's configuration could change the build, and its folder need not be writable.
         environment["CARGO_HOME"] = str(self.target / "cargo-home")
-        return subprocess.run([str(word) for word in command], text=True, cwd=self.workspace, env=environment,
+        return subprocess.run([str(word) for word in command], text=True, cwd=folder or self.workspace, env=environment,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
 
     def cargo(self, *arguments, **options):
@@ -81,6 +91,43 @@ class Rust:
                 self.tap.check(f"example {name} has the same output as in every language",
                                "" if same else f"{result.stdout}exit status {result.returncode}")
         self.succeeds("the code of the guide runs", "run", "--package", "gpumem", "--example", "guide")
+        self.succeeds("the pipeline runs", "run", "--package", "gpumem", "--example", "pipeline")
+
+    def project(self, folder, program):
+        """A program outside of the source tree, with the dependency that the page names."""
+        page = (self.source / "docs" / "rust.md").read_text(encoding="utf-8")
+        dependency = re.search(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+        (folder / "gpumem").symlink_to(self.source)
+        (folder / "program" / "src").mkdir(parents=True)
+        (folder / "program" / "Cargo.toml").write_text(
+            f'[package]\nname = "program"\nversion = "0.1.0"\nedition = "2021"\n\n{dependency}', encoding="utf-8")
+        (folder / "program" / "src" / "main.rs").write_text(program, encoding="utf-8")
+        return folder / "program"
+
+    def own_program(self):
+        page = (self.source / "docs" / "rust.md").read_text(encoding="utf-8")
+        first = re.search(r"^```rust\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)[1]
+        with tempfile.TemporaryDirectory() as temporary:
+            result = self.run("cargo", "run", "--offline", folder=self.project(Path(temporary), first))
+            expected = (self.source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+            self.tap.check("the first program of the page runs in a project of its own",
+                           [] if not result.returncode and result.stdout.endswith(expected) else last_lines(result.stdout))
+
+    def diagnostics(self):
+        """Mistakes with types are explained by this crate."""
+        version = re.search(r"rustc 1\.(\d+)", self.run("rustc", "--version").stdout)
+        if not version or int(version[1]) < 78:
+            self.tap.skip("the compiler explains mistakes", "it does not know #[diagnostic::on_unimplemented]")
+            return
+        lines = "\n".join(f"    {line};" for line in MISTAKES)
+        program = ("use gpumem::*;\n\npub fn mistakes(instance: &Instance, device: &Device, stream: &Stream, "
+                   f"doubles: &DeviceMemory<f64>) {{\n{lines}\n}}\n\nfn main() {{}}\n")
+        with tempfile.TemporaryDirectory() as temporary:
+            result = self.run("cargo", "check", "--offline", folder=self.project(Path(temporary), program))
+        for number, text in enumerate(MISTAKES.values(), 4):
+            # The line of the program follows the message.
+            found = re.search(rf"^error\[E0277\]: .*{re.escape(text)}.*\n +--> src/main.rs:{number}:", result.stdout, re.MULTILINE)
+            self.tap.check(f"the compiler says: {text}", [] if found else last_lines(result.stdout))
 
     def pages(self):
         """Checks that the code on the pages is part of the examples."""
@@ -154,6 +201,8 @@ def main():
                 rust.violations("linked")
         rust.tests("documentation", "--workspace", "--doc")
         rust.samples()
+        rust.own_program()
+        rust.diagnostics()
         rust.bench()
         rust.linted()
         rust.documented()

@@ -23,7 +23,7 @@ fn main() -> Result<(), Error> {
     let destination = (memory.device_address()? + 4088) as *mut _;
     // SAFETY: the library checks the range, and refuses it.
     refused(unsafe { instance.copy_raw(destination, source.as_ptr().cast(), 16, &CopyOptions::new()) });
-    memory.close().map_err(|(_, error)| error)?;
+    memory.close()?;
 
     let info = Status::BUSY.info()?;
     println!("{}: {}; {}", info.name, info.cause, info.remedy);

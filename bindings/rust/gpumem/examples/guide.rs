@@ -32,10 +32,10 @@ fn kinds() -> Result<(), Error> {
     combined.write_slice(0, &[4.0, 5.0, 6.0])?;
     instance.copy(&memory, &combined)?;
 
-    // Registered memory: an existing array, pinned in place until into_box() returns it.
+    // Registered memory: an existing array, pinned in place until into_vec() returns it.
     let registered = Registered::new(&device, values, &RegisterOptions::new())?;
     instance.copy(&memory, &registered)?;
-    let values: Box<[f32]> = registered.into_box().map_err(|(_, error)| error)?;
+    let values: Vec<f32> = registered.into_vec()?;
 
     // An array that is only borrowed is registered while a function runs.
     let mut borrowed = [0.0f32; 3];
@@ -128,13 +128,14 @@ fn closing() -> Result<(), Error> {
     // Refused, with a list of live objects; the instance is returned.
     let instance = match instance.close() {
         Ok(()) => return Ok(()),
-        Err((instance, error)) => {
-            println!("{error}");
-            instance
+        Err(rejected) => {
+            println!("{}", rejected.error);
+            rejected.given
         }
     };
     drop(memory);
-    instance.close().map_err(|(_, error)| error)
+    instance.close()?;
+    Ok(())
 }
 
 fn main() -> Result<(), Error> {

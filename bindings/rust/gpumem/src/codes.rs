@@ -6,7 +6,12 @@ use crate::error::Error;
 use crate::library::{c, call};
 
 macro_rules! codes {
-    ($($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* })*) => {$(
+    ($($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* })*) => {
+        /// Names in C, with the type and the name in this crate.
+        pub(crate) const CODES: &[(&str, &str, &str)] =
+            &[$($((stringify!($constant), stringify!($name), stringify!($value)),)*)*];
+
+        $(
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
@@ -28,7 +33,12 @@ macro_rules! codes {
 }
 
 macro_rules! flags {
-    ($($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* })*) => {$(
+    ($($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* })*) => {
+        /// Names in C, with the type and the name in this crate.
+        pub(crate) const FLAGS: &[(&str, &str, &str)] =
+            &[$($((stringify!($constant), stringify!($name), stringify!($value)),)*)*];
+
+        $(
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
         #[repr(transparent)]
@@ -86,6 +96,10 @@ macro_rules! flags {
 /// The statuses, with their names as text. The rest of `Status` is in `error.rs`.
 macro_rules! statuses {
     ($(#[$meta:meta])* $name:ident: $type:ty { $($(#[$value_meta:meta])* $value:ident = $constant:ident,)* }) => {
+        /// Names in C, with the type and the name in this crate.
+        pub(crate) const STATUSES: &[(&str, &str, &str)] =
+            &[$((stringify!($constant), stringify!($name), stringify!($value)),)*];
+
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
@@ -109,6 +123,7 @@ macro_rules! statuses {
 
 mod lists;
 pub use lists::*;
+pub(crate) use lists::{CODES, FLAGS, STATUSES};
 
 impl Default for Backend {
     fn default() -> Self {

@@ -62,8 +62,19 @@ pub(crate) mod sealed {
     pub trait Destination<T> {
         fn span(&mut self) -> Span;
     }
+    #[cfg_attr(
+        gpumem_diagnostics,
+        diagnostic::on_unimplemented(
+            message = "work in a stream cannot use `{Self}`",
+            label = "the work runs later, and nothing would keep this from being freed or accessed until then",
+            note = "a stream takes `Pinned`, `WriteCombined` and `Registered` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, and `DeviceSlice`; from a slice there is `Stream::copy_from_slice`"
+        )
+    )]
     pub trait Enqueue {
+        /// What the [`Pending`](crate::Pending) keeps, and its wait returns.
+        type Returned: 'static;
         fn keep(&self) -> Keep;
+        fn returned(self) -> Self::Returned;
     }
 }
 use sealed::{Keep, Span};
@@ -97,12 +108,28 @@ impl Span {
 
 /// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
 /// or a part of device memory. A stream also takes arrays by value; see [`Enqueue`].
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` cannot be the source of this copy",
+        label = "the copy cannot read this",
+        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, or a `DeviceSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
+    )
+)]
 pub trait Source<T>: sealed::Source<T> {}
 impl<T, S: sealed::Source<T>> Source<T> for S {}
 
 /// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
 /// memory by unique reference, or device memory or a part of it by any reference. A stream also takes arrays by
 /// value; see [`Enqueue`].
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` cannot be the destination of this copy or fill",
+        label = "the call cannot write this",
+        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, or a `DeviceSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
+    )
+)]
 pub trait Destination<T>: sealed::Destination<T> {}
 impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 
@@ -115,6 +142,10 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
 pub trait Enqueue: sealed::Enqueue {}
 impl<E: sealed::Enqueue> Enqueue for E {}
+
+/// What an operand of work becomes once the work is complete: an array, or a share of one, is returned as it was
+/// given. A reference to device memory becomes `()`, so that work in a stream borrows nothing.
+pub type Returned<O> = <O as sealed::Enqueue>::Returned;
 
 macro_rules! slices {
     ($([$($generic:tt)*] $source:ty;)*) => {$(
@@ -155,11 +186,19 @@ macro_rules! host_arrays {
         host_arrays!(@destination $name<T>; &mut $name<T>;);
 
         impl<T: Element + Copy> sealed::Enqueue for $name<T> {
+            type Returned = Self;
+            fn returned(self) -> Self {
+                self
+            }
             fn keep(&self) -> Keep {
                 self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
             }
         }
         impl<T: Element + Copy + Send + Sync> sealed::Enqueue for Arc<$name<T>> {
+            type Returned = Self;
+            fn returned(self) -> Self {
+                self
+            }
             fn keep(&self) -> Keep {
                 Keep::Shared(self.clone())
             }
@@ -199,6 +238,8 @@ impl<T: Element + Copy> sealed::Destination<T> for &mut Pinned<MaybeUninit<T>> {
     }
 }
 impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
+    type Returned = ();
+    fn returned(self) {}
     fn keep(&self) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
@@ -214,6 +255,8 @@ impl<T: Element + Copy> sealed::Destination<T> for DeviceSlice<'_, T> {
     }
 }
 impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
+    type Returned = ();
+    fn returned(self) {}
     fn keep(&self) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
@@ -340,6 +383,23 @@ impl<D, S> Region<D, S> {
     pub fn source_slice_pitch(mut self, elements: usize) -> Self {
         self.source_pitches.slice = elements;
         self
+    }
+
+    /// The same region with what its operands become.
+    pub(crate) fn returned(self) -> Region<Returned<D>, Returned<S>>
+    where
+        D: Enqueue,
+        S: Enqueue,
+    {
+        Region {
+            destination: self.destination.returned(),
+            source: self.source.returned(),
+            width: self.width,
+            height: self.height,
+            depth: self.depth,
+            destination_pitches: self.destination_pitches,
+            source_pitches: self.source_pitches,
+        }
     }
 
     fn side<T>(&self, name: &str, span: Span, pitches: Pitches) -> Result<sys::gpumem_copy_operand, Error> {

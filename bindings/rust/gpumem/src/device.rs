@@ -12,6 +12,7 @@ use crate::codes::{AnswerSource, AnswerType, Capability, Kind, MemoryFlags, Nati
 use crate::error::{array_text, Error, Status};
 use crate::instance::{Inner, Instance};
 use crate::library::{c, call};
+use crate::words::translate;
 
 /// One processor with its memory. A clone is the same device; each keeps the instance open.
 #[derive(Clone)]
@@ -88,7 +89,7 @@ impl Device {
             native_domain: NativeDomain(info.native_domain),
             native_code: info.native_code,
             name: array_text(&info.name),
-            reason: array_text(&info.reason),
+            reason: translate(&array_text(&info.reason)),
         })
     }
 

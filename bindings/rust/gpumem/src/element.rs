@@ -13,6 +13,14 @@ use std::sync::atomic::{
 /// # Safety
 /// Every bit pattern is a value of the type (which excludes references, `bool`, `char` and enums), and dropping it
 /// does nothing. A struct needs `#[repr(C)]` to have the layout that a kernel expects.
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` cannot lie in memory that devices write",
+        label = "not every bit pattern is a value of this type",
+        note = "elements are numbers, atomics, `MaybeUninit`, and arrays of these; declare your own struct of numbers with `unsafe impl gpumem::Element`"
+    )
+)]
 pub unsafe trait Element: 'static {}
 
 macro_rules! elements {
@@ -34,6 +42,14 @@ unsafe impl<T: Element> Element for Wrapping<T> {}
 unsafe impl<T: Element> Element for MaybeUninit<T> {}
 
 /// A number of 1, 2 or 4 bytes that memory can be filled with.
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "memory cannot be filled with `{Self}`",
+        label = "this is not a number of 1, 2 or 4 bytes",
+        note = "use u8, i8, u16, i16, u32, i32 or f32; to clear memory with other elements, use `fill_bytes`"
+    )
+)]
 pub trait FillValue: Element + Copy + sealed::FillValue {}
 
 pub(crate) mod sealed {

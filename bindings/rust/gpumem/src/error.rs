@@ -13,6 +13,7 @@ use gpumem_sys::c_char;
 use crate::codes::NativeDomain;
 pub use crate::codes::Status;
 use crate::library::{c, call};
+use crate::words;
 
 impl Status {
     /// Name, cause and remedy of this status, from the library.
@@ -34,8 +35,8 @@ impl Status {
             Ok(StatusInfo {
                 status: Self(info.status),
                 name: static_text(info.name),
-                cause: static_text(info.cause),
-                remedy: static_text(info.remedy),
+                cause: words::translate(static_text(info.cause)),
+                remedy: words::translate(static_text(info.remedy)),
             })
         }
     }
@@ -70,12 +71,15 @@ impl Status {
 
 impl fmt::Debug for Status {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{} ({})", self.name(), self.0)
+        match crate::codes::STATUSES.iter().find(|(c, _, _)| *c == self.name()) {
+            Some((_, _, value)) => formatter.write_str(value),
+            None => write!(formatter, "Status({})", self.0),
+        }
     }
 }
 
 /// Information about a status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StatusInfo {
     /// The status.
@@ -83,9 +87,9 @@ pub struct StatusInfo {
     /// Name of its constant in C.
     pub name: &'static str,
     /// When it is returned.
-    pub cause: &'static str,
+    pub cause: String,
     /// What to do about it.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 /// # Safety
@@ -188,6 +192,8 @@ struct Detail {
     entry_point: Cow<'static, str>,
     message: Cow<'static, str>,
     region: Option<usize>,
+    /// What the program called, if it is not the counterpart of `function`.
+    called: Option<&'static str>,
 }
 
 impl Error {
@@ -228,7 +234,7 @@ impl Error {
         &self.detail.native_name
     }
 
-    /// The function of the C interface, or of this crate, that failed.
+    /// The function of the C interface, or of this crate, that failed. The text of the error has the name in this crate.
     #[must_use]
     pub fn function(&self) -> &str {
         &self.detail.function
@@ -244,6 +250,17 @@ impl Error {
     #[must_use]
     pub fn region(&self) -> Option<usize> {
         self.detail.region
+    }
+
+    /// The same failure, of what the program called.
+    pub(crate) fn called_as(mut self, name: &'static str) -> Self {
+        self.detail.called = Some(name);
+        self
+    }
+
+    /// What the program called.
+    fn called(&self) -> &str {
+        self.detail.called.unwrap_or_else(|| words::function(self.function()))
     }
 
     pub(crate) fn of_region(mut self, index: usize) -> Self {
@@ -270,6 +287,7 @@ impl Error {
                 entry_point: Cow::Borrowed(""),
                 message: message.into(),
                 region: None,
+                called: None,
             }),
         }
     }
@@ -287,7 +305,7 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: ", self.function())?;
+        write!(formatter, "{}: ", self.called())?;
         if let Some(index) = self.region() {
             write!(formatter, "region {index}: ")?;
         }
@@ -302,18 +320,24 @@ impl fmt::Display for Error {
 
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("Error")
+        // A program whose `main` returns the error prints this, so what is empty is left out.
+        let mut fields = formatter.debug_struct("Error");
+        fields
             .field("kind", &self.kind())
             .field("status", &self.status())
-            .field("function", &self.function())
-            .field("message", &self.message())
-            .field("native_domain", &self.native_domain())
-            .field("native_code", &self.native_code())
-            .field("native_name", &self.native_name())
-            .field("entry_point", &self.entry_point())
-            .field("region", &self.region())
-            .finish()
+            .field("function", &self.called())
+            .field("message", &self.message());
+        if let Some(region) = self.region() {
+            fields.field("region", &region);
+        }
+        if self.native_domain() != NativeDomain::NONE {
+            fields
+                .field("native_domain", &self.native_domain())
+                .field("native_code", &self.native_code())
+                .field("native_name", &self.native_name())
+                .field("entry_point", &self.entry_point());
+        }
+        fields.finish()
     }
 }
 
@@ -333,10 +357,29 @@ impl From<sys::LoadError> for Error {
     }
 }
 
-/// A failure that returns the operands of the call. With `?` it becomes an [`Error`], and the operands are dropped.
+/// A failure that returns what the call was given.
+///
+/// It is an error itself, so `?` passes it on as it is (to a `Box<dyn Error>`, for example), or as an [`Error`], which
+/// drops what was given. To keep it, match:
+///
+/// ```
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let device = instance.device(0)?;
+/// # let memory = gpumem::DeviceMemory::<u8>::new(&device, 1)?;
+/// let instance = match instance.close() {
+///     Ok(()) => return Ok(()),
+///     Err(rejected) => {
+///         println!("{}", rejected.error);
+///         rejected.given
+///     }
+/// };
+/// drop(memory);
+/// instance.close()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[non_exhaustive]
 pub struct Rejected<B> {
-    /// The operands of the call.
+    /// What the call was given, unchanged.
     pub given: B,
     /// The reason.
     pub error: Error,
@@ -345,6 +388,11 @@ pub struct Rejected<B> {
 impl<B> Rejected<B> {
     pub(crate) fn new(given: B, error: Error) -> Self {
         Self { given, error }
+    }
+
+    /// The same failure, with what another layer was given.
+    pub(crate) fn map<C>(self, outer: impl FnOnce(B) -> C) -> Rejected<C> {
+        Rejected { given: outer(self.given), error: self.error }
     }
 }
 
@@ -365,6 +413,8 @@ impl<B> fmt::Display for Rejected<B> {
         self.error.fmt(formatter)
     }
 }
+
+impl<B> std::error::Error for Rejected<B> {}
 
 /// Makes a call of the C interface with room for the error detail.
 #[inline]
@@ -410,8 +460,9 @@ unsafe fn from_detail(status: Status, detail: &MaybeUninit<sys::gpumem_error>) -
                 native_name: text_at(detail.native_name.as_ptr()),
                 function: text_at(detail.function.as_ptr()),
                 entry_point: text_at(detail.entry_point.as_ptr()),
-                message: text_at(detail.message.as_ptr()),
+                message: Cow::Owned(words::translate(&text_at(detail.message.as_ptr()))),
                 region: None,
+                called: None,
             }),
         }
     }
@@ -429,6 +480,32 @@ pub(crate) fn array_text(array: &[c_char]) -> String {
     let bytes: Vec<u8> = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// An address that is a number, printed like a pointer.
+pub(crate) struct Hexadecimal(pub(crate) u64);
+
+impl fmt::Debug for Hexadecimal {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:#x}", self.0)
+    }
+}
+
+/// Derives `Debug`, with addresses that are numbers printed like pointers.
+macro_rules! debug_with_addresses {
+    ($name:ident { $($field:ident $(($hexadecimal:ident))?)* }) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter
+                    .debug_struct(stringify!($name))
+                    $(.field(stringify!($field), &debug_with_addresses!(@field self.$field $(, $hexadecimal)?)))*
+                    .finish()
+            }
+        }
+    };
+    (@field $value:expr) => { $value };
+    (@field $value:expr, hexadecimal) => { crate::error::Hexadecimal($value) };
+}
+pub(crate) use debug_with_addresses;
 
 #[cfg(test)]
 mod tests {
@@ -479,7 +556,7 @@ mod tests {
         assert_eq!((error.region(), error.to_string()), (None, "f: no".to_owned()));
         let error = error.of_region(2);
         assert_eq!((error.region(), error.to_string()), (Some(2), "f: region 2: no".to_owned()));
-        assert!(format!("{error:?}").contains("region: Some(2)"));
+        assert!(format!("{error:?}").contains("region: 2"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use gpumem_sys as sys;
 
 use crate::codes::EventFlags;
 use crate::device::Device;
-use crate::error::{array_text, Error, Status};
+use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, lock, Inner};
 use crate::library::{c, call};
 use crate::memory::Remains;
@@ -98,13 +98,13 @@ impl Event {
     ///
     /// # Errors
     /// In a host function. The event is returned unchanged.
-    pub fn close(mut self) -> Result<(), (Self, Error)> {
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
         match Remains::Event(self.handle).release() {
             Ok(()) => {
                 self.handle = ptr::null_mut();
                 Ok(())
             }
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Rejected::new(self, error)),
         }
     }
 

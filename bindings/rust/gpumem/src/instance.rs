@@ -12,9 +12,10 @@ use gpumem_sys as sys;
 
 use crate::codes::{Access, Backend, Kind, Location, LockMode, MemoryFlags};
 use crate::device::Device;
-use crate::error::{array_text, Error, ErrorKind, Status};
+use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Rejected, Status};
 use crate::library::{c, call, require};
 use crate::memory::Remains;
+use crate::words::translate;
 
 /// Locks a mutex. Poison is ignored: the data is never left half changed.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -46,8 +47,8 @@ pub(crate) fn c_pointer(text: &Option<CString>) -> *const sys::c_char {
 /// instance.fill(&memory, 7u32)?;
 /// assert_eq!(memory.to_vec()?, vec![7; 1000]);
 ///
-/// memory.close().map_err(|(_, error)| error)?;
-/// instance.close().map_err(|(_, error)| error)?;
+/// memory.close()?;
+/// instance.close()?;
 /// # Ok::<(), gpumem::Error>(())
 /// ```
 #[derive(Clone)]
@@ -388,11 +389,11 @@ impl Instance {
     /// # Errors
     /// [`ErrorKind::Busy`] if objects are live, with a list of the first ones, or [`ErrorKind::InvalidState`] for the
     /// default instance. The instance is returned unchanged.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), Rejected<Self>> {
         self.inner.retry();
         match self.inner.close(sys::GPUMEM_CLOSE_CHECK) {
             Ok(_) => Ok(()),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Rejected::new(self, error)),
         }
     }
 
@@ -405,8 +406,8 @@ impl Instance {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] for the default instance, and in a host function.
-    pub unsafe fn close_by_force(self) -> Result<u64, (Self, Error)> {
-        self.inner.close(sys::GPUMEM_CLOSE_FORCE).map_err(|error| (self, error))
+    pub unsafe fn close_by_force(self) -> Result<u64, Rejected<Self>> {
+        self.inner.close(sys::GPUMEM_CLOSE_FORCE).map_err(|error| Rejected::new(self, error))
     }
 
     /// Information about the instance.
@@ -667,7 +668,8 @@ pub struct Fallback {
 
 impl Fallback {
     fn of(status: sys::gpumem_status, reason: &[sys::c_char]) -> Option<Self> {
-        (status != sys::GPUMEM_SUCCESS).then(|| Self { status: Status(status), reason: array_text(reason) })
+        (status != sys::GPUMEM_SUCCESS)
+            .then(|| Self { status: Status(status), reason: translate(&array_text(reason)) })
     }
 }
 
@@ -741,7 +743,7 @@ pub struct KindStats {
 }
 
 /// Information about an address.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct PointerInfo {
     /// Kind of memory at the address.
@@ -764,6 +766,13 @@ pub struct PointerInfo {
     pub buffer_id: u64,
     /// Properties of the memory.
     pub granted_flags: MemoryFlags,
+}
+
+debug_with_addresses! {
+    PointerInfo {
+        kind location location_id device_ordinal host_pointer device_address(hexadecimal) base(hexadecimal) size
+        buffer_id granted_flags
+    }
 }
 
 impl ErrorKind {

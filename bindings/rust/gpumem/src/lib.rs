@@ -72,6 +72,7 @@ mod memory;
 mod size;
 mod stream;
 mod typed;
+mod words;
 
 pub use gpumem_sys as sys;
 
@@ -79,7 +80,7 @@ pub use codes::{
     Access, AnswerSource, AnswerType, Backend, Capability, Direction, EventFlags, Feature, Kind, Location,
     LockMode, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition,
 };
-pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Source};
+pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
 pub use element::{Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
@@ -91,8 +92,10 @@ pub use instance::{
 #[cfg(feature = "load")]
 pub use library::load_from;
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
-pub use stream::{Enqueued, EnqueuedRegions, Pending, Stream, StreamInfo, StreamOptions, Words};
-pub use typed::{DeviceMemory, DeviceSlice, Pinned, Registered, Registration, WriteCombined};
+pub use stream::{
+    Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
+};
+pub use typed::{DeviceMemory, DeviceSlice, OwnedArray, Pinned, Registered, Registration, WriteCombined};
 
 /// Types that can be sent to other threads and shared with them, checked when this crate is compiled.
 const _: () = {
@@ -108,4 +111,7 @@ const _: () = {
     send_and_sync::<WriteCombined<u8>>();
     send_and_sync::<Registered<u8>>();
     send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
+    const fn error<T: std::error::Error + Send + Sync + 'static>() {}
+    error::<Error>();
+    error::<Rejected<Pending<((), Pinned<u8>)>>>();
 };

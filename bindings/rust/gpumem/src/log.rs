@@ -12,6 +12,7 @@ use crate::codes::LogLevel;
 use crate::error::{Error, ErrorKind, Status};
 use crate::library::{c, call, require};
 use crate::stream::run_caught;
+use crate::words::translate;
 
 type Function = Box<dyn Fn(LogLevel, &str) + Send + Sync>;
 
@@ -33,7 +34,7 @@ unsafe extern "C" fn deliver(
     // SAFETY: the caller's promise.
     let (function, message) = unsafe { (&*user_data.cast::<Function>(), CStr::from_ptr(message)) };
     // A panic could only be logged to the function that panicked.
-    let _ = run_caught(|| function(LogLevel(level), &message.to_string_lossy()));
+    let _ = run_caught(|| function(LogLevel(level), &translate(&message.to_string_lossy())));
 }
 
 /// Sets the function that receives the messages up to a level, one line each, for the whole process. It is called

@@ -12,7 +12,7 @@ use gpumem_sys as sys;
 
 use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
-use crate::error::{array_text, Error, ErrorKind, Status};
+use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecimal, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
 
@@ -91,7 +91,10 @@ impl MemoryOptions {
 /// Memory of Rust's allocator, to be freed after it is unregistered.
 pub(crate) struct Backing {
     pub(crate) start: NonNull<u8>,
+    /// Of everything that was allocated.
     layout: Layout,
+    /// Bytes of the elements, which may be fewer.
+    bytes: usize,
 }
 
 // SAFETY: these bytes have no other owner, and hold nothing that must be dropped.
@@ -100,30 +103,33 @@ unsafe impl Send for Backing {}
 unsafe impl Sync for Backing {}
 
 impl Backing {
-    /// Takes the bytes of a box whose elements need no drop; `None` if there are none.
-    pub(crate) fn of<T>(values: Box<[T]>) -> Option<Self> {
-        let layout = Layout::for_value::<[T]>(&values);
-        if layout.size() == 0 {
+    /// Takes the bytes of a vector whose elements need no drop, with its spare capacity; `None` if the elements have
+    /// no bytes.
+    pub(crate) fn of<T>(values: Vec<T>) -> Option<Self> {
+        let bytes = mem::size_of_val::<[T]>(&values);
+        let layout = Layout::array::<T>(values.capacity()).ok()?;
+        if bytes == 0 {
             return None;
         }
-        NonNull::new(Box::into_raw(values).cast::<u8>()).map(|start| Self { start, layout })
+        let start = NonNull::new(mem::ManuallyDrop::new(values).as_mut_ptr().cast())?;
+        Some(Self { start, layout, bytes })
     }
 
-    /// The box that [`of`](Self::of) took.
+    /// The vector that [`of`](Self::of) took.
     ///
     /// # Safety
-    /// It was a `Box<[T]>` of this length.
-    pub(crate) unsafe fn into_box<T>(self, len: usize) -> Box<[T]> {
-        let start = self.start.cast::<T>().as_ptr();
-        mem::forget(self);
-        // SAFETY: the caller's promise.
-        unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start, len)) }
+    /// It was a vector of elements of this type.
+    pub(crate) unsafe fn into_vec<T>(self) -> Vec<T> {
+        let taken = mem::ManuallyDrop::new(self);
+        let (len, capacity) = (taken.bytes / mem::size_of::<T>(), taken.layout.size() / mem::size_of::<T>());
+        // SAFETY: the caller's promise. The elements are not zero-sized, as they have bytes.
+        unsafe { Vec::from_raw_parts(taken.start.cast::<T>().as_ptr(), len, capacity) }
     }
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        // SAFETY: it came from a box of this layout, and its elements need no drop.
+        // SAFETY: it came from a vector of this layout, and its elements need no drop.
         unsafe { dealloc(self.start.as_ptr(), self.layout) }
     }
 }
@@ -329,15 +335,15 @@ impl Memory {
         device: &Device,
         backing: Backing,
         options: &RegisterOptions,
-    ) -> Result<Self, (Backing, Error)> {
-        let (pointer, bytes) = (backing.start.as_ptr().cast(), backing.layout.size() as u64);
+    ) -> Result<Self, Rejected<Backing>> {
+        let (pointer, bytes) = (backing.start.as_ptr().cast(), backing.bytes as u64);
         // SAFETY: the allocation owns the bytes, and frees them only after they are unregistered.
         match unsafe { Allocation::register(device, pointer, bytes, options) } {
             Ok(mut allocation) => {
                 allocation.backing = Some(backing);
                 Ok(Self { allocation: Arc::new(allocation) })
             }
-            Err(error) => Err((backing, error)),
+            Err(error) => Err(Rejected::new(backing, error)),
         }
     }
 
@@ -392,15 +398,15 @@ impl Memory {
     /// # Errors
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The memory is returned
     /// unchanged.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), Rejected<Self>> {
         self.take_backing().map(drop)
     }
 
     /// Unregisters the memory, and returns the bytes that were registered.
-    pub(crate) fn take_backing(self) -> Result<Option<Backing>, (Self, Error)> {
+    pub(crate) fn take_backing(self) -> Result<Option<Backing>, Rejected<Self>> {
         let mut allocation = match Arc::try_unwrap(self.allocation) {
             Ok(allocation) => allocation,
-            Err(shared) => return Err((Self { allocation: shared }, busy())),
+            Err(shared) => return Err(Rejected::new(Self { allocation: shared }, busy())),
         };
         match allocation.take() {
             None => Ok(None),
@@ -409,7 +415,7 @@ impl Memory {
                 (Err(error), Remains::Memory(handle, backing)) => {
                     allocation.handle = handle;
                     allocation.backing = backing;
-                    Err((Self { allocation: Arc::new(allocation) }, error))
+                    Err(Rejected::new(Self { allocation: Arc::new(allocation) }, error))
                 }
                 (_, _) => Ok(None),
             },
@@ -442,13 +448,13 @@ impl fmt::Debug for Memory {
             .debug_struct("Memory")
             .field("bytes", &self.allocation.bytes)
             .field("host", &self.allocation.host)
-            .field("device", &self.allocation.device)
+            .field("device", &Hexadecimal(self.allocation.device))
             .finish()
     }
 }
 
 /// Information about memory of the instance.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct MemoryInfo {
     /// Kind of memory.
@@ -475,4 +481,11 @@ pub struct MemoryInfo {
     pub buffer_id: u64,
     /// As given at creation.
     pub name: String,
+}
+
+debug_with_addresses! {
+    MemoryInfo {
+        kind numa_node device_ordinal host_pointer device_address(hexadecimal) size granted_size alignment
+        requested_flags granted_flags buffer_id name
+    }
 }

@@ -15,8 +15,8 @@ use gpumem_sys as sys;
 use crate::codes::{SourceOrder, WaitCondition};
 use crate::copy::sealed::{Discard, Keep};
 use crate::copy::{
-    describe_regions, CheckedCopy, CheckedFill, CopyOptions, Destination, Enqueue, Rectangle, Region, Source,
-    Target,
+    describe_regions, CheckedCopy, CheckedFill, CopyOptions, Destination, Enqueue, Rectangle, Region,
+    Returned, Source, Target,
 };
 use crate::device::Device;
 use crate::element::{Element, FillValue};
@@ -339,6 +339,11 @@ pub(crate) fn nanoseconds(timeout: Duration) -> u64 {
     u64::try_from(timeout.as_nanos()).unwrap_or(sys::GPUMEM_TIMEOUT_INFINITE)
 }
 
+/// What the regions of a batch become.
+fn returned<D: Enqueue, S: Enqueue>(regions: Vec<Region<D, S>>) -> Vec<Region<Returned<D>, Returned<S>>> {
+    regions.into_iter().map(Region::returned).collect()
+}
+
 impl Stream {
     fn of(handle: sys::gpumem_stream, device: &Device) -> Self {
         Self {
@@ -410,10 +415,10 @@ impl Stream {
     /// # Errors
     /// If it cannot wait (in a host function, or while other code captures the stream). The stream is returned
     /// unchanged.
-    pub fn close(self) -> Result<(), (Self, Error)> {
+    pub fn close(self) -> Result<(), Rejected<Self>> {
         match self.inner.settle().and_then(|()| self.inner.destroy()) {
             Ok(()) => Ok(()),
-            Err(error) => Err((self, error)),
+            Err(error) => Err(Rejected::new(self, error)),
         }
     }
 
@@ -478,7 +483,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the numbers of elements differ, or as `gpumem_copy_async()`. The operands are returned.
-    pub fn copy<T, D, S>(&self, mut destination: D, source: S) -> Enqueued<(D, S)>
+    pub fn copy<T, D, S>(&self, mut destination: D, source: S) -> Enqueued<(Returned<D>, Returned<S>)>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
@@ -492,7 +497,12 @@ impl Stream {
     ///
     /// # Errors
     /// If it does not lie within its operands, or as `gpumem_copy_2d_async()`. The operands are returned.
-    pub fn copy_2d<T, D, S>(&self, mut destination: D, source: S, rectangle: &Rectangle) -> Enqueued<(D, S)>
+    pub fn copy_2d<T, D, S>(
+        &self,
+        mut destination: D,
+        source: S,
+        rectangle: &Rectangle,
+    ) -> Enqueued<(Returned<D>, Returned<S>)>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
@@ -526,17 +536,17 @@ impl Stream {
         let mut regions: Vec<_> = regions.into_iter().collect();
         let described = match describe_regions::<T, D, S>(&mut regions) {
             Ok(described) => described,
-            Err(error) => return Err(Rejected::new(self.pending(regions, 0), error)),
+            Err(error) => return Err(Rejected::new(self.pending(returned(regions), 0), error)),
         };
         if described.iter().all(|region| region.width == 0) {
-            return Ok(self.pending(regions, 0));
+            return Ok(self.pending(returned(regions), 0));
         }
         let keeps: Vec<_> =
             regions.iter().flat_map(|region| [region.destination.keep(), region.source.keep()]).collect();
         // SAFETY: as in `enqueue_copy`; the boxes lie within their operands.
         let result = unsafe { self.copy_regions_raw(&described) };
         // After a failure too: some of the regions may be enqueued.
-        let pending = self.pending(regions, self.inner.enqueued(keeps));
+        let pending = self.pending(returned(regions), self.inner.enqueued(keeps));
         match result {
             Ok(()) => Ok(pending),
             Err(error) => Err(Rejected::new(pending, error)),
@@ -569,9 +579,9 @@ impl Stream {
         checked: Result<CheckedCopy, Error>,
         destination: D,
         source: S,
-    ) -> Enqueued<(D, S)> {
+    ) -> Enqueued<(Returned<D>, Returned<S>)> {
         let keeps = [destination.keep(), source.keep()];
-        self.enqueue((destination, source), keeps, || {
+        self.enqueue((destination.returned(), source.returned()), keeps, || {
             let copy = checked?;
             // SAFETY: the stream keeps the operands alive, and only the `Pending` could give access to them; if it is
             // dropped, they are dropped with it.
@@ -585,7 +595,7 @@ impl Stream {
     ///
     /// # Errors
     /// If the numbers of elements differ, or as `gpumem_copy_async()`. The destination is returned.
-    pub fn copy_from_slice<T, D>(&self, mut destination: D, source: &[T]) -> Enqueued<D>
+    pub fn copy_from_slice<T, D>(&self, mut destination: D, source: &[T]) -> Enqueued<Returned<D>>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
@@ -593,7 +603,7 @@ impl Stream {
         let checked = CheckedCopy::new(&mut destination, &source);
         let keep = destination.keep();
         let options = CopyOptions { source_order: SourceOrder::DURING_CALL, ..CopyOptions::new() };
-        self.enqueue(destination, [keep], || {
+        self.enqueue(destination.returned(), [keep], || {
             let copy = checked?;
             // SAFETY: as in `enqueue_copy` for the destination; the source is not used after the call.
             unsafe { copy.run(Target::Stream(self), &options) }?;
@@ -601,9 +611,13 @@ impl Stream {
         })
     }
 
-    fn enqueue_fill<D: Enqueue>(&self, checked: Result<CheckedFill, Error>, destination: D) -> Enqueued<D> {
+    fn enqueue_fill<D: Enqueue>(
+        &self,
+        checked: Result<CheckedFill, Error>,
+        destination: D,
+    ) -> Enqueued<Returned<D>> {
         let keep = destination.keep();
-        self.enqueue(destination, [keep], || {
+        self.enqueue(destination.returned(), [keep], || {
             let fill = checked?;
             // SAFETY: as in `enqueue_copy`.
             unsafe { fill.run(Target::Stream(self)) }?;
@@ -615,7 +629,7 @@ impl Stream {
     ///
     /// # Errors
     /// As `gpumem_fill_async()`. The destination is returned.
-    pub fn fill<T, D>(&self, mut destination: D, value: T) -> Enqueued<D>
+    pub fn fill<T, D>(&self, mut destination: D, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
         D: Destination<T> + Enqueue,
@@ -628,7 +642,7 @@ impl Stream {
     ///
     /// # Errors
     /// As `gpumem_fill_async()`. The destination is returned.
-    pub fn fill_bytes<T, D>(&self, mut destination: D, value: u8) -> Enqueued<D>
+    pub fn fill_bytes<T, D>(&self, mut destination: D, value: u8) -> Enqueued<Returned<D>>
     where
         T: Element + Copy,
         D: Destination<T> + Enqueue,
@@ -641,7 +655,7 @@ impl Stream {
     ///
     /// # Errors
     /// If it does not lie within its operand, or as `gpumem_fill_2d_async()`. The destination is returned.
-    pub fn fill_2d<T, D>(&self, mut destination: D, rectangle: &Rectangle, value: T) -> Enqueued<D>
+    pub fn fill_2d<T, D>(&self, mut destination: D, rectangle: &Rectangle, value: T) -> Enqueued<Returned<D>>
     where
         T: FillValue,
         D: Destination<T> + Enqueue,
@@ -821,6 +835,14 @@ unsafe extern "C" fn run_host_function(raw: *mut c_void) {
 
 /// Words that a stream can write and wait for: `DeviceMemory` of `u32` or `u64`, and [`Pinned`] or [`Registered`]
 /// arrays of `AtomicU32` or `AtomicU64`, which the CPU can use at the same time.
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`{Self}` has no words that a stream can write or wait for",
+        label = "this is neither device memory of u32 or u64, nor an array of `AtomicU32` or `AtomicU64`",
+        note = "use a `DeviceMemory<u32>` or `<u64>`, or a `Pinned` or `Registered` array of `AtomicU32` or `AtomicU64`"
+    )
+)]
 pub trait Words: words::Words {}
 impl<W: words::Words> Words for W {}
 
@@ -862,12 +884,15 @@ words! {
     Registered of AtomicU64: 8;
 }
 
-/// Result of a call that enqueues work: a [`Pending`] with the operands, or the operands with the error.
+/// Result of a call that enqueues work: a [`Pending`] with what the operands become, or the same with the error.
 pub type Enqueued<B> = Result<Pending<B>, Rejected<B>>;
 
 /// Result of [`Stream::copy_regions`]. Some of the regions may be enqueued even if it is an error, so the regions are
 /// in a [`Pending`] either way.
-pub type EnqueuedRegions<D, S> = Result<Pending<Vec<Region<D, S>>>, Rejected<Pending<Vec<Region<D, S>>>>>;
+pub type EnqueuedRegions<D, S> = Result<PendingRegions<D, S>, Rejected<PendingRegions<D, S>>>;
+
+/// A batch of regions that may not be complete.
+pub type PendingRegions<D, S> = Pending<Vec<Region<Returned<D>, Returned<S>>>>;
 
 /// Work that may not be complete, with its operands.
 ///

@@ -48,7 +48,8 @@ impl<T: Element> Block<T> {
             Memory::create(device, kind, bytes as u64, &options)
         } else {
             Memory::create(device, kind, bytes as u64, options)
-        }?;
+        }
+        .map_err(|error| error.called_as(function))?;
         let address = match kind {
             Kind::DEVICE => memory.device_address()? as *mut T,
             _ => memory.host_pointer().cast(),
@@ -66,11 +67,11 @@ impl<T: Element> Block<T> {
         }
     }
 
-    fn close(self) -> Result<(), (Self, Error)> {
+    fn close(self) -> Result<(), Rejected<Self>> {
         let Self { memory, start, len } = self;
         memory
             .map_or(Ok(()), Memory::close)
-            .map_err(|(memory, error)| (Self { memory: Some(memory), start, len }, error))
+            .map_err(|rejected| rejected.map(|memory| Self { memory: Some(memory), start, len }))
     }
 
     pub(crate) fn memory(&self) -> Option<&Memory> {
@@ -137,8 +138,8 @@ macro_rules! array {
             /// # Errors
             /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The array is returned
             /// unchanged.
-            pub fn close(self) -> Result<(), (Self, Error)> {
-                self.block.close().map_err(|(block, error)| (Self { block }, error))
+            pub fn close(self) -> Result<(), Rejected<Self>> {
+                self.block.close().map_err(|rejected| rejected.map(|block| Self { block }))
             }
 
             /// Address of the first element for kernels. It must not be used if the array has no bytes.
@@ -150,7 +151,7 @@ macro_rules! array {
             }
         }
 
-        impl<T> fmt::Debug for $name<T> {
+        impl<T: Element> fmt::Debug for $name<T> {
             fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter
                     .debug_struct(stringify!($name))
@@ -173,7 +174,7 @@ macro_rules! array {
 /// assert_eq!(numbers.to_vec()?, [1.5, 2.5]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
-pub struct DeviceMemory<T> {
+pub struct DeviceMemory<T: Element> {
     block: Block<T>,
 }
 array!(DeviceMemory);
@@ -192,7 +193,7 @@ impl<T: Element> DeviceMemory<T> {
     /// # Errors
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
-        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::DEVICE, len, options, "DeviceMemory")? })
     }
 
     /// A part of the array; `None` if the range exceeds the array.
@@ -270,18 +271,18 @@ impl<T: Element + Copy> DeviceMemory<T> {
 
 /// A part of an array in the memory of a device.
 #[derive(Debug)]
-pub struct DeviceSlice<'a, T> {
+pub struct DeviceSlice<'a, T: Element> {
     whole: &'a DeviceMemory<T>,
     start: usize,
     len: usize,
 }
 
-impl<T> Clone for DeviceSlice<'_, T> {
+impl<T: Element> Clone for DeviceSlice<'_, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T> Copy for DeviceSlice<'_, T> {}
+impl<T: Element> Copy for DeviceSlice<'_, T> {}
 
 impl<T: Element> DeviceSlice<'_, T> {
     /// Number of elements.
@@ -343,7 +344,7 @@ impl<T: Element> DeviceSlice<'_, T> {
 /// let words = gpumem::Pinned::<String>::zeroed(device, 4)?;
 /// # Ok(()) }
 /// ```
-pub struct Pinned<T> {
+pub struct Pinned<T: Element> {
     block: Block<T>,
 }
 array!(Pinned);
@@ -416,7 +417,7 @@ impl<T: Element> Pinned<MaybeUninit<T>> {
     /// As [`Pinned::zeroed_with_options`].
     pub fn uninit_with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         refuse_write_combined(options)?;
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, options, "Pinned")? })
     }
 
     /// Declares that the values are initialised.
@@ -468,7 +469,7 @@ impl<T: Element + Copy> DerefMut for Pinned<T> {
 /// let slice = &**numbers;
 /// # }
 /// ```
-pub struct WriteCombined<T> {
+pub struct WriteCombined<T: Element> {
     block: Block<T>,
 }
 array!(WriteCombined);
@@ -488,7 +489,7 @@ impl<T: Element + Copy> WriteCombined<T> {
     /// As [`new`](Self::new), and if an option cannot be granted.
     pub fn with_options(device: &Device, len: usize, options: &MemoryOptions) -> Result<Self, Error> {
         let options = options.clone().require(MemoryFlags::WRITE_COMBINED);
-        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined::new")? })
+        Ok(Self { block: Block::allocate(device, Kind::PINNED, len, &options, "WriteCombined")? })
     }
 
     /// Writes one element.
@@ -551,26 +552,74 @@ impl<T: Element + Copy> WriteCombined<T> {
 ///
 /// let mut numbers = Registered::new(&device, vec![1u32, 2, 3], &RegisterOptions::new())?;
 /// numbers[0] = 7;
-/// let plain: Box<[u32]> = numbers.into_box().map_err(|(_, error)| error)?;
-/// assert_eq!(*plain, [7, 2, 3]);
+/// let plain: Vec<u32> = numbers.into_vec()?;
+/// assert_eq!(plain, [7, 2, 3]);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
-pub struct Registered<T> {
+///
+/// What would have to be copied is refused:
+///
+/// ```compile_fail,E0277
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{RegisterOptions, Registered};
+///
+/// let numbers = Registered::new(&device, &[1u32, 2, 3][..], &RegisterOptions::new())?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Registered<T: Element> {
     block: Block<T>,
 }
 array!(Registered);
 
+/// What [`Registered::new`] takes: a `Vec<T>` or a `Box<[T]>`. Its elements stay where they are.
+#[cfg_attr(
+    gpumem_diagnostics,
+    diagnostic::on_unimplemented(
+        message = "`Registered::new` cannot take `{Self}`",
+        label = "this is neither a `Vec<{T}>` nor a `Box<[{T}]>`",
+        note = "the array must own its elements, which stay where they are; for a borrowed array use `Device::with_registered`"
+    )
+)]
+pub trait OwnedArray<T>: owned::OwnedArray<T> {}
+impl<T, V: owned::OwnedArray<T>> OwnedArray<T> for V {}
+
+mod owned {
+    pub trait OwnedArray<T> {
+        fn into_vec(self) -> Vec<T>;
+        fn from_vec(values: Vec<T>) -> Self;
+    }
+
+    impl<T> OwnedArray<T> for Vec<T> {
+        fn into_vec(self) -> Self {
+            self
+        }
+        fn from_vec(values: Self) -> Self {
+            values
+        }
+    }
+
+    impl<T> OwnedArray<T> for Box<[T]> {
+        fn into_vec(self) -> Vec<T> {
+            <[T]>::into_vec(self)
+        }
+        fn from_vec(values: Vec<T>) -> Self {
+            // It came from a box, so it has no spare capacity.
+            values.into_boxed_slice()
+        }
+    }
+}
+
 impl<T: Element> Registered<T> {
-    /// Registers an array. Does nothing for an array without bytes.
+    /// Registers the elements of an array where they are; nothing is copied. Does nothing for an array without bytes.
     ///
     /// # Errors
     /// As `gpumem_memory_register()`. The array is returned.
-    pub fn new(
+    pub fn new<V: OwnedArray<T>>(
         device: &Device,
-        values: impl Into<Box<[T]>>,
+        values: V,
         options: &RegisterOptions,
-    ) -> Result<Self, Rejected<Box<[T]>>> {
-        let values = values.into();
+    ) -> Result<Self, Rejected<V>> {
+        let values = values.into_vec();
         let len = values.len();
         let backing = match Backing::of(values) {
             Some(backing) => backing,
@@ -579,28 +628,31 @@ impl<T: Element> Registered<T> {
         let start = backing.start.cast();
         match Memory::register_backing(device, backing, options) {
             Ok(memory) => Ok(Self { block: Block { memory: Some(memory), start, len } }),
-            // SAFETY: it was this box.
-            Err((backing, error)) => Err(Rejected::new(unsafe { backing.into_box(len) }, error)),
+            Err(Rejected { given: backing, error }) => {
+                // SAFETY: it was this array.
+                let values = V::from_vec(unsafe { backing.into_vec() });
+                Err(Rejected::new(values, error.called_as("Registered::new")))
+            }
         }
     }
 
-    /// Unregisters the array and returns it.
+    /// Unregisters the array and returns it, at the same address and with the same capacity.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. This is returned unchanged.
-    pub fn into_box(self) -> Result<Box<[T]>, (Self, Error)> {
+    pub fn into_vec(self) -> Result<Vec<T>, Rejected<Self>> {
         let Block { memory, start, len } = self.block;
         let backing = match memory.map_or(Ok(None), Memory::take_backing) {
             Ok(backing) => backing,
-            Err((memory, error)) => {
-                return Err((Self { block: Block { memory: Some(memory), start, len } }, error))
+            Err(rejected) => {
+                return Err(rejected.map(|memory| Self { block: Block { memory: Some(memory), start, len } }))
             }
         };
         match backing {
-            // SAFETY: it was a box of this length.
-            Some(backing) => Ok(unsafe { backing.into_box(len) }),
-            // SAFETY: an array without bytes, at an address that is aligned.
-            None => Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(start.as_ptr(), len)) }),
+            // SAFETY: it was a vector of such elements.
+            Some(backing) => Ok(unsafe { backing.into_vec() }),
+            // SAFETY: the elements have no bytes, and their address is aligned.
+            None => Ok(unsafe { Vec::from_raw_parts(start.as_ptr(), len, len) }),
         }
     }
 
@@ -703,12 +755,13 @@ impl Device {
         }
         // SAFETY: the registration ends before this function returns or unwinds, and so before the borrow: nothing
         // else can take or forget it.
-        let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }?;
+        let memory = unsafe { Memory::register(self, values.as_mut_ptr().cast(), bytes as u64, options) }
+            .map_err(|error| error.called_as("Device::with_registered"))?;
         let registration = Registration { memory: Some(memory) };
         let result = function(values, &registration);
         match registration.memory.map_or(Ok(()), Memory::close) {
             Ok(()) => Ok(result),
-            Err((_, error)) => Err(error),
+            Err(rejected) => Err(rejected.error),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use common::{is_host, with_device};
 use gpumem::{
     sys, Access, DeviceMemory, ErrorKind, Kind, Location, Memory, MemoryFlags, MemoryOptions, Pinned,
-    Processor, Rectangle, Region, RegisterOptions, Registered, Status, WriteCombined,
+    Processor, Rectangle, Region, RegisterOptions, Registered, Rejected, Status, WriteCombined,
 };
 
 #[test]
@@ -127,9 +127,56 @@ fn registered_memory_comes_back() {
         let memory = DeviceMemory::from_slice(device, &registered).unwrap();
         instance.fill(&mut registered, 0u32).unwrap();
         instance.copy(&mut registered, &memory).unwrap();
-        let values = registered.into_box().map_err(|(_, error)| error).unwrap();
+        let values = registered.into_vec().unwrap();
         assert_eq!((values[0], values[9_999], values.as_ptr()), (77, 9_999, place));
         assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_count, 0);
+    });
+}
+
+/// An array whose spare capacity would be cut off is moved by the allocator.
+#[test]
+fn registration_never_moves_an_array() {
+    with_device(|instance, device| {
+        let mut values = Vec::<u16>::with_capacity(1 << 20);
+        values.extend(0..100);
+        let (place, capacity) = (values.as_ptr(), values.capacity());
+        let registered = Registered::new(device, values, &RegisterOptions::new()).unwrap();
+        assert_eq!(instance.kind_stats(Kind::REGISTERED).unwrap().live_bytes, 200);
+        assert_eq!((registered.as_ptr(), registered.len()), (place, 100));
+        let values = registered.into_vec().unwrap();
+        assert_eq!((values.as_ptr(), values.len(), values.capacity()), (place, 100, capacity));
+        // A failure returns it as it was, and dropping the registration frees all of it.
+        let refused = RegisterOptions::new().require(MemoryFlags::WRITE_COMBINED);
+        let values = Registered::new(device, values, &refused).unwrap_err().given;
+        assert_eq!((values.as_ptr(), values.len(), values.capacity()), (place, 100, capacity));
+        drop(Registered::new(device, values, &RegisterOptions::new()).unwrap());
+
+        let boxed = vec![5u64; 4].into_boxed_slice();
+        let place = boxed.as_ptr();
+        let boxed: Box<[u64]> = Registered::new(device, boxed, &refused).unwrap_err().given;
+        let registered = Registered::new(device, boxed, &RegisterOptions::new()).unwrap();
+        let values = registered.into_vec().unwrap();
+        assert_eq!((values.as_ptr(), values.capacity(), &values[..]), (place, 4, &[5; 4][..]));
+    });
+}
+
+#[test]
+fn addresses_are_printed_alike() {
+    with_device(|instance, device| {
+        let memory = DeviceMemory::<u8>::new(device, 100).unwrap();
+        let pinned = Pinned::<u8>::zeroed(device, 100).unwrap();
+        let address = memory.device_address().unwrap();
+        let info = memory.info().unwrap().unwrap();
+        assert!(format!("{info:?}")
+            .contains(&format!("host_pointer: 0x0, device_address: {address:#x}, size: 100")));
+        let known = instance.pointer_info(address as *const c_void).unwrap();
+        assert!(format!("{known:?}")
+            .contains(&format!("device_address: {address:#x}, base: {address:#x}, size: 100")));
+        let (host, address) = (pinned.as_ptr(), pinned.device_address().unwrap());
+        let expected = format!(
+            "Pinned {{ len: 100, memory: Some(Memory {{ bytes: 100, host: {host:?}, device: {address:#x} }}) }}"
+        );
+        assert_eq!(format!("{pinned:?}"), expected);
     });
 }
 
@@ -208,8 +255,8 @@ fn arrays_without_bytes_never_reach_the_library() {
         instance.fill_bytes(&device_memory, 1).unwrap();
         assert_eq!(device_memory.to_vec().unwrap(), []);
         assert_eq!(device.with_registered(&mut [0u32; 0], &RegisterOptions::new(), |_, _| 7).unwrap(), 7);
-        assert_eq!(registered.into_box().map_err(|(_, error)| error).unwrap().len(), 0);
-        pinned.close().map_err(|(_, error)| error).unwrap();
+        assert_eq!(registered.into_vec().unwrap().len(), 0);
+        pinned.close().unwrap();
     });
 }
 
@@ -297,10 +344,10 @@ fn fills_of_each_width() {
 fn a_close_reports_what_is_live() {
     with_device(|instance, device| {
         let pinned = Pinned::<u8>::zeroed(device, 10).unwrap();
-        let (again, error) = instance.clone().close().unwrap_err();
+        let Rejected { given: again, error, .. } = instance.clone().close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         assert_eq!(again.kind_stats(Kind::PINNED).unwrap().live_count, 1);
-        pinned.close().map_err(|(_, error)| error).unwrap();
+        pinned.close().unwrap();
     });
 }
 
@@ -443,7 +490,7 @@ fn allocation_by_pointer() {
         }
         let memory = Memory::create(device, Kind::PINNED, 1000, &MemoryOptions::new()).unwrap();
         assert_eq!((memory.bytes(), memory.host_pointer().is_null()), (1000, false));
-        memory.close().map_err(|(_, error)| error).unwrap();
+        memory.close().unwrap();
     });
 }
 

@@ -12,7 +12,7 @@ use common::{backend, is_host, with_device};
 use gpumem::{
     host, probe, AnswerType, Backend, Capability, CudaOptions, DeviceMemory, ErrorKind, Event, Feature,
     HostOptions, Instance, InstanceOptions, Kind, MemoryOptions, Pinned, Region, RegisterOptions, Registered,
-    Status, Stream, Version,
+    Rejected, Status, Stream, Version,
 };
 
 extern "C" {
@@ -42,7 +42,7 @@ fn the_default_instance_is_never_closed() {
     let second = Instance::default_instance().unwrap();
     let (device, same) = (first.device(0).unwrap(), second.device(0).unwrap());
     assert_eq!(format!("{device:?}"), format!("{same:?}"));
-    let (first, error) = first.close().unwrap_err();
+    let Rejected { given: first, error, .. } = first.close().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidState);
     drop(first);
     assert!(second.info().is_ok());
@@ -207,9 +207,9 @@ fn after_a_lost_device_the_memory_of_the_library_is_freed() {
     drop((gate, memory));
     assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
     assert_eq!(instance.kind_stats(Kind::PINNED).unwrap().live_count, 0);
-    stream.close().map_err(|(_, error)| error).unwrap();
+    stream.close().unwrap();
     drop(device);
-    instance.close().map_err(|(_, error)| error).unwrap();
+    instance.close().unwrap();
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_captured_stream_leaves_its_memory_alone() {
         stream.fill(&DeviceMemory::<u8>::new(device, 64).unwrap(), 1u8).unwrap();
         host::stream_set_capturing(&stream, true).unwrap();
         assert_eq!(stream.synchronize().unwrap_err().kind(), ErrorKind::InvalidState);
-        let (stream, error) = stream.close().unwrap_err();
+        let Rejected { given: stream, error, .. } = stream.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidState);
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         let region = Region::new(&memory, Arc::new(Pinned::<u8>::zeroed(device, 64).unwrap()), 64);
@@ -318,7 +318,7 @@ fn a_captured_stream_leaves_its_memory_alone() {
         // The memory of the fill and of the batch.
         assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 2);
         host::stream_set_capturing(&stream, false).unwrap();
-        stream.close().map_err(|(_, error)| error).unwrap();
+        stream.close().unwrap();
     });
 }
 

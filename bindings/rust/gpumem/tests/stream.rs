@@ -13,7 +13,7 @@ use std::time::Duration;
 use common::{is_host, with_device};
 use gpumem::{
     host, Device, DeviceMemory, ErrorKind, Event, EventFlags, Kind, Pinned, Rectangle, Region,
-    RegisterOptions, Registered, Stream, StreamOptions, WaitCondition, WriteCombined,
+    RegisterOptions, Registered, Rejected, Stream, StreamOptions, WaitCondition, WriteCombined,
 };
 
 /// A stream that waits until the word is set.
@@ -59,8 +59,8 @@ fn copies_return_their_operands() {
         let (_, sent) = up.wait().unwrap();
         assert_eq!(*sent, *received);
         assert!(stream.is_complete().unwrap());
-        sent.close().map_err(|(_, error)| error).unwrap();
-        stream.close().map_err(|(_, error)| error).unwrap();
+        sent.close().unwrap();
+        stream.close().unwrap();
     });
 }
 
@@ -125,10 +125,10 @@ fn a_forgotten_result_keeps_its_memory_forever() {
     let live = |kind| instance.kind_stats(kind).unwrap().live_count;
     assert_eq!((live(Kind::PINNED), live(Kind::REGISTERED), live(Kind::DEVICE)), (1, 1, 0));
     // The instance stays open with it, so that nothing dangles.
-    let (instance, error) = instance.close().unwrap_err();
+    let Rejected { given: instance, error, .. } = instance.close().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy);
     // SAFETY: nothing uses the forgotten memory.
-    let destroyed = unsafe { instance.close_by_force() }.map_err(|(_, error)| error).unwrap();
+    let destroyed = unsafe { instance.close_by_force() }.unwrap();
     assert_eq!(destroyed, 3); // What was forgotten keeps the stream alive.
 }
 
@@ -138,11 +138,11 @@ fn closing_memory_that_work_uses_is_refused() {
         let held = Held::new(device);
         let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
         held.stream.fill(&memory, 1u8).unwrap();
-        let (memory, error) = memory.close().unwrap_err();
+        let Rejected { given: memory, error, .. } = memory.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
         held.release();
         held.stream.synchronize().unwrap();
-        memory.close().map_err(|(_, error)| error).unwrap();
+        memory.close().unwrap();
     });
 }
 
@@ -201,7 +201,7 @@ fn an_event_observes_the_work_before_it() {
         assert!(first.is_complete().unwrap());
         assert!(second.nanoseconds_since(&first).unwrap().unwrap() >= 0);
         assert_eq!(first.info().unwrap().device_ordinal, 0);
-        first.close().map_err(|(_, error)| error).unwrap();
+        first.close().unwrap();
     });
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use gpumem::{
     sys, Access, Backend, Capability, CopyOptions, Device, Direction, Error, Event, EventFlags, Instance,
-    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, Processor, RegisterOptions, SourceOrder,
-    Status, Stream, StreamOptions, WaitCondition,
+    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, Processor, RegisterOptions, Rejected,
+    SourceOrder, Status, Stream, StreamOptions, WaitCondition,
 };
 
 /// Ordinary memory, page aligned.
@@ -527,14 +527,14 @@ impl Runner {
     fn closed<T>(
         &mut self,
         step: &Step<'_>,
-        result: Result<(), (T, Error)>,
+        result: Result<(), Rejected<T>>,
         object: impl FnOnce(T) -> Object,
     ) -> Checked<Status> {
         match result {
             Ok(()) => Ok(Status::SUCCESS),
-            Err((same, error)) => {
-                self.objects.insert(step.word(1)?.to_owned(), object(same));
-                Ok(error.status())
+            Err(rejected) => {
+                self.objects.insert(step.word(1)?.to_owned(), object(rejected.given));
+                Ok(rejected.error.status())
             }
         }
     }
@@ -567,7 +567,7 @@ impl Runner {
         for object in self.objects.values() {
             if let Object::Instance(instance) = object {
                 // SAFETY: only drops follow.
-                unsafe { instance.clone().close_by_force() }.map_err(|(_, error)| error).unwrap();
+                unsafe { instance.clone().close_by_force() }.unwrap();
             }
         }
         self.objects.clear();

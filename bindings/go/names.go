@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//go:build cgo
+
+package gpumem
+
+import (
+	"fmt"
+	"strings"
+)
+
+// constant is a constant of this package: its type, its name here and in C, and its value.
+type constant struct {
+	kind, name, inC string
+	value           int64
+}
+
+// nameOf returns the name of a constant; the type and the number if there is none.
+func nameOf(kind string, value int64) string {
+	for i := range constants {
+		if c := &constants[i]; c.value == value && c.kind == kind {
+			return c.name
+		}
+	}
+	return fmt.Sprintf("%s(%d)", kind, value)
+}
+
+// nameOfFlags returns the names of all flags that are set, and the number of those that have none.
+func nameOfFlags(kind string, value uint64) string {
+	var names []string
+	for i := range constants {
+		if c := &constants[i]; c.kind == kind && value&uint64(c.value) != 0 {
+			names = append(names, c.name)
+			value &^= uint64(c.value)
+		}
+	}
+	if value != 0 || len(names) == 0 {
+		names = append(names, fmt.Sprintf("%s(%#x)", kind, value))
+	}
+	return strings.Join(names, "|")
+}
+
+// functionNames has what a program calls in place of a function of C.
+var functionNames = [...]struct{ inC, name string }{
+	{"gpumem_capability_enumerate", "gpumem.Capabilities"},
+	{"gpumem_copy", "Instance.Copy"},
+	{"gpumem_copy_2d", "Instance.Copy2D"},
+	{"gpumem_copy_2d_async", "Stream.Copy2D"},
+	{"gpumem_copy_async", "Stream.Copy"},
+	{"gpumem_copy_regions", "Instance.CopyRegions"},
+	{"gpumem_copy_regions_async", "Stream.CopyRegions"},
+	{"gpumem_device_can_access_peer", "Device.CanAccessPeer"},
+	{"gpumem_device_disable_peer_access", "Device.DisablePeerAccess"},
+	{"gpumem_device_enable_peer_access", "Device.EnablePeerAccess"},
+	{"gpumem_device_get", "Instance.Device"},
+	{"gpumem_device_get_capability", "Device.Capability"},
+	{"gpumem_device_get_info", "Device.Info"},
+	{"gpumem_device_get_memory", "Device.Memory"},
+	{"gpumem_event_create", "Device.NewEvent"},
+	{"gpumem_event_destroy", "Event.Close"},
+	{"gpumem_event_get_elapsed_time", "gpumem.Elapsed"},
+	{"gpumem_event_get_info", "Event.Info"},
+	{"gpumem_event_query", "Event.Query"},
+	{"gpumem_event_record", "Event.Record"},
+	{"gpumem_event_synchronize", "Event.Synchronize"},
+	{"gpumem_event_wrap", "Device.WrapEvent"},
+	{"gpumem_feature_supported", "Feature.Supported"},
+	{"gpumem_fill", "Instance.Fill"},
+	{"gpumem_fill_2d", "Instance.Fill2D"},
+	{"gpumem_fill_2d_async", "Stream.Fill2D"},
+	{"gpumem_fill_async", "Stream.Fill"},
+	{"gpumem_free", "Instance.Free"},
+	{"gpumem_host_device_lose", "Device.HostLose"},
+	{"gpumem_host_fail_step", "Instance.HostFailStep"},
+	{"gpumem_host_foreign_alloc", "Device.HostForeignAlloc"},
+	{"gpumem_host_foreign_free", "Device.HostForeignFree"},
+	{"gpumem_host_foreign_peer_access", "Device.HostForeignPeerAccess"},
+	{"gpumem_host_kernel_view", "HostKernel.View"},
+	{"gpumem_host_launch", "Stream.HostLaunch"},
+	{"gpumem_host_native_stream_create", "Device.HostNativeStream"},
+	{"gpumem_host_native_stream_destroy", "Device.DestroyHostNativeStream"},
+	{"gpumem_host_set_current_device", "gpumem.HostSetCurrentDevice"},
+	{"gpumem_host_stream_set_capturing", "Stream.HostSetCapturing"},
+	{"gpumem_instance_close", "Instance.Close"},
+	{"gpumem_instance_default", "gpumem.Default"},
+	{"gpumem_instance_get_info", "Instance.Info"},
+	{"gpumem_instance_open", "gpumem.Open"},
+	{"gpumem_instance_probe", "gpumem.Probe"},
+	{"gpumem_log_set_function", "gpumem.SetLogFunction"},
+	{"gpumem_malloc", "Device.Malloc"},
+	{"gpumem_memory_create", "Device.NewMemory"},
+	{"gpumem_memory_destroy", "Memory.Close"},
+	{"gpumem_memory_get_info", "Memory.Info"},
+	{"gpumem_memory_register", "Device.RegisterMemory"},
+	{"gpumem_pointer_get_access", "Instance.PointerAccess"},
+	{"gpumem_pointer_get_device_pointer", "Device.DevicePointer"},
+	{"gpumem_pointer_get_info", "Instance.Pointer"},
+	{"gpumem_register", "Device.Register"},
+	{"gpumem_stats_get", "Instance.Stats"},
+	{"gpumem_stats_get_kind", "Instance.KindStats"},
+	{"gpumem_stats_report", "Instance.Report"},
+	{"gpumem_stats_reset_peaks", "Instance.ResetPeaks"},
+	{"gpumem_status_enumerate", "gpumem.Statuses"},
+	{"gpumem_status_get_info", "Status.Info"},
+	{"gpumem_status_name", "Status.Name"},
+	{"gpumem_stream_create", "Device.NewStream"},
+	{"gpumem_stream_destroy", "Stream.Close"},
+	{"gpumem_stream_get_info", "Stream.Info"},
+	{"gpumem_stream_launch_host_function", "Stream.Launch"},
+	{"gpumem_stream_query", "Stream.Query"},
+	{"gpumem_stream_synchronize", "Stream.Synchronize"},
+	{"gpumem_stream_wait_event", "Stream.WaitEvent"},
+	{"gpumem_stream_wait_value", "Stream.WaitValue"},
+	{"gpumem_stream_wrap", "Device.WrapStream"},
+	{"gpumem_stream_write_value", "Stream.WriteValue"},
+	{"gpumem_unregister", "Instance.Unregister"},
+	{"gpumem_version", "gpumem.VersionNumber"},
+	{"gpumem_version_text", "gpumem.Version"},
+}
+
+// argumentNames has words for arguments in messages, and the words of this package.
+var argumentNames = map[string]string{
+	"NULL": "nil", "DEVICE": "KindDevice", "PINNED": "KindPinned", "REGISTERED": "KindRegistered", "location_id": "locationID",
+	"max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "value_size": "valueSize",
+}
+
+// functionName returns what a program calls in place of a function of C; another name is returned as it is.
+func functionName(inC string) string {
+	for i := range functionNames {
+		if functionNames[i].inC == inC {
+			return functionNames[i].name
+		}
+	}
+	return inC
+}
+
+// constantName returns the name of a constant of C, or the type of the constants whose names begin so; "" for another.
+func constantName(inC string) string {
+	if inC == "GPUMEM_CLOSE_FORCE" {
+		return "Instance.CloseForce"
+	}
+	for i := range constants {
+		if c := &constants[i]; c.inC == inC {
+			return c.name
+		} else if strings.HasSuffix(inC, "_") && strings.HasPrefix(c.inC, inC) {
+			return c.kind
+		}
+	}
+	return ""
+}
+
+// translate returns a text of the library with the names of this package in place of those of C. Names that this package
+// does not know stay: those of a newer library, and of environment variables.
+func translate(text string) string { return translateWith(text, nil) }
+
+func translateWith(text string, words map[string]string) string {
+	isWord := func(c rune) bool {
+		return c == '_' || c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
+	}
+	var result strings.Builder
+	for text != "" {
+		end := strings.IndexFunc(text, func(c rune) bool { return !isWord(c) })
+		if end < 0 {
+			end = len(text)
+		}
+		word := text[:end]
+		text = text[end:]
+		if known := functionName(word); known != word {
+			word = known
+			text = strings.TrimPrefix(text, "()")
+		} else if strings.HasPrefix(word, "GPUMEM_") {
+			if known := constantName(word); known != "" {
+				word = known
+			}
+		} else if known, ok := words[word]; ok {
+			word = known
+		}
+		next := strings.IndexFunc(text, isWord)
+		if next < 0 {
+			next = len(text)
+		}
+		result.WriteString(word)
+		result.WriteString(text[:next])
+		text = text[next:]
+	}
+	return result.String()
+}

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+//go:build cgo
+
+package gpumem
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+)
+
+// This file has the String methods of objects and structs. Those of constants are in codes.go. Each may be called at any
+// time, also in a function that the library calls, and on nil.
+
+// describe prints an object as its type and what is known of it, or why that is not known.
+func describe(kind string, isNil bool, details func() (string, error)) string {
+	if isNil {
+		return kind + "(nil)"
+	}
+	known, err := details()
+	if detail, ok := err.(*Error); ok {
+		known = detail.Status.String()
+		if isGone(err) {
+			known = "closed"
+		}
+	} else if err != nil {
+		known = err.Error()
+	}
+	return kind + "{" + known + "}"
+}
+
+// named returns a name in quotes, with a space before it; nothing if there is none.
+func named(name string) string {
+	if name == "" {
+		return ""
+	}
+	return fmt.Sprintf(" %q", name)
+}
+
+// String returns the backend, the name and the number of devices.
+func (i *Instance) String() string {
+	return describe("Instance", i == nil || i.handle == 0, func() (string, error) {
+		info, err := i.Info()
+		return fmt.Sprintf("%v%s, %d devices", info.Backend, named(info.Name), info.DeviceCount), err
+	})
+}
+
+// String returns the ordinal, the name and the size.
+func (d *Device) String() string {
+	return describe("Device", d == nil || d.handle == 0, func() (string, error) {
+		info, err := d.Info()
+		return fmt.Sprintf("%d%s, %d bytes", info.Ordinal, named(info.Name), info.TotalBytes), err
+	})
+}
+
+func (m *Memory) details() (string, error) {
+	info, err := m.Info()
+	return fmt.Sprintf("%v%s, %d bytes at %#x, device %d", info.Kind, named(info.Name), info.Size, m.address,
+		info.DeviceOrdinal), err
+}
+
+// String returns the kind, the name, the size, the address and the device.
+func (m *Memory) String() string { return describe("Memory", m == nil || m.handle == 0, m.details) }
+
+// String returns the kind, the name, the size, the address and the device.
+func (p *Pinned[T]) String() string {
+	m := p.memory()
+	return describe(generic[T]("Pinned"), m == nil || m.handle == 0, m.details)
+}
+
+// String returns the length and the address.
+func (b *Buffer[T]) String() string {
+	return describe(generic[T]("Buffer"), b == nil || b.mapping == nil, func() (string, error) {
+		if b.mapping.closed() {
+			return "closed", nil
+		}
+		return fmt.Sprintf("%d values at %#x", b.length, b.mapping.address), nil
+	})
+}
+
+// generic is the name of a type with its parameter.
+func generic[T any](name string) string {
+	return fmt.Sprintf("%s[%v]", name, reflect.TypeOf((*T)(nil)).Elem())
+}
+
+// String returns the name and the device.
+func (s *Stream) String() string {
+	return describe("Stream", s.work().handle == 0, func() (string, error) {
+		info, err := s.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal), " "), err
+	})
+}
+
+// String returns the name and the device.
+func (e *Event) String() string {
+	return describe("Event", e == nil || e.handle == 0, func() (string, error) {
+		info, err := e.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s device %d", named(info.Name), info.DeviceOrdinal), " "), err
+	})
+}
+
+// String says whether the kernel runs.
+func (k *HostKernel) String() string {
+	return describe("HostKernel", k == nil, func() (string, error) {
+		if k.ended.Load() {
+			return "ended", nil
+		}
+		return "running", nil
+	})
+}
+
+// String returns the address in base 16.
+func (a Address) String() string { return fmt.Sprintf("%#x", a.value) }
+
+// String returns the address in base 16.
+func (p DevicePtr) String() string { return fmt.Sprintf("%#x", uint64(p)) }
+
+// Format prints the address in base 16 for %v and %s, and as the number that it is for %d, %x and the like.
+func (p DevicePtr) Format(state fmt.State, verb rune) {
+	if verb == 'v' || verb == 's' {
+		_, _ = fmt.Fprint(state, p.String())
+		return
+	}
+	format := "%"
+	for _, flag := range "+-# 0" {
+		if state.Flag(int(flag)) {
+			format += string(flag)
+		}
+	}
+	if width, set := state.Width(); set {
+		format += fmt.Sprint(width)
+	}
+	_, _ = fmt.Fprintf(state, format+string(verb), uint64(p))
+}
+
+// The structs print their type, and the fields that are not zero.
+
+func (o Options) String() string          { return fields(o) }
+func (o HostOptions) String() string      { return fields(o) }
+func (o CUDAOptions) String() string      { return fields(o) }
+func (o MemoryOptions) String() string    { return fields(o) }
+func (o RegisterOptions) String() string  { return fields(o) }
+func (o StreamOptions) String() string    { return fields(o) }
+func (o EventOptions) String() string     { return fields(o) }
+func (o CopyOptions) String() string      { return fields(o) }
+func (o Operand) String() string          { return fields(o) }
+func (r Region) String() string           { return fields(r) }
+func (r Rectangle) String() string        { return fields(r) }
+func (i ProbeInfo) String() string        { return fields(i) }
+func (i InstanceInfo) String() string     { return fields(i) }
+func (i DeviceInfo) String() string       { return fields(i) }
+func (i MemoryInfo) String() string       { return fields(i) }
+func (i PointerInfo) String() string      { return fields(i) }
+func (i StreamInfo) String() string       { return fields(i) }
+func (i EventInfo) String() string        { return fields(i) }
+func (i CapabilityInfo) String() string   { return fields(i) }
+func (i StatusInfo) String() string       { return fields(i) }
+func (s Stats) String() string            { return fields(s) }
+func (s KindStats) String() string        { return fields(s) }
+func (c CollectedObjects) String() string { return fields(c) }
+
+// addresses are the fields that are numbers but print in base 16.
+var addresses = map[string]bool{"HostPointer": true, "Base": true, "NativeStream": true, "NativeEvent": true}
+
+func fields(value any) string {
+	from := reflect.ValueOf(value)
+	var parts []string
+	for i := 0; i < from.NumField(); i++ {
+		field, name := from.Field(i), from.Type().Field(i).Name
+		if field.IsZero() {
+			continue
+		}
+		if field.Kind() == reflect.Pointer {
+			field = field.Elem()
+		}
+		format := "%s: %v"
+		switch {
+		case field.Kind() == reflect.String:
+			format = "%s: %q"
+		case field.Kind() == reflect.Array:
+			format = "%s: %x"
+		case addresses[name]:
+			format = "%s: %#x"
+		}
+		parts = append(parts, fmt.Sprintf(format, name, field.Interface()))
+	}
+	return from.Type().Name() + "{" + strings.Join(parts, ", ") + "}"
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"strings"
+	"testing"
+)
+
+// Every exported type prints itself.
+func TestEveryTypeHasAString(t *testing.T) {
+	packages, err := parser.ParseDir(token.NewFileSet(), ".", nil, 0)
+	must(t, err)
+	types, prints := map[string]bool{}, map[string]bool{}
+	for name, file := range packages["gpumem"].Files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for _, declaration := range file.Decls {
+			switch d := declaration.(type) {
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					if named, ok := spec.(*ast.TypeSpec); ok && named.Name.IsExported() {
+						types[named.Name.Name] = true
+					}
+				}
+			case *ast.FuncDecl:
+				if d.Recv == nil || d.Name.Name != "String" && d.Name.Name != "Error" {
+					continue
+				}
+				receiver := d.Recv.List[0].Type
+				if star, ok := receiver.(*ast.StarExpr); ok {
+					receiver = star.X
+				}
+				if index, ok := receiver.(*ast.IndexExpr); ok {
+					receiver = index.X
+				}
+				prints[receiver.(*ast.Ident).Name] = true
+			}
+		}
+	}
+	if len(types) < 40 {
+		t.Errorf("only %d types were found", len(types))
+	}
+	for name := range types {
+		if !prints[name] {
+			t.Errorf("%s has neither String nor Error", name)
+		}
+	}
+}
+
+func TestStringsOfConstants(t *testing.T) {
+	for value, expected := range map[fmt.Stringer]string{
+		KindPinned:                               "KindPinned",
+		Kind(77):                                 "Kind(77)",
+		MemoryFlags(0):                           "MemoryFlags(0x0)",
+		MemoryPortable | MemoryMapped:            "MemoryPortable|MemoryMapped",
+		MemoryReadOnly | MemoryFlags(1<<40):      "MemoryReadOnly|MemoryFlags(0x10000000000)",
+		ErrBusy:                                  "ErrBusy",
+		Success:                                  "Success",
+		Status(-5):                               "Status(-5)",
+		BackendCUDA:                              "BackendCUDA",
+		LogWarning:                               "LogWarning",
+		DevicePtr(4096):                          "0x1000",
+		RawAddress(255):                          "0xff",
+		MemoryOptions{}:                          "MemoryOptions{}",
+		Stats{LiveCount: 2, LiveBytes: 4096}:     "Stats{LiveCount: 2, LiveBytes: 4096}",
+		StreamInfo{NativeStream: 255, Name: "a"}: `StreamInfo{NativeStream: 0xff, Name: "a"}`,
+		DeviceInfo{UUID: [16]byte{1, 2}}:         "DeviceInfo{UUID: 01020000000000000000000000000000}",
+		Options{Backend: BackendHost}:            "Options{Backend: BackendHost}",
+		Region{Width: 3, Destination: Operand{Address: RawAddress(16)}, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}: "Region{" +
+			"Destination: Operand{Address: 0x10}, Width: 3, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}",
+	} {
+		if got := fmt.Sprint(value); got != expected {
+			t.Errorf("%s instead of %s", got, expected)
+		}
+	}
+	p := DevicePtr(0x1f0)
+	if got := fmt.Sprintf("%v %s %d %x %#x %012X", p, p, p, p, p, p); got != "0x1f0 0x1f0 496 1f0 0x1f0 0000000001F0" {
+		t.Error(got)
+	}
+	options := Options{Host: &HostOptions{DeviceCount: 3}, CUDA: &CUDAOptions{Contexts: []uintptr{1}}}
+	if got := fmt.Sprint(options); got != "Options{Host: HostOptions{DeviceCount: 3}, CUDA: CUDAOptions{Contexts: [1]}}" {
+		t.Error(got)
+	}
+}
+
+func TestStringsOfObjects(t *testing.T) {
+	i := open(t, Options{Name: "printing"})
+	d, err := i.Device(0)
+	must(t, err)
+	info, err := d.Info()
+	must(t, err)
+	m, err := d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 100, Name: "table"})
+	must(t, err)
+	p, err := NewPinned[int32](d, 10, MemoryOptions{})
+	must(t, err)
+	b, err := NewBuffer[float64](8)
+	must(t, err)
+	s, err := d.NewStream(StreamOptions{Name: "uploads"})
+	must(t, err)
+	e, err := d.NewEvent(EventOptions{})
+	must(t, err)
+	check := func(value any, expected string, arguments ...any) {
+		t.Helper()
+		if got := fmt.Sprint(value); got != fmt.Sprintf(expected, arguments...) {
+			t.Errorf("%s instead of %s", got, fmt.Sprintf(expected, arguments...))
+		}
+	}
+	check(i, `Instance{%v "printing", 2 devices}`, testBackend(t))
+	check(d, `Device{0 %q, %d bytes}`, info.Name, info.TotalBytes)
+	check(m, `Memory{KindDevice "table", 100 bytes at %v, device 0}`, m.At(0))
+	check(p, `Pinned[int32]{KindPinned, 40 bytes at %v, device 0}`, p.At(0))
+	check(b, `Buffer[float64]{8 values at %v}`, b.At(0))
+	check(s, `Stream{"uploads" device 0}`)
+	check(e, `Event{device 0}`)
+	for _, object := range []interface{ Close() error }{m, p, b, s, e, i} {
+		must(t, object.Close())
+	}
+	check(i, "Instance{closed}")
+	check(d, "Device{closed}")
+	check(m, "Memory{closed}")
+	check(p, "Pinned[int32]{closed}")
+	check(b, "Buffer[float64]{closed}")
+	check(s, "Stream{closed}")
+	check(e, "Event{closed}")
+	check((*Instance)(nil), "Instance(nil)")
+	check((*Device)(nil), "Device(nil)")
+	check((*Memory)(nil), "Memory(nil)")
+	check((*Pinned[int])(nil), "Pinned[int](nil)")
+	check((*Buffer[int])(nil), "Buffer[int](nil)")
+	check((*Stream)(nil), "Stream(nil)")
+	check((*Event)(nil), "Event(nil)")
+	check((*HostKernel)(nil), "HostKernel(nil)")
+	check(Pinned[int]{}.Memory, "Memory(nil)")
+}
+
+func second[T any](_ T, err error) string { return err.Error() }
+
+// The texts of the library have the names of this package.
+func TestTextsHaveGoNames(t *testing.T) {
+	for inC, inGo := range map[string]string{
+		"":                             "",
+		"gpumem":                       "gpumem",
+		"use gpumem_memory_register()": "use Device.RegisterMemory",
+		"Query gpumem_device_get_capability first": "Query Device.Capability first",
+		"require GPUMEM_MEMORY_READ_ONLY":          "require MemoryReadOnly",
+		"no GPUMEM_KIND_ value (é)":                "no Kind value (é)",
+		"close with GPUMEM_CLOSE_FORCE: 1":         "close with Instance.CloseForce: 1",
+		"set GPUMEM_HOST_DEVICES, gpumem_new()":    "set GPUMEM_HOST_DEVICES, gpumem_new()",
+	} {
+		if got := translate(inC); got != inGo {
+			t.Errorf("%q instead of %q", got, inGo)
+		}
+	}
+	for _, name := range functions() {
+		if functionName(name) == name {
+			t.Errorf("%s has no name in Go", name)
+		}
+	}
+	known := map[string]bool{}
+	for _, name := range functions() {
+		known[name] = true
+	}
+	for _, pair := range functionNames {
+		if !known[pair.inC] {
+			t.Errorf("%s is no function of the library", pair.inC)
+		}
+	}
+
+	d := device(t)
+	m := newMemory(t, d, KindDevice, 64)
+	err := d.Instance().Close()
+	if text := expect(t, err, ErrBusy).Error(); !strings.HasPrefix(text, "Instance.Close: ") ||
+		!strings.Contains(text, "Instance.CloseForce") || !strings.HasSuffix(text, "(ErrBusy)") {
+		t.Error(text)
+	}
+	_, err = d.NewMemory(MemoryOptions{Kind: KindRegistered, Size: 1})
+	if text := err.Error(); !strings.Contains(text, "register it with Device.RegisterMemory") {
+		t.Error(text)
+	}
+	for _, c := range []struct{ expected, got string }{
+		{"gpumem.NewPinned: the device handle is nil (ErrInvalidArgument)", second(NewPinned[int32](nil, 1, MemoryOptions{}))},
+		{"gpumem.CopyToSlice: the instance handle is nil (ErrInvalidArgument)", CopyToSlice(nil, make([]byte, 1), m.At(0)).Error()},
+		{"Device.NewMemory: unknown memory cannot be allocated; the kind must be KindDevice or KindPinned (ErrInvalidArgument)",
+			second(d.NewMemory(MemoryOptions{Size: 1}))},
+		{"gpumem.Open: the backend is 9, which is not a Backend value (ErrInvalidArgument)", second(Open(Options{Backend: 9}))},
+	} {
+		if c.got != c.expected {
+			t.Errorf("%q instead of %q", c.got, c.expected)
+		}
+	}
+	list, err := Statuses()
+	must(t, err)
+	for _, status := range list {
+		info, err := status.Info()
+		must(t, err)
+		if strings.Contains(info.Cause+info.Remedy, "gpumem_") {
+			t.Error(info)
+		}
+	}
+	must(t, m.Close())
+}
+
+// A method of nil fails, also if it is the first call of the program.
+func TestNilIsRefusedFirst(t *testing.T) {
+	if !inChild() {
+		output, err := child(t, "GPUMEM_GO_NIL=1")
+		if err != nil || !strings.Contains(output, "went on") {
+			t.Errorf("%v: %s", err, output)
+		}
+		return
+	}
+	_, memoryErr := (*Memory)(nil).Info()
+	_, deviceErr := (*Device)(nil).Info()
+	_, instanceErr := (*Instance)(nil).Report()
+	for _, err := range []error{memoryErr, deviceErr, instanceErr, (*Stream)(nil).Synchronize(), (*Event)(nil).Record(nil)} {
+		if !errors.Is(err, ErrInvalidArgument) {
+			t.Error(err)
+		}
+	}
+	fmt.Println("went on")
+}

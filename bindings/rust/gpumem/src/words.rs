@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Texts of the library, with the names of this crate in place of those of C.
+
+use crate::codes::{CODES, FLAGS, STATUSES};
+
+/// The functions of C, and what a program calls in their place. Sorted.
+const FUNCTIONS: &[(&str, &str)] = &[
+    ("gpumem_capability_enumerate", "Capability::all"),
+    ("gpumem_copy", "Instance::copy"),
+    ("gpumem_copy_2d", "Instance::copy_2d"),
+    ("gpumem_copy_2d_async", "Stream::copy_2d"),
+    ("gpumem_copy_async", "Stream::copy"),
+    ("gpumem_copy_regions", "Instance::copy_regions"),
+    ("gpumem_copy_regions_async", "Stream::copy_regions"),
+    ("gpumem_device_can_access_peer", "Device::can_access_peer"),
+    ("gpumem_device_disable_peer_access", "Device::disable_peer_access"),
+    ("gpumem_device_enable_peer_access", "Device::enable_peer_access"),
+    ("gpumem_device_get", "Instance::device"),
+    ("gpumem_device_get_capability", "Device::capability"),
+    ("gpumem_device_get_info", "Device::info"),
+    ("gpumem_device_get_memory", "Device::memory"),
+    ("gpumem_event_create", "Event::new"),
+    ("gpumem_event_destroy", "Event::close"),
+    ("gpumem_event_get_elapsed_time", "Event::nanoseconds_since"),
+    ("gpumem_event_get_info", "Event::info"),
+    ("gpumem_event_query", "Event::is_complete"),
+    ("gpumem_event_record", "Event::record"),
+    ("gpumem_event_synchronize", "Event::synchronize"),
+    ("gpumem_event_wrap", "Event::wrap"),
+    ("gpumem_feature_supported", "Feature::is_supported"),
+    ("gpumem_fill", "Instance::fill"),
+    ("gpumem_fill_2d", "Instance::fill_2d"),
+    ("gpumem_fill_2d_async", "Stream::fill_2d"),
+    ("gpumem_fill_async", "Stream::fill"),
+    ("gpumem_free", "Instance::free"),
+    ("gpumem_host_device_lose", "host::device_lose"),
+    ("gpumem_host_fail_step", "host::fail_step"),
+    ("gpumem_host_foreign_alloc", "host::foreign_alloc"),
+    ("gpumem_host_foreign_free", "host::foreign_free"),
+    ("gpumem_host_foreign_peer_access", "host::foreign_peer_access"),
+    ("gpumem_host_kernel_view", "host::Kernel::view"),
+    ("gpumem_host_launch", "host::launch"),
+    ("gpumem_host_native_stream_create", "host::native_stream_create"),
+    ("gpumem_host_native_stream_destroy", "host::native_stream_destroy"),
+    ("gpumem_host_set_current_device", "host::set_current_device"),
+    ("gpumem_host_stream_set_capturing", "host::stream_set_capturing"),
+    ("gpumem_instance_close", "Instance::close"),
+    ("gpumem_instance_default", "Instance::default_instance"),
+    ("gpumem_instance_get_info", "Instance::info"),
+    ("gpumem_instance_open", "Instance::open"),
+    ("gpumem_instance_probe", "probe"),
+    ("gpumem_log_set_function", "log::set"),
+    ("gpumem_malloc", "Device::malloc"),
+    ("gpumem_memory_create", "Memory::create"),
+    ("gpumem_memory_destroy", "Memory::close"),
+    ("gpumem_memory_get_info", "Memory::info"),
+    ("gpumem_memory_register", "Memory::register"),
+    ("gpumem_pointer_get_access", "Instance::pointer_access"),
+    ("gpumem_pointer_get_device_pointer", "Device::device_address"),
+    ("gpumem_pointer_get_info", "Instance::pointer_info"),
+    ("gpumem_register", "Device::register"),
+    ("gpumem_stats_get", "Instance::stats"),
+    ("gpumem_stats_get_kind", "Instance::kind_stats"),
+    ("gpumem_stats_report", "Instance::report"),
+    ("gpumem_stats_reset_peaks", "Instance::reset_peaks"),
+    ("gpumem_status_enumerate", "Status::all"),
+    ("gpumem_status_get_info", "Status::info"),
+    ("gpumem_status_name", "Status::library_name"),
+    ("gpumem_stream_create", "Stream::new"),
+    ("gpumem_stream_destroy", "Stream::close"),
+    ("gpumem_stream_get_info", "Stream::info"),
+    ("gpumem_stream_launch_host_function", "Stream::launch_host_function"),
+    ("gpumem_stream_query", "Stream::is_complete"),
+    ("gpumem_stream_synchronize", "Stream::synchronize"),
+    ("gpumem_stream_wait_event", "Stream::wait_event"),
+    ("gpumem_stream_wait_value", "Stream::wait_value"),
+    ("gpumem_stream_wrap", "Stream::wrap"),
+    ("gpumem_stream_write_value", "Stream::write_value"),
+    ("gpumem_unregister", "Instance::unregister"),
+    ("gpumem_version", "Version::of_library"),
+    ("gpumem_version_text", "Version::text_of_library"),
+];
+
+/// What a program calls in place of a function of C. Any other name is returned as it is.
+pub(crate) fn function(name: &str) -> &str {
+    match FUNCTIONS.binary_search_by(|(c, _)| (*c).cmp(name)) {
+        Ok(index) => FUNCTIONS.get(index).map_or(name, |(_, rust)| rust),
+        Err(_) => name,
+    }
+}
+
+/// The name of a constant, or of the type of the constants whose names begin so.
+fn constant(name: &str) -> Option<String> {
+    if name == "GPUMEM_CLOSE_FORCE" {
+        return Some("Instance::close_by_force".to_owned());
+    }
+    let mut all = CODES.iter().chain(FLAGS).chain(STATUSES);
+    if name.ends_with('_') {
+        all.find(|(c, _, _)| c.starts_with(name)).map(|(_, kind, _)| (*kind).to_owned())
+    } else {
+        all.find(|(c, _, _)| *c == name).map(|(_, kind, value)| format!("{kind}::{value}"))
+    }
+}
+
+/// A text of the library with the names of this crate in place of those of C. Names that this crate does not know
+/// stay: those of a newer library, and of environment variables.
+pub(crate) fn translate(text: &str) -> String {
+    let is_word = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let mut result = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (word, after) = rest.split_at(rest.find(|character| !is_word(character)).unwrap_or(rest.len()));
+        let known = function(word);
+        if known != word {
+            result.push_str(known);
+            rest = after.strip_prefix("()").unwrap_or(after);
+        } else if word == "NULL" {
+            result.push_str("null");
+            rest = after;
+        } else {
+            match if word.starts_with("GPUMEM_") { constant(word) } else { None } {
+                Some(known) => result.push_str(&known),
+                None => result.push_str(word),
+            }
+            rest = after;
+        }
+        let (between, next) = rest.split_at(rest.find(is_word).unwrap_or(rest.len()));
+        result.push_str(between);
+        rest = next;
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_function_has_a_name() {
+        let declared = include_str!("../../gpumem-sys/src/functions.rs");
+        let mut names: Vec<_> = declared
+            .split("PFN_")
+            .skip(1)
+            .filter_map(|part| part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next())
+            .filter(|name| *name != "gpumem_table_get")
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names, FUNCTIONS.iter().map(|(c, _)| *c).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn texts_have_the_names_of_this_crate() {
+        for (c, rust) in [
+            ("", ""),
+            ("the device handle is NULL, ANNULLED", "the device handle is null, ANNULLED"),
+            ("gpumem", "gpumem"),
+            ("register it with gpumem_memory_register()", "register it with Memory::register"),
+            ("Query gpumem_device_get_capability first", "Query Device::capability first"),
+            ("require GPUMEM_MEMORY_READ_ONLY", "require MemoryFlags::READ_ONLY"),
+            ("no GPUMEM_KIND_ value (é)", "no Kind value (é)"),
+            ("close with GPUMEM_CLOSE_FORCE: 1", "close with Instance::close_by_force: 1"),
+            ("(GPUMEM_ERROR_BUSY)", "(Status::BUSY)"),
+            ("set GPUMEM_HOST_DEVICES, gpumem_new_thing()", "set GPUMEM_HOST_DEVICES, gpumem_new_thing()"),
+        ] {
+            assert_eq!(translate(c), rust);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Errors as programs pass them on, and the names in their texts.
+
+mod common;
+
+use std::error::Error as StdError;
+
+use common::{backend, is_host, with_device};
+use gpumem::{
+    DeviceMemory, Error, ErrorKind, Event, Instance, Kind, Memory, MemoryFlags, MemoryOptions, Pinned,
+    RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
+};
+
+/// An error of the kind that takes every other one, as those of several crates do.
+#[derive(Debug)]
+struct AnyError(Box<dyn StdError + Send + Sync>);
+
+impl<E: StdError + Send + Sync + 'static> From<E> for AnyError {
+    fn from(error: E) -> Self {
+        Self(Box::new(error))
+    }
+}
+
+/// Every call that returns what it was given if it fails.
+macro_rules! uses_of_every_rejection {
+    ($name:ident, $error:ty) => {
+        fn $name() -> Result<(), $error> {
+            let instance = Instance::open(backend())?;
+            let device = instance.device(0)?;
+            let (stream, event) = (Stream::new(&device)?, Event::new(&device)?);
+            let memory = DeviceMemory::<u8>::new(&device, 4)?;
+            let part = memory.as_slice();
+            let (_, pinned) = stream.copy(&memory, Pinned::<u8>::zeroed(&device, 4)?)?.wait()?;
+            let (_, pinned) = stream.copy(part, std::sync::Arc::new(pinned))?.wait()?;
+            stream.copy_from_slice(&memory, &[1, 2, 3, 4])?.wait()?;
+            stream.fill(&memory, 7u8)?.wait()?;
+            stream.fill_bytes(&memory, 7)?.wait()?;
+            let registered = Registered::new(&device, vec![1u8; 4], &RegisterOptions::new())?;
+            let regions = [gpumem::Region::new(&memory, registered, 4)];
+            let regions = stream.copy_regions(regions)?.wait()?;
+            for region in regions {
+                region.source.into_vec()?;
+            }
+            WriteCombined::<u8>::new(&device, 4)?.close()?;
+            Memory::create(&device, Kind::DEVICE, 4, &MemoryOptions::new())?.close()?;
+            drop(pinned);
+            memory.close()?;
+            event.close()?;
+            stream.close()?;
+            drop(device);
+            instance.close()?;
+            Ok(())
+        }
+    };
+}
+uses_of_every_rejection!(into_own_errors, Error);
+uses_of_every_rejection!(into_boxes, Box<dyn StdError>);
+uses_of_every_rejection!(into_boxes_for_threads, Box<dyn StdError + Send + Sync>);
+uses_of_every_rejection!(into_any_error, AnyError);
+
+#[test]
+fn every_failure_can_be_passed_on() {
+    into_own_errors().unwrap();
+    into_boxes().unwrap();
+    into_boxes_for_threads().unwrap();
+    into_any_error().unwrap();
+}
+
+#[test]
+fn a_failure_that_was_passed_on_has_what_was_given() {
+    with_device(|_, device| {
+        let memory = DeviceMemory::<u8>::new(device, 4).unwrap();
+        let stream = Stream::new(device).unwrap();
+        let pass_on = || -> Result<(), AnyError> {
+            stream.copy(&memory, Pinned::<u8>::zeroed(device, 5)?)?;
+            Ok(())
+        };
+        let error = pass_on().unwrap_err().0;
+        assert!(error.to_string().contains("the destination has 4 elements and the source 5"), "{error}");
+        let rejected = error.downcast::<Rejected<((), Pinned<u8>)>>().unwrap();
+        assert_eq!((rejected.given.1.len(), rejected.error.kind()), (5, ErrorKind::InvalidArgument));
+    });
+}
+
+#[test]
+fn texts_have_the_names_of_this_crate() {
+    let instance = Instance::open(backend()).unwrap();
+    let device = instance.device(0).unwrap();
+    let memory = DeviceMemory::<u8>::new(&device, 4096).unwrap();
+    let Rejected { given: instance, error, .. } = instance.close().unwrap_err();
+    let text = error.to_string();
+    assert!(text.starts_with("Instance::close: ") && text.contains("Instance::close_by_force"), "{text}");
+    assert_eq!(error.function(), "gpumem_instance_close");
+
+    let error = Memory::create(&device, Kind(77), 1, &MemoryOptions::new()).unwrap_err();
+    assert!(error.to_string().starts_with("Memory::create: ") && error.message().contains("Kind"), "{error}");
+    let error = Memory::create(&device, Kind::REGISTERED, 1, &MemoryOptions::new()).unwrap_err();
+    assert!(error.message().contains("Memory::register"), "{error}");
+    let refused = MemoryOptions::new().alignment(3);
+    let error = DeviceMemory::<u8>::with_options(&device, 8, &refused).unwrap_err();
+    assert_eq!(error.to_string(), "DeviceMemory: the alignment of 3 is not a power of two");
+    assert_eq!(
+        format!("{error:?}"),
+        "Error { kind: InvalidArgument, status: INVALID_ARGUMENT, function: \"DeviceMemory\", message: \"the \
+         alignment of 3 is not a power of two\" }"
+    );
+    assert_eq!(error.function(), "gpumem_memory_create");
+    let refused = RegisterOptions::new().require(MemoryFlags::WRITE_COMBINED);
+    let error = Registered::new(&device, vec![1u8], &refused).unwrap_err();
+    assert!(error.to_string().starts_with("Registered::new: "), "{error}");
+    if is_host() {
+        let peer = instance.device(1).unwrap();
+        let error = device.disable_peer_access(&peer).unwrap_err();
+        assert!(error.to_string().starts_with("Device::disable_peer_access: "), "{error}");
+    }
+    let options = RegisterOptions::new().require(MemoryFlags::READ_ONLY);
+    if let Ok(registered) = Registered::new(&device, vec![0u8; 4096], &options) {
+        let mut registered = registered;
+        let error = instance.fill(&mut registered, 1u8).unwrap_err();
+        assert!(!error.to_string().contains("GPUMEM_") && error.message().contains("READ_ONLY"), "{error}");
+    }
+    for status in Status::all().unwrap() {
+        let info = status.info().unwrap();
+        assert!(!info.cause.contains("gpumem_") && !info.remedy.contains("gpumem_"), "{info:?}");
+    }
+    assert_eq!(format!("{:?} {:?}", Status::BUSY, Status(-5)), "BUSY Status(-5)");
+    for capability in gpumem::Capability::all().unwrap() {
+        if let Ok(info) = device.capability(capability, None) {
+            assert!(!info.reason.contains("GPUMEM_") && !info.reason.contains("gpumem_"), "{info:?}");
+        }
+    }
+    memory.close().unwrap();
+    drop(device);
+    instance.close().unwrap();
+}
