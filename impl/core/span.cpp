@@ -39,8 +39,9 @@ Result<void> span_of(const SpanRequest& request, Region& region, uint64_t offset
 // Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
 // mapped between the rows of a rectangle.
 bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint64_t)) {
-  if (size <= platform::page_size()) return ask(address, size);
-  return ask(address, 1) && ask(pointer_to(address_of(address) + size - 1), 1);
+  const uint64_t last = address_of(address) + size - 1;
+  const bool one_page = ((address_of(address) ^ last) & ~(platform::page_size() - 1)) == 0;
+  return ask(address, 1) && (one_page || ask(pointer_to(last), 1));
 }
 
 Result<void> foreign_span(const SpanRequest& request, const backend::PointerFacts& facts, FoundSpan* out) {

@@ -30,18 +30,24 @@ Result<backend::PointerFacts> pointer_facts(Device& device, const void* pointer)
       CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
       CU_POINTER_ATTRIBUTE_RANGE_SIZE,     CU_POINTER_ATTRIBUTE_BUFFER_ID};
   void* values[] = {&type, &device_pointer, &host_pointer, &managed, &ordinal, &base, &size, &buffer_id};
-  // Without a current context the driver returns no device pointer.
-  Scope scope(device);
-  GPUMEM_TRY(scope.entered());
   const platform::Question question(platform::thread_record(), pointer);
   if (!question.allowed()) return backend::PointerFacts();
-  GPUMEM_TRY(device.check(
-      device.cu().PointerGetAttributes(std::size(attributes), attributes, values, address_of(pointer)),
-      Place::kHost, "cannot query the driver about %p", pointer));
+  const auto ask = [&] {
+    return device.check(
+        device.cu().PointerGetAttributes(std::size(attributes), attributes, values, address_of(pointer)),
+        Place::kHost, "cannot query the driver about %p", pointer);
+  };
+  GPUMEM_TRY(ask());
 
   backend::PointerFacts facts;
   const bool host = type == CU_MEMORYTYPE_HOST;
   if (!host && type != CU_MEMORYTYPE_DEVICE && managed == 0) return facts;
+  if (host && device_pointer == 0) {
+    // Without a current context the driver returns no device pointer.
+    Scope scope(device);
+    GPUMEM_TRY(scope.entered());
+    GPUMEM_TRY(ask());
+  }
   facts.known = true;
   if (managed != 0) {
     facts.location = GPUMEM_LOCATION_NONE;  // it moves
