@@ -102,6 +102,7 @@ class RecordingStream final : public backend::Stream {
     record_.calls.push_back("wait");
     return {};
   }
+  Result<std::shared_ptr<backend::Fence>> fence() override { return unused(); }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override {
     record_.calls.push_back(internal ? "launch" : "launch for user");
     pending_.emplace_back(function, user_data);

@@ -13,6 +13,7 @@
 
 namespace gpumem::cuda {
 
+class Fences;
 struct Peers;
 
 class Device final : public backend::Device {
@@ -40,6 +41,9 @@ class Device final : public backend::Device {
     bool bind_to_nearest_node = false;  // the machine has several nodes, and the device is near one of them
   };
   const Traits& traits() const { return traits_; }
+
+  Fences& fences() const { return *fences_; }
+  const std::atomic<bool>& lost_flag() const { return lost_; }
 
   // Makes a call on a stream or event. One that carries its context needs no current one, unless the driver
   // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
@@ -100,6 +104,7 @@ class Device final : public backend::Device {
   std::atomic<bool> needs_current_{false};  // also calls on what carries its context
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
+  const std::unique_ptr<Fences> fences_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };
