@@ -141,10 +141,7 @@ class RecordingDevice final : public backend::Device {
 
   bool lost() const override { return false; }
   Result<backend::MemoryAvailable> memory_available() override { return unused(); }
-  Result<std::unique_ptr<backend::Memory>> create_device_memory(const backend::MemoryRequest&) override {
-    return unused();
-  }
-  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(const backend::MemoryRequest&) override {
+  Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest&) override {
     return unused();
   }
   Result<std::unique_ptr<backend::Memory>> register_memory(const backend::RegistrationRequest&) override {

@@ -207,9 +207,10 @@ Result<FenceSlot> Fences::take_slot() {
 
 Result<void> Fences::add_page() {
   backend::MemoryRequest request;
+  request.sort = backend::MemorySort::kPinned;
   request.size = platform::page_size();
   request.require = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
-  auto page = device_.create_pinned_memory(request);
+  auto page = device_.create_memory(request);
   if (!page) return page.error();
   Cleanup undo([&] { (void)(*page)->release(); });
   const size_t count = request.size / sizeof(FenceWord);
@@ -230,17 +231,18 @@ void Fences::give_back(const FenceSlot& slot) noexcept {
 }
 
 Result<CUevent> Fences::take_event() {
-  const std::lock_guard lock(mutex_);
-  if (!free_events_.empty()) {
-    CUevent event = free_events_.back();
-    free_events_.pop_back();
-    return event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!free_events_.empty()) {
+      CUevent event = free_events_.back();
+      free_events_.pop_back();
+      return event;
+    }
+    free_events_.reserve(++events_);
   }
-  free_events_.reserve(events_ + 1);
   CUevent event = nullptr;
   GPUMEM_TRY(device_.check_enqueued(device_.cu().EventCreate(&event, CU_EVENT_DISABLE_TIMING),
                                     "cannot create an event for marks"));
-  ++events_;
   return event;
 }
 

@@ -53,7 +53,7 @@ class Fences {
   std::vector<std::unique_ptr<backend::Memory>> pages_;
   std::vector<FenceSlot> free_slots_;  // with room for all; marks may still be on their way
   std::vector<CUevent> free_events_;   // with room for all
-  size_t events_ = 0;                  // that exist
+  size_t events_ = 0;                  // that were asked for, so as many exist at most
 };
 
 }  // namespace gpumem::cuda
