@@ -25,7 +25,7 @@ const core::KindTraits* decode_kind(capi::Decoder& decode, gpumem_kind number) {
   if (kind->registered) {
     decode.refuse("memory that exists is not allocated; register it with gpumem_memory_register()");
   }
-  if (kind->allocate == nullptr && !kind->registered) {
+  if (!kind->allocated() && !kind->registered) {
     decode.refuse("%s memory cannot be allocated; the kind must be DEVICE or PINNED", kind->name);
   }
   return kind;

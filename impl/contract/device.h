@@ -49,8 +49,7 @@ class Device {
   virtual bool lost() const = 0;
   virtual Result<MemoryAvailable> memory_available() = 0;
 
-  virtual Result<std::unique_ptr<Memory>> create_device_memory(const MemoryRequest& request) = 0;
-  virtual Result<std::unique_ptr<Memory>> create_pinned_memory(const MemoryRequest& request) = 0;
+  virtual Result<std::unique_ptr<Memory>> create_memory(const MemoryRequest& request) = 0;
   virtual Result<std::unique_ptr<Memory>> register_memory(const RegistrationRequest& request) = 0;
   virtual Result<std::shared_ptr<Stream>> create_stream(int32_t priority) = 0;
   virtual Result<std::shared_ptr<Stream>> wrap_stream(void* native) = 0;

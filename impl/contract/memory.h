@@ -10,7 +10,11 @@
 
 namespace gpumem::backend {
 
+// The sorts that backends allocate. Each has one place in a backend that makes it.
+enum class MemorySort { kNone, kDevice, kPinned };
+
 struct MemoryRequest {
+  MemorySort sort = MemorySort::kNone;
   uint64_t size = 0;
   uint64_t alignment = 0;  // 0 or a power of two
   gpumem_memory_flags require = 0;

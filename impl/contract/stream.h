@@ -13,6 +13,7 @@
 namespace gpumem::backend {
 
 class Event;
+class Fence;
 
 // Rows of bytes to copy. No row crosses a border of contiguous(); pitches mean something if height is
 // above 1.
@@ -61,6 +62,8 @@ class Stream {
   virtual FillWay way_of_fill(const Span& destination) = 0;
   virtual Result<void> fill(const FillSegment& segment) = 0;
   virtual Result<void> wait_event(Event& event) = 0;
+  // For marks in this stream: one for all streams of its identity.
+  virtual Result<std::shared_ptr<Fence>> fence() = 0;
   // A function of the caller, or of the library: `internal` ones are no feature that a device could lack.
   virtual Result<void> launch_host_function(gpumem_host_function function, void* user_data,
                                             bool internal) = 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/kind.h"
 
-#include "contract/device.h"
+#include <array>
+#include <cstddef>
 
 namespace gpumem::core {
 namespace {
@@ -15,23 +16,13 @@ constexpr std::array kRegisteredNeeds{
     FlagNeed{GPUMEM_MEMORY_READ_ONLY, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY},
 };
 
-Result<std::unique_ptr<backend::Memory>> allocate_device(backend::Device& device,
-                                                         const backend::MemoryRequest& request) {
-  return device.create_device_memory(request);
-}
-
-Result<std::unique_ptr<backend::Memory>> allocate_pinned(backend::Device& device,
-                                                         const backend::MemoryRequest& request) {
-  return device.create_pinned_memory(request);
-}
-
 constexpr std::array kKinds{
     KindTraits{.kind = GPUMEM_KIND_DEVICE,
                .name = "device",
                .counters = 0,
                .on_device = true,
                .peer_access = true,
-               .allocate = allocate_device,
+               .sort = backend::MemorySort::kDevice,
                .freed_by = "gpumem_free"},
     KindTraits{.kind = GPUMEM_KIND_PINNED,
                .name = "pinned",
@@ -39,7 +30,7 @@ constexpr std::array kKinds{
                .flags = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_WRITE_COMBINED |
                         GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE,
                .flag_needs = kPinnedNeeds,
-               .allocate = allocate_pinned,
+               .sort = backend::MemorySort::kPinned,
                .charged_as_pinned = true,
                .freed_by = "gpumem_free"},
     KindTraits{.kind = GPUMEM_KIND_REGISTERED,
@@ -57,13 +48,21 @@ constexpr std::array kKinds{
     KindTraits{.kind = GPUMEM_KIND_UNKNOWN, .name = "unknown", .counters = kNotCounted},
 };
 
+// Does not compile for a kind without a row.
+constexpr const KindTraits& row_of(gpumem_kind kind) {
+  size_t index = 0;
+  while (kKinds.at(index).kind != kind)
+    ++index;
+  return kKinds.at(index);
+}
+
 }  // namespace
 
-constinit const KindTraits& kinds::device = kKinds[0];
-constinit const KindTraits& kinds::pinned = kKinds[1];
-constinit const KindTraits& kinds::registered = kKinds[2];
-constinit const KindTraits& kinds::pageable = kKinds[3];
-constinit const KindTraits& kinds::foreign = kKinds[4];
+constinit const KindTraits& kinds::device = row_of(GPUMEM_KIND_DEVICE);
+constinit const KindTraits& kinds::pinned = row_of(GPUMEM_KIND_PINNED);
+constinit const KindTraits& kinds::registered = row_of(GPUMEM_KIND_REGISTERED);
+constinit const KindTraits& kinds::pageable = row_of(GPUMEM_KIND_PAGEABLE);
+constinit const KindTraits& kinds::foreign = row_of(GPUMEM_KIND_FOREIGN);
 
 const KindTraits* find_kind(gpumem_kind kind) {
   for (const KindTraits& row : kKinds) {

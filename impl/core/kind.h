@@ -3,20 +3,13 @@
 // a new row.
 #pragma once
 
-#include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 
-#include "base/result.h"
 #include "contract/memory.h"
 #include "gpumem/capability.h"
 #include "gpumem/memory.h"
 #include "gpumem/pointer.h"
-
-namespace gpumem::backend {
-class Device;
-}
 
 namespace gpumem::core {
 
@@ -41,14 +34,14 @@ struct KindTraits {
   gpumem_memory_flags flags = 0;
   std::span<const FlagNeed> flag_needs = {};
   gpumem_capability capability = 0;  // that making one needs; 0: none
-  // Allocates one; null if gpumem_memory_create() does not make this kind.
-  Result<std::unique_ptr<backend::Memory>> (*allocate)(backend::Device&,
-                                                       const backend::MemoryRequest&) = nullptr;
+  // What a backend allocates for one; none if gpumem_memory_create() does not make this kind.
+  backend::MemorySort sort = backend::MemorySort::kNone;
 
   bool charged_as_pinned = false;  // to the pin budget
   const char* freed_by = "";       // the function that ends one by its pointer
 
   bool pinned() const { return charged_as_pinned; }
+  bool allocated() const { return sort != backend::MemorySort::kNone; }
 };
 
 inline constexpr uint32_t kNotCounted = UINT32_MAX;

@@ -158,7 +158,8 @@ Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTrait
 
   GPUMEM_TRY(memory.reserve());
   GPUMEM_TRY(memory.charge());
-  auto made = kind.allocate(device.backend(), request);
+  request.sort = kind.sort;
+  auto made = device.backend().create_memory(request);
   if (!made) return made.error();
   return memory.finish(std::move(*made));
 }

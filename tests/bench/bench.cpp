@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "fence.h"
 #include "runner.h"
 
 namespace bench {
@@ -23,6 +24,10 @@ namespace {
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kGiB = 1024 * kMiB;
+// Of each object that lives while pointers are queried.
+constexpr uint64_t kLiveBytes = 4 * kKiB;
+// What an allocation of the host backend takes of its device at least.
+constexpr uint64_t kHostGranularity = 2 * kMiB;
 
 std::string text_of(uint64_t size) {
   if (size >= kGiB) return std::to_string(size / kGiB) + "GiB";
@@ -438,20 +443,85 @@ void thread_calls(Bench& bench) {
   }
 }
 
+// A mark beside an event's record, and its poll beside an event's query.
+void fences(Bench& bench, bool cuda) {
+  struct Case {
+    const char* name;
+    ThreadCall raw;
+    Call FenceWork::*call;
+    int calls;
+  };
+  constexpr Case kCases[] = {{"fence_mark", ThreadCall::kRecord, &FenceWork::mark, 200},
+                             {"fence_poll", ThreadCall::kEventQuery, &FenceWork::poll, 20'000}};
+  const int rows = bench.runner.smoke() ? 1 : 20;
+  std::unique_ptr<FenceBench> opened;
+  for (const Case& one : kCases) {
+    for (const int threads : {1, 16}) {
+      const std::string name = "threads_" + std::to_string(threads) + "/" + one.name;
+      if (!bench.runner.wanted(name)) continue;
+      if (opened == nullptr) opened = open_fence_bench(cuda);
+      const auto ours = [&] {
+        return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
+          const FenceWork work = opened->thread_work();
+          work.mark();
+          work.settle();
+          return time_rows(start, rows, one.calls, work.*one.call, work.settle);
+        });
+      };
+      const auto raw = [&] {
+        return seconds_per_call(threads, [&](auto start) {
+          bench.raw->prepare_thread();
+          const ThreadWork work = bench.raw->thread_work(one.raw);
+          return time_rows(start, rows, one.calls, work.call, work.settle);
+        });
+      };
+      const bool compared = bench.raw->thread_work(one.raw).call != nullptr;
+      bench.runner.clocked(name, ours, compared ? Runner::Clock(raw) : Runner::Clock());
+    }
+  }
+}
+
 // ---- queries while much lives ----
+
+// Allocates until as many live, a page each: that is where the driver packs them no closer, so that a query
+// finds one at once. Says what stopped it, which may be a limit of the system; then fewer live.
+void make_live(Bench& bench, uint64_t count, std::vector<void*>& live) {
+  const auto begin = std::chrono::steady_clock::now();
+  const size_t before = live.size();
+  live.reserve(count);
+  while (live.size() < count) {
+    void* pointer = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    const gpumem_status status =
+        gpumem_malloc(bench.device, GPUMEM_KIND_DEVICE, kLiveBytes, &pointer, &error);
+    if (GPUMEM_FAILED(status)) {
+      std::printf("# live_%llu is left out: no more than %zu allocations: %s: %s\n",
+                  static_cast<unsigned long long>(count), live.size(), gpumem_status_name(status),
+                  error.message);
+      return;
+    }
+    live.push_back(pointer);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (live.size() - before > 1000) {
+    std::printf("# made %zu device allocations of 4 KiB in %.1f s\n", live.size() - before, took.count());
+  }
+}
 
 void queries(Bench& bench) {
   constexpr int kCalls = 1'000'000;
   const int calls = bench.runner.smoke() ? 1000 : kCalls;
   std::vector<void*> live;
   for (const uint64_t count : {uint64_t{1}, uint64_t{10'000}, uint64_t{1'000'000}}) {
-    if (count > bench.runner.live_max()) continue;
     const std::string name = "live_" + std::to_string(count) + "/";
-    while (live.size() < count) {
-      void* pointer = nullptr;
-      must(gpumem_malloc, bench.device, GPUMEM_KIND_DEVICE, uint64_t{4096}, &pointer);
-      live.push_back(pointer);
-    }
+    const auto case_of = [&](int threads) {
+      return name + "threads_" + std::to_string(threads) + "/pointer_get_info";
+    };
+    const bool wanted = bench.runner.wanted(case_of(1)) || bench.runner.wanted(case_of(16));
+    if (count > bench.runner.live_max() || !wanted) continue;
+    make_live(bench, count, live);
+    if (live.size() < count) break;
     // Addresses that are asked about again and again, as a program does it: 64 of those that live.
     std::array<void*, 64> asked{};
     for (size_t i = 0; i < asked.size(); ++i)
@@ -477,8 +547,8 @@ void queries(Bench& bench) {
       };
       const bool compared = bench.raw->thread_work(ThreadCall::kPointerQuery).call != nullptr;
       bench.runner.clocked(
-          name + "threads_" + std::to_string(threads) + "/pointer_get_info",
-          [&] { return seconds_per_call(threads, query); }, compared ? Runner::Clock(raw) : Runner::Clock());
+          case_of(threads), [&] { return seconds_per_call(threads, query); },
+          compared ? Runner::Clock(raw) : Runner::Clock());
     }
   }
   for (const int threads : {1, 16}) {
@@ -543,9 +613,9 @@ int usage(FILE* stream, int exit_code) {
       "  --only      only the cases with this text in their names\n"
       "  --repeat    rows of calls for each side; 15 if not given. Slow cases take fewer, but at least 5\n"
       "  --max-size  leave out cases with more memory than this\n"
-      "  --live      most objects that live while pointers are queried; 10,000 if not given. A device of the "
-      "host "
-      "backend holds some 30,000\n"
+      "  --live      most objects that live while pointers are queried: 10,000 if not given, at most "
+      "1,000,000.\n"
+      "              The host backend needs two mappings for each, and the system allows vm.max_map_count\n"
       "  --json      write the results to a file too\n"
       "  --smoke     each case once and small, only to see that it works\n",
       stream);
@@ -587,13 +657,14 @@ int run(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) return usage(stderr, 2);
   try {
-    Bench bench(options, 2 * kGiB);
+    Bench bench(options, std::max(2 * kGiB, options.live_max * kHostGranularity));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
     creating(bench);
     copies(bench);
     small_calls(bench);
     thread_calls(bench);
+    fences(bench, options.backend == GPUMEM_BACKEND_CUDA);
     queries(bench);
     loading(bench);
     if (!options.json.empty()) bench.runner.write_json(setting);

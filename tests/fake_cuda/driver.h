@@ -125,6 +125,7 @@ struct Slab {
   uintptr_t address;
   std::shared_ptr<Backing> backing;
   std::map<size_t, size_t> used;  // offset -> size
+  size_t used_bytes = 0;          // so that full ones are passed over
 };
 
 using Clock = std::map<uint64_t, uint64_t>;  // stream id -> number of an operation

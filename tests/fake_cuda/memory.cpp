@@ -80,7 +80,9 @@ std::shared_ptr<Slab> make_slab(Device& device, Kind kind, unsigned flags, size_
 
 void release_from_slab(Memory& memory) {
   Slab& slab = *memory.slab;
-  slab.used.erase(memory.address - slab.address);
+  const auto used = slab.used.find(memory.address - slab.address);
+  slab.used_bytes -= used->second;
+  slab.used.erase(used);
   if (!slab.used.empty()) return;
   slab.device->used -= slab.charged;
   if (slab.kind == Kind::kDevice) release_addresses(slab.address, slab.backing->size);
@@ -95,7 +97,7 @@ std::shared_ptr<Memory> allocate(Kind kind, size_t size, unsigned flags) {
   size_t offset = 0;
   for (const auto& candidate : device.slabs) {
     bool alike = candidate->kind == kind && ((candidate->flags ^ flags) & CU_MEMHOSTALLOC_WRITECOMBINED) == 0;
-    if (!alike || candidate->backing->size != kSlab) continue;
+    if (!alike || candidate->backing->size != kSlab || candidate->used_bytes + rounded > kSlab) continue;
     offset = find_gap(*candidate, rounded);
     if (offset == kSlab) continue;
     slab = candidate;
@@ -107,6 +109,7 @@ std::shared_ptr<Memory> allocate(Kind kind, size_t size, unsigned flags) {
   }
   auto memory = make_memory(kind, slab->address + offset, size);
   slab->used[offset] = rounded;
+  slab->used_bytes += rounded;
   memory->slab = slab;
   memory->flags = slab->flags;
   memory->backing = slab->backing;

@@ -198,8 +198,18 @@ CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned 
   require(flags == CU_STREAM_WRITE_VALUE_DEFAULT);
   Located word = find_word(address, sizeof(Word));
   auto* target = reinterpret_cast<Word*>(word.memory->bytes + word.offset);
+  // The CPU can read the word, and see by it that all before it is complete.
+  Clock seen;
+  if (word.memory->kind != Kind::kDevice) {
+    seen = tail_of(*stream);
+    ++seen[stream->id];
+  }
   enqueue(stream,
-          [target, value, keep = word.memory->backing] { __atomic_store_n(target, value, __ATOMIC_SEQ_CST); },
+          [target, value, seen, keep = word.memory->backing] {
+            __atomic_store_n(target, value, __ATOMIC_SEQ_CST);
+            std::lock_guard lock(driver().mutex);
+            observe(seen);
+          },
           {word.memory});
   return CUDA_SUCCESS;
 }

@@ -102,6 +102,7 @@ class RecordingStream final : public backend::Stream {
     record_.calls.push_back("wait");
     return {};
   }
+  Result<std::shared_ptr<backend::Fence>> fence() override { return unused(); }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override {
     record_.calls.push_back(internal ? "launch" : "launch for user");
     pending_.emplace_back(function, user_data);
@@ -140,10 +141,7 @@ class RecordingDevice final : public backend::Device {
 
   bool lost() const override { return false; }
   Result<backend::MemoryAvailable> memory_available() override { return unused(); }
-  Result<std::unique_ptr<backend::Memory>> create_device_memory(const backend::MemoryRequest&) override {
-    return unused();
-  }
-  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(const backend::MemoryRequest&) override {
+  Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest&) override {
     return unused();
   }
   Result<std::unique_ptr<backend::Memory>> register_memory(const backend::RegistrationRequest&) override {

@@ -12,8 +12,8 @@ namespace gpumem::test {
 enum class Sort { kDevice, kPinned, kRegistered };
 
 struct Request : backend::MemoryRequest {
-  Sort sort = Sort::kDevice;
-  void* pointer = nullptr;  // of what is registered
+  Sort sort = Sort::kDevice;  // in place of the other one
+  void* pointer = nullptr;    // of what is registered
 };
 
 using MemoryPointer = std::shared_ptr<backend::Memory>;
@@ -24,9 +24,11 @@ inline Result<MemoryPointer> create_memory(backend::Device& device, const Reques
   registration.size = request.size;
   registration.require = request.require;
   registration.prefer = request.prefer;
-  auto made = request.sort == Sort::kDevice   ? device.create_device_memory(request)
-              : request.sort == Sort::kPinned ? device.create_pinned_memory(request)
-                                              : device.register_memory(registration);
+  backend::MemoryRequest allocation = request;
+  allocation.sort =
+      request.sort == Sort::kDevice ? backend::MemorySort::kDevice : backend::MemorySort::kPinned;
+  auto made = request.sort == Sort::kRegistered ? device.register_memory(registration)
+                                                : device.create_memory(allocation);
   if (!made) return made.error();
   return MemoryPointer(std::move(*made));
 }

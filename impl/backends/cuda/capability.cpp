@@ -66,9 +66,10 @@ Capability try_memory(Device& device, Make make, const char* what) {
 Capability try_write_combined(Device& device) {
   backend::MemoryRequest request;
   request.size = platform::page_size();
+  request.sort = backend::MemorySort::kPinned;
   request.require = GPUMEM_MEMORY_WRITE_COMBINED;
   return try_memory(
-      device, [&] { return device.create_pinned_memory(request); }, "allocating a write-combined page");
+      device, [&] { return device.create_memory(request); }, "allocating a write-combined page");
 }
 
 Capability try_register(Device& device) {

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backends/cuda/fence.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
@@ -13,11 +14,16 @@
 namespace gpumem::cuda {
 
 Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal)
-    : cu_(cu), all_(all), handle_(all[ordinal]), held_peers_(all.size()) {
+    : cu_(cu),
+      all_(all),
+      handle_(all[ordinal]),
+      fences_(std::make_unique<Fences>(*this)),
+      held_peers_(all.size()) {
   facts_.ordinal = ordinal;
 }
 
 Device::~Device() {
+  fences_->release();
   drop_all_peers();
   // A failure cannot be reported or handled here.
   if (retained_) cu_.DevicePrimaryCtxRelease(handle_);

@@ -13,6 +13,7 @@
 
 namespace gpumem::cuda {
 
+class Fences;
 struct Peers;
 
 class Device final : public backend::Device {
@@ -41,6 +42,9 @@ class Device final : public backend::Device {
   };
   const Traits& traits() const { return traits_; }
 
+  Fences& fences() const { return *fences_; }
+  const std::atomic<bool>& lost_flag() const { return lost_; }
+
   // Makes a call on a stream or event. One that carries its context needs no current one, unless the driver
   // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
   template <class Call>
@@ -63,10 +67,7 @@ class Device final : public backend::Device {
 
   bool lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<backend::MemoryAvailable> memory_available() override;
-  Result<std::unique_ptr<backend::Memory>> create_device_memory(
-      const backend::MemoryRequest& request) override;
-  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(
-      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
       const backend::RegistrationRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;
@@ -100,6 +101,7 @@ class Device final : public backend::Device {
   std::atomic<bool> needs_current_{false};  // also calls on what carries its context
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
+  const std::unique_ptr<Fences> fences_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };

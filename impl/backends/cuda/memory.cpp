@@ -193,8 +193,8 @@ class AlignedMemory final : public Memory {
   bool mapped_ = false;
 };
 
-Result<std::unique_ptr<backend::Memory>> create_device_memory(Device& device,
-                                                              const backend::MemoryRequest& request) {
+Result<std::unique_ptr<backend::Memory>> create_on_device(Device& device,
+                                                          const backend::MemoryRequest& request) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
   if (request.alignment <= std::max(kAlignmentSlackMax, request.size / 8)) {
     auto memory = std::make_unique<LinearMemory>(device);
@@ -573,12 +573,16 @@ Result<std::unique_ptr<backend::Memory>> make_preferred(Device& device, const Re
 
 }  // namespace
 
-Result<std::unique_ptr<backend::Memory>> Device::create_device_memory(const backend::MemoryRequest& request) {
-  return cuda::create_device_memory(*this, request);
-}
-
-Result<std::unique_ptr<backend::Memory>> Device::create_pinned_memory(const backend::MemoryRequest& request) {
-  return make_preferred(*this, request, create_pinned);
+Result<std::unique_ptr<backend::Memory>> Device::create_memory(const backend::MemoryRequest& request) {
+  switch (request.sort) {
+    case backend::MemorySort::kDevice:
+      return create_on_device(*this, request);
+    case backend::MemorySort::kPinned:
+      return make_preferred(*this, request, create_pinned);
+    case backend::MemorySort::kNone:
+      break;
+  }
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "the cuda backend does not allocate memory of this sort");
 }
 
 Result<std::unique_ptr<backend::Memory>> Device::register_memory(

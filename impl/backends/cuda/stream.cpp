@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "backends/cuda/fence.h"
 #include "base/cleanup.h"
 
 namespace gpumem::cuda {
@@ -123,6 +124,10 @@ Result<void> Stream::wait_event(backend::Event& event) {
       "cannot enqueue the wait for the event");
 }
 
+Result<std::shared_ptr<backend::Fence>> Stream::fence() {
+  return device_.fences().of_stream(identity_, fence_);
+}
+
 Result<void> Stream::launch_host_function(gpumem_host_function function, void* user_data, bool /*internal*/) {
   return device_.check(call([&] { return device_.cu().LaunchHostFunc(native_, function, user_data); }),
                        Place::kHost, "cannot enqueue the host function");
@@ -183,6 +188,7 @@ Result<void> Stream::drain() {
 }
 
 Result<void> Stream::release() {
+  fence_.reset();
   if (!owned_ || native_ == nullptr) return {};
   const RelaxedScope scope(device_);  // tried in any case: a stream knows its context
   device_.remember_work(native_);

@@ -29,6 +29,7 @@ class Stream final : public backend::Stream {
   backend::FillWay way_of_fill(const backend::Span& destination) override;
   Result<void> fill(const backend::FillSegment& segment) override;
   Result<void> wait_event(backend::Event& event) override;
+  Result<std::shared_ptr<backend::Fence>> fence() override;
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
   Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,
@@ -52,6 +53,7 @@ class Stream final : public backend::Stream {
   uint64_t identity_ = 0;
   uint64_t thread_ = 0;  // thread whose default stream this is; 0 for an ordinary stream
   bool owned_;
+  std::shared_ptr<backend::Fence> fence_;  // null before it is asked for; guarded by Fences
 };
 
 class Event final : public backend::Event {

@@ -55,18 +55,18 @@ Result<backend::MemoryAvailable> HostDevice::memory_available() {
   return backend::MemoryAvailable{budget_.available(), budget_.total()};
 }
 
-Result<std::unique_ptr<backend::Memory>> HostDevice::create_device_memory(
-    const backend::MemoryRequest& request) {
+Result<std::unique_ptr<backend::Memory>> HostDevice::create_memory(const backend::MemoryRequest& request) {
   const CurrentDevice current(facts_.ordinal);
   GPUMEM_TRY(require_not_lost());
-  return record_memory(shared_, allocate(shared_, *this, request, true));
-}
-
-Result<std::unique_ptr<backend::Memory>> HostDevice::create_pinned_memory(
-    const backend::MemoryRequest& request) {
-  const CurrentDevice current(facts_.ordinal);
-  GPUMEM_TRY(require_not_lost());
-  return record_memory(shared_, allocate(shared_, *this, request, false));
+  switch (request.sort) {
+    case backend::MemorySort::kDevice:
+      return record_memory(shared_, allocate(shared_, *this, request, true));
+    case backend::MemorySort::kPinned:
+      return record_memory(shared_, allocate(shared_, *this, request, false));
+    case backend::MemorySort::kNone:
+      break;
+  }
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "the host backend does not allocate memory of this sort");
 }
 
 Result<std::unique_ptr<backend::Memory>> HostDevice::register_memory(

@@ -17,10 +17,7 @@ class HostDevice final : public backend::Device {
 
   bool lost() const override { return lost_.load(std::memory_order_acquire); }
   Result<backend::MemoryAvailable> memory_available() override;
-  Result<std::unique_ptr<backend::Memory>> create_device_memory(
-      const backend::MemoryRequest& request) override;
-  Result<std::unique_ptr<backend::Memory>> create_pinned_memory(
-      const backend::MemoryRequest& request) override;
+  Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
       const backend::RegistrationRequest& request) override;
   Result<std::shared_ptr<backend::Stream>> create_stream(int32_t priority) override;

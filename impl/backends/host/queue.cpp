@@ -16,6 +16,7 @@ Queue::Queue(Shared& shared, HostDevice& device, bool made_natively)
     : shared_(shared),
       device_(device),
       timeline_(std::make_shared<Timeline>(device.lost_flag())),
+      fence_(std::make_shared<HostFence>(shared, device.lost_flag())),
       made_natively_(made_natively) {}
 
 Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "backends/host/fence.h"
 #include "backends/host/shared.h"
 
 namespace gpumem::host {
@@ -30,6 +31,7 @@ class Queue {
   HostDevice& device() const { return device_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
   bool made_natively() const { return made_natively_; }
+  const std::shared_ptr<HostFence>& fence() const { return fence_; }
 
   // Functions with a Lock parameter require Shared::mutex.
 
@@ -62,6 +64,7 @@ class Queue {
   Shared& shared_;
   HostDevice& device_;
   const std::shared_ptr<Timeline> timeline_;
+  const std::shared_ptr<HostFence> fence_;
   const bool made_natively_;
   std::condition_variable wake_;
   // Guarded by Shared::mutex:

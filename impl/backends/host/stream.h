@@ -26,6 +26,7 @@ class HostStream final : public backend::Stream {
   backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
   Result<void> fill(const backend::FillSegment& segment) override;
   Result<void> wait_event(backend::Event& event) override;
+  Result<std::shared_ptr<backend::Fence>> fence() override { return {queue_->fence()}; }
   Result<void> launch_host_function(gpumem_host_function function, void* user_data, bool internal) override;
   Result<void> write_value(const backend::Span& word, uint64_t value, uint32_t value_size) override;
   Result<void> wait_value(const backend::Span& word, uint64_t value, uint32_t value_size,

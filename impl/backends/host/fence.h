@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// A stream's marks are operations of its queue: the worker stores their numbers.
+#pragma once
+
+#include "backends/host/shared.h"
+#include "contract/fence.h"
+
+namespace gpumem::host {
+
+// A queue has one, and keeps it while it runs.
+class HostFence final : public backend::Fence {
+ public:
+  HostFence(Shared& shared, const std::atomic<bool>& device_lost)
+      : Fence(&reached_, device_lost), shared_(shared) {}
+
+ private:
+  Result<uint64_t> enqueue(backend::Stream& stream) override;
+
+  Shared& shared_;
+  std::atomic<uint64_t> reached_{0};
+  uint64_t marked_ = 0;  // guarded by Shared::mutex
+};
+
+}  // namespace gpumem::host
