@@ -74,6 +74,15 @@ Result<void> check_direction(gpumem_direction direction, const FoundSpan& destin
   return {};
 }
 
+// Drivers are reported to read device memory before it is written, when any order is allowed (STR-21).
+Result<void> check_source_order(gpumem_source_order order, const FoundSpan& source) {
+  if (order != GPUMEM_SOURCE_ORDER_ANY || !source.span.on_device) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the source is %s memory, which cannot be read in any order; pass "
+                    "GPUMEM_SOURCE_ORDER_STREAM",
+                    source.kind->name);
+}
+
 Result<void> check_writable(const FoundSpan& destination) {
   if (!destination.read_only) return {};
   if (destination.kind->registered) {
@@ -143,6 +152,7 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
                             "source and destination overlap; copy through a separate buffer"));
   }
   verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
+  verdict.note(check_source_order(arguments.source_order, checked.source));
   checked.device =
       stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
   verdict.note(check_device(instance, checked.destination));

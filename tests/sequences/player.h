@@ -222,6 +222,7 @@ class Player {
   Expect reachable(const Memory& memory, int device, bool write) const;
   gpumem_access access_of(const Found& found, int device);
   bool shares_default_stream(int home);
+  Expect expect_made(const Picked& home, bool good) const;
   Expect word_refused(const Stream& to, const Found& found, bool write);
   // What a call by this instance may answer besides while steps are made to fail.
   Expect with_faults(Expect expect, int instance) const;

@@ -50,6 +50,16 @@ void Player::adopt_stream(int home, gpumem_stream handle, int index, bool wrappe
   ++instance(made.instance).stats.streams;
 }
 
+// What a call that makes a stream or event on a device is answered.
+Expect Player::expect_made(const Picked& home, bool good) const {
+  Verdict verdict;
+  verdict.handle(home.wrong);
+  verdict.require(good);
+  if (!verdict.done().empty()) return verdict.done();
+  const gpumem_status status = model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS;
+  return with_faults({status}, model_.devices[static_cast<size_t>(home.index)].instance);
+}
+
 void Player::step_stream_create(Choice& choice) {
   Call call(*this, choice, "gpumem_stream_create");
   const Picked home = pick_device(choice);
@@ -62,14 +72,8 @@ void Player::step_stream_create(Choice& choice) {
   desc->name = name.pointer();
   call.text("%s, &%s{priority %d, reserved %u}, %s", home.text.c_str(), desc.text().c_str(), desc->priority,
             desc->reserved, out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(desc.good() && out.good() && (desc.is_null() || (desc->reserved == 0 && name.good())));
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    expect = {model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
-    expect = with_faults(expect, device(home.index).instance);
-  }
+  const Expect expect = expect_made(
+      home, desc.good() && out.good() && (desc.is_null() || (desc->reserved == 0 && name.good())));
   const gpumem_status status = call.check(
       expect,
       gpumem_stream_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()), out);
@@ -464,15 +468,7 @@ void Player::step_event_create(Choice& choice) {
   desc->flags = choice.value(kFlags, kNoFlags);
   call.text("%s, &%s{flags 0x%llx}, %s", home.text.c_str(), desc.text().c_str(),
             static_cast<unsigned long long>(desc->flags), out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(desc.good() && out.good());
-  verdict.require(desc.is_null() || desc->flags < 4);
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    expect = {model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
-    expect = with_faults(expect, device(home.index).instance);
-  }
+  const Expect expect = expect_made(home, desc.good() && out.good() && (desc.is_null() || desc->flags < 4));
   const gpumem_status status = call.check(
       expect, gpumem_event_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()),
       out);
@@ -720,6 +716,8 @@ Expect Player::predict_copy(const Place& place, const Copy& copy) {
       (destination.on_device != to_device || source.on_device != from_device)) {
     return {GPUMEM_ERROR_INVALID_ARGUMENT};
   }
+  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY && source.on_device)
+    return {GPUMEM_ERROR_INVALID_ARGUMENT};
   const auto lost = [&](const Found& found) {
     return found.memory >= 0 && model_.lost(memory_of(found).device);
   };

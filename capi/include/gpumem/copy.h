@@ -36,8 +36,8 @@ typedef int32_t gpumem_source_order;
 /** Before the call returns, so that the source can be a local variable. No earlier work of the stream may write it.
  */
 #define GPUMEM_SOURCE_ORDER_DURING_CALL 1
-/** At any time before completion, even before earlier work of the stream. The source must not change from the call
- * on. */
+/** At any time before completion, even before earlier work of the stream. The source must be host memory, and must not
+ * change from the call on. */
 #define GPUMEM_SOURCE_ORDER_ANY 2
 
 /** Options for a copy. */
@@ -61,7 +61,8 @@ typedef struct gpumem_copy_options {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the bytes are copied
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size above 2^63-1, a range that leaves its object, ranges
- *         that overlap, a direction that contradicts the operands, or an unknown option value
+ *         that overlap, a direction that contradicts the operands, #GPUMEM_SOURCE_ORDER_ANY with a source on a device, or
+ *         an unknown option value
  * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at one of the pointers
  * \retval GPUMEM_ERROR_NO_ACCESS the source cannot be read or the destination cannot be written
  * \retval GPUMEM_ERROR_INVALID_STATE registered memory is not mapped any more; or called from a host function
