@@ -173,7 +173,12 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
                               uint64_t count, uint64_t* out_failed, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Place place = decode_place(decode, where);
-    if (count != 0) decode.not_null(regions, "regions");
+    if (count != 0) {
+      decode.not_null(regions, "regions");
+      if (place.stream && place.stream->is_default()) {
+        decode.refuse("the stream is the default stream, which takes no batches; use a stream of your own");
+      }
+    }
     const size_t stride = count != 0 && regions != nullptr ? regions->struct_size : 0;
     uint64_t bytes = 0;
     if (stride <= capi::kStructSizeMax &&

@@ -49,6 +49,8 @@ class Stream {
   virtual ~Stream() = default;  // never calls a driver: release() does
 
   virtual void* native() const = 0;
+  // Of a wrapped stream: whether it is the device's legacy NULL stream.
+  virtual bool is_default() const { return native() == nullptr; }
   virtual int32_t priority() const = 0;
   // Tells this stream from every other one of the process, also from one that had the same native handle
   // before (COM-29). 0 if the driver cannot tell.

@@ -8,6 +8,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/batch.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/log.h"
@@ -71,6 +72,15 @@ Result<void> check_direction(gpumem_direction direction, const FoundSpan& destin
   if (destination.span.on_device != to_device) return contradicts("destination", destination);
   if (source.span.on_device != from_device) return contradicts("source", source);
   return {};
+}
+
+// Drivers are reported to read device memory before it is written, when any order is allowed (STR-21).
+Result<void> check_source_order(gpumem_source_order order, const FoundSpan& source) {
+  if (order != GPUMEM_SOURCE_ORDER_ANY || !source.span.on_device) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the source is %s memory, which cannot be read in any order; pass "
+                    "GPUMEM_SOURCE_ORDER_STREAM",
+                    source.kind->name);
 }
 
 Result<void> check_writable(const FoundSpan& destination) {
@@ -142,6 +152,7 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
                             "source and destination overlap; copy through a separate buffer"));
   }
   verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
+  verdict.note(check_source_order(arguments.source_order, checked.source));
   checked.device =
       stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
   verdict.note(check_device(instance, checked.destination));
@@ -158,6 +169,34 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   }
   if (!verdict) return verdict.error();
   return {};
+}
+
+// Where the bytes of a span lie, whichever of its addresses named them (UVA-9).
+Box box_of(const CopyArguments& arguments, const CopySide& side, const FoundSpan& found) {
+  const backend::Span& span = found.span;
+  const uint64_t first = span.memory != nullptr ? span.offset : address_of(span.address);
+  return {span.memory,      first,           side.pitch, side.slice_pitch, arguments.width,
+          arguments.height, arguments.depth, side.extent};
+}
+
+// The entries of a batch have no order, so none may write what another one touches (STR-19).
+Result<void> check_independent(const std::vector<CheckedCopy>& entries, uint64_t* index) {
+  if (entries.size() < 2) return {};
+  std::vector<BoxPair> pairs;
+  pairs.reserve(entries.size());
+  for (const CheckedCopy& entry : entries) {
+    const CopyArguments& arguments = *entry.arguments;
+    pairs.push_back({box_of(arguments, arguments.destination, entry.destination),
+                     box_of(arguments, arguments.source, entry.source)});
+  }
+  const auto found = find_dependence(pairs);
+  if (!found) return {};
+  *index = entries[found->later].index;
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "regions[%" PRIu64 "] and regions[%" PRIu64
+                    "] depend on each other: one writes bytes that the other reads or writes; copy them in "
+                    "separate calls",
+                    entries[found->earlier].index, *index);
 }
 
 // ---- segments ----
@@ -506,6 +545,7 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
     GPUMEM_TRY(check_copy(instance, stream, usable, entries[*index], &entry));
     entry.index = *index;
   }
+  GPUMEM_TRY(check_independent(checked, index));
 
   BorrowedStreams streams;
   Result<void> enqueued;

@@ -22,6 +22,8 @@ class Stream final : public Object {
 
   Device& device() const { return device_; }
   bool wrapped() const { return wrapped_; }
+  // The device's legacy NULL stream.
+  bool is_default() const { return wrapped_ && backend_->is_default(); }
   const std::string& name() const { return name_; }
   backend::Stream& backend() const { return *backend_; }
   // The answer of gpumem_stream_get_info().

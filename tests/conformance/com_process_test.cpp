@@ -23,6 +23,24 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 using ComProcess = Conformance;
 
+// Objects that nobody destroys: an instance, its first device and a stream of it.
+struct LeftOpen {
+  LeftOpen() : instance(open_instance().release()) {
+    EXPECT_OK(gpumem_device_get(instance, 0, &device, why()));
+    EXPECT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  }
+
+  gpumem_instance instance;
+  gpumem_device device = nullptr;
+  gpumem_stream stream = nullptr;
+};
+
+void expect_good_end(pid_t pid) {
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 // ---- COM-18: a lost device ----
 
 CHILD(com_18_device_lost) {
@@ -111,11 +129,7 @@ TEST_F(ComProcess, com_18_a_lost_device) { EXPECT_CHILD_OK(run_child("com_18_dev
 
 CHILD(com_18_close_waits_for_nothing) {
   if (!on_host()) skip_child("on cuda the driver ends the work of a lost device");
-  const gpumem_instance instance = open_instance().release();
-  gpumem_device device = nullptr;
-  gpumem_stream stream = nullptr;
-  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
-  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  const auto [instance, device, stream] = LeftOpen();
   const gpumem_memory memory = alloc_device(device, kMiB).release();
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
@@ -206,6 +220,21 @@ bool a_driver_is_installed() {
   return driver != nullptr;
 }
 
+// Of an instance, and of the probe that says what opening it would give.
+void expect_no_fallback(gpumem_backend asked, gpumem_backend given) {
+  gpumem_probe_info probe = GPUMEM_PROBE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_probe(asked, &probe, why()));
+  const Instance instance = open_backend(asked);
+  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
+  EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
+  EXPECT_EQ(probe.backend, given);
+  EXPECT_EQ(info.backend, given);
+  EXPECT_EQ(probe.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_EQ(info.fallback_status, GPUMEM_SUCCESS);
+  EXPECT_STREQ(probe.fallback_reason, "");
+  EXPECT_STREQ(info.fallback_reason, "");
+}
+
 CHILD(com_19_no_driver) {
   if (a_driver_is_installed()) skip_child("a driver is installed, so it cannot be missing");
   for (int i = 0; i < 3; ++i) {
@@ -235,29 +264,11 @@ CHILD(com_19_no_driver) {
   EXPECT_EQ(info.fallback_status, GPUMEM_ERROR_DRIVER_NOT_FOUND);
   EXPECT_STREQ(info.fallback_reason, probe.fallback_reason);
   // Who asks for the host backend has not fallen back to it.
-  EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_HOST, &probe, why()));
-  EXPECT_EQ(probe.fallback_status, GPUMEM_SUCCESS);
-  EXPECT_STREQ(probe.fallback_reason, "");
-  const Instance chosen = open_backend(GPUMEM_BACKEND_HOST);
-  EXPECT_OK(gpumem_instance_get_info(chosen, &info, why()));
-  EXPECT_EQ(info.fallback_status, GPUMEM_SUCCESS);
-  EXPECT_STREQ(info.fallback_reason, "");
+  expect_no_fallback(GPUMEM_BACKEND_HOST, GPUMEM_BACKEND_HOST);
 }
 
 // Without a fallback there is nothing to explain.
-CHILD(com_19_any_with_a_driver) {
-  gpumem_probe_info probe = GPUMEM_PROBE_INFO_INIT;
-  EXPECT_OK(gpumem_instance_probe(GPUMEM_BACKEND_ANY, &probe, why()));
-  EXPECT_EQ(probe.backend, GPUMEM_BACKEND_CUDA);
-  EXPECT_EQ(probe.fallback_status, GPUMEM_SUCCESS);
-  EXPECT_STREQ(probe.fallback_reason, "");
-  const Instance instance = open_backend(GPUMEM_BACKEND_ANY);
-  gpumem_instance_info info = GPUMEM_INSTANCE_INFO_INIT;
-  EXPECT_OK(gpumem_instance_get_info(instance, &info, why()));
-  EXPECT_EQ(info.backend, GPUMEM_BACKEND_CUDA);
-  EXPECT_EQ(info.fallback_status, GPUMEM_SUCCESS);
-  EXPECT_STREQ(info.fallback_reason, "");
-}
+CHILD(com_19_any_with_a_driver) { expect_no_fallback(GPUMEM_BACKEND_ANY, GPUMEM_BACKEND_CUDA); }
 
 TEST_F(ComProcess, com_19_any_takes_a_driver_that_works) {
   REQUIRE_FAKE_DRIVER();
@@ -479,9 +490,7 @@ CHILD(com_25_exit) {
   const Stream stream = create_stream(instance.device());
   const pid_t pid = fork();
   if (pid == 0) std::exit(0);  // with exit handlers and static destructors, not only _exit
-  int status = -1;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  expect_good_end(pid);
 }
 
 TEST_F(ComProcess, com_25_a_forked_child_can_exit) {
@@ -509,9 +518,7 @@ CHILD(com_25_default_instance) {
     std::fflush(nullptr);
     _exit(testing::Test::HasFailure() ? 1 : 0);
   }
-  int status = -1;
-  ASSERT_EQ(waitpid(pid, &status, 0), pid);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  expect_good_end(pid);
 }
 
 TEST_F(ComProcess, com_25_a_child_has_its_own_default_instance) {
@@ -567,11 +574,7 @@ const std::vector<std::string> kReportLateCalls = {"FAKE_CUDA_REPORT=/proc/self/
 
 CHILD(com_26_exit_with_live_objects) {
   static uint8_t bytes[4096];
-  const gpumem_instance instance = open_instance().release();
-  gpumem_device device = nullptr;
-  gpumem_stream stream = nullptr;
-  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
-  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
+  const auto [instance, device, stream] = LeftOpen();
   const gpumem_memory memory = alloc_device(device, kMiB).release();
   alloc_pinned(device, kMiB).release();
   register_memory(device, bytes, sizeof(bytes)).release();
@@ -587,13 +590,8 @@ TEST_F(ComProcess, com_26_exit_with_live_objects) {
 
 CHILD(com_26_exit_with_pending_work) {
   if (!on_host()) skip_child("a driver may wait for pending work when the process ends");
-  const gpumem_instance instance = open_instance().release();
-  gpumem_device device = nullptr;
-  gpumem_stream stream = nullptr;
-  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
-  ASSERT_OK(gpumem_stream_create(device, nullptr, &stream, why()));
   static auto& gate = *new Gate;  // never opened
-  gate.hold(stream);
+  gate.hold(LeftOpen().stream);
   gate.wait_until_reached();
 }
 
@@ -621,18 +619,14 @@ void call_late() {
 
 CHILD(com_26_calls_at_exit) {
   std::atexit(call_late);  // before the driver registers its own handlers, so that it runs after them
-  const gpumem_instance instance = open_instance().release();
-  ASSERT_OK(gpumem_device_get(instance, 0, &device_at_exit, why()));
+  device_at_exit = LeftOpen().device;
   memory_at_exit = alloc_device(device_at_exit, kMiB).release();
 }
 
 TEST_F(ComProcess, com_26_calls_at_exit) { EXPECT_SILENT_CHILD(run_child("com_26_calls_at_exit")); }
 
 CHILD(com_26_exit_beside_a_thread) {
-  const gpumem_instance instance = open_instance().release();
-  gpumem_device device = nullptr;
-  ASSERT_OK(gpumem_device_get(instance, 0, &device, why()));
-  const gpumem_memory memory = alloc_device(device, kMiB).release();
+  const gpumem_memory memory = alloc_device(LeftOpen().device, kMiB).release();
   static std::atomic<bool> running{false};
   std::thread([memory] {
     for (;;) {

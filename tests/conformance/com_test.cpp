@@ -894,26 +894,6 @@ TEST_F(Com, com_15_a_status_describes_its_own_call) {
   EXPECT_STREQ(error.message, "");
 }
 
-TEST_F(Com, com_15_a_failure_of_running_work_is_reported_where_it_is_observed) {
-  if (!on_host()) SKIP_RULE("no kernel can be made to fail on cuda without losing the device for good");
-  const Instance instance = open_instance();
-  const gpumem_device lost = instance.device(0);
-  const Memory memory = alloc_device(instance.device(1), kKiB);
-  const Stream stream = create_stream(lost);
-  Gate gate;
-  gate.hold(stream);
-  const auto faulting = [](gpumem_host_kernel kernel, void*) {
-    void* view = nullptr;
-    gpumem_host_kernel_view(kernel, untouched<void*>(), 8, GPUMEM_ACCESS_READ, &view, nullptr);
-  };
-  EXPECT_OK(gpumem_host_launch(stream, faulting, nullptr, why()));
-  gate.open();
-  // Calls that have nothing to do with that work go on.
-  EXPECT_OK(gpumem_fill(instance, memory.device(), kKiB, 1, 1, why()));
-  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
-  EXPECT_OK(gpumem_fill(instance, memory.device(), kKiB, 1, 1, why()));
-}
-
 TEST_F(Com, com_16_every_status_has_its_texts) {
   std::set<std::string> names;
   std::set<gpumem_status> codes;

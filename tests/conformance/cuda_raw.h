@@ -20,7 +20,9 @@ namespace conformance {
   X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemHostGetFlags) X(cuMemHostGetDevicePointer)                     \
   X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemsetD8) X(cuPointerGetAttribute)                                            \
   X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamBeginCapture) X(cuStreamEndCapture)         \
-  X(cuStreamIsCapturing) X(cuGraphDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)
+  X(cuStreamIsCapturing) X(cuGraphDestroy) X(cuGraphGetNodes) X(cuGraphInstantiate) X(cuGraphLaunch)                \
+  X(cuGraphExecDestroy) X(cuEventCreate) X(cuEventDestroy) X(cuEventRecord)                                         \
+  X(cuMemsetD8Async) X(cuMemcpyDtoDAsync) X(cuMemcpyDtoHAsync)
 // clang-format on
 
 // A member for each function, with the name and type that cuda.h gives it: raw().cuMemAlloc(&pointer, size).

@@ -832,6 +832,14 @@ void Faults::off() {
   }
 }
 
+void Faults::fail_driver_call(const char* entry_point, int code, bool repeat) {
+  FAKE(fake_cuda_fail)(entry_point, 1, repeat ? 1 : 0, code);
+}
+
+void ReusedHandles::set(const char* value) {
+  if (on_fake_cuda()) FAKE(fake_cuda_configure)("FAKE_CUDA_REUSE_STREAMS", value);
+}
+
 bool can_lose() { return on_host() || on_fake_cuda(); }
 
 void lose(gpumem_device device) {

@@ -368,9 +368,24 @@ class Faults {
   // From now on the k-th step (1 is the next) fails, and every later one too if `repeat`.
   void fail_step(uint64_t k, bool repeat = false);
   void off();
+  // The next call of this entry point of the fake driver answers this code, and every later one if `repeat`.
+  static void fail_driver_call(const char* entry_point, int code, bool repeat = false);
 
  private:
   gpumem_instance instance_;
+};
+
+// While it lives, a new native stream gets the handle of the one that was destroyed last. The host backend
+// and drivers do so anyway, the fake driver is told to.
+class ReusedHandles {
+ public:
+  ReusedHandles() { set("1"); }
+  ReusedHandles(const ReusedHandles&) = delete;
+  ReusedHandles& operator=(const ReusedHandles&) = delete;
+  ~ReusedHandles() { set("0"); }
+
+ private:
+  static void set(const char* value);
 };
 
 // Loses a device as a faulting kernel does. On a real GPU there is no way: check can_lose() first. Do it in a

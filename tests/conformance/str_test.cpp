@@ -1269,6 +1269,118 @@ TEST_F(Conformance, str_17_masked) {
   EXPECT_EQ(std::count(memory.host(), memory.host() + 8, 1), 8);
 }
 
+// ---- STR-19 ----
+
+TEST_F(Conformance, str_19_regions_that_depend_on_each_other) {
+  const Memory memory = alloc_device(device_, kSize);
+  const Memory pinned = alloc_pinned(device_, kSize);
+  put_pattern(instance_, memory.device(), kSize, 1);
+  fill_pattern(pinned.host(), kSize, 2);
+  const Stream stream = create_stream(device_);
+  const auto to = by_memory(memory);
+  const auto from = by_memory(pinned);
+  const gpumem_copy_region apart = region_of(to, {kSize / 2}, from, {kSize / 2}, {100});
+  const gpumem_copy_region first = region_of(to, {0, 100}, from, {0}, {10, 10});
+  struct Case {
+    const char* what;
+    gpumem_copy_region later;
+    bool refused;
+  };
+  const Case cases[] = {
+      {"the last byte is written twice", region_of(to, {909}, from, {500}, {10}), true},
+      {"the next byte", region_of(to, {910}, from, {500}, {10}), false},
+      {"between two rows", region_of(to, {10}, from, {500}, {90}), false},
+      {"from a row into the gap", region_of(to, {9}, from, {500}, {10}), true},
+      {"from a gap into a row", region_of(to, {91}, from, {500}, {10}), true},
+      {"the gaps between all rows", region_of(to, {10, 100}, from, {500}, {90, 10}), false},
+      {"one byte more than the gaps", region_of(to, {10, 100}, from, {500}, {91, 10}), true},
+      {"rows of another pitch, in the gaps", region_of(to, {20, 200}, from, {500}, {80, 5}), false},
+      {"rows of another pitch", region_of(to, {20, 90}, from, {500}, {10, 10}), true},
+      {"by the address", region_of(by_pointer(memory.device()), {5}, from, {500}, {1}), true},
+      {"written where another reads", region_of(from, {99}, to, {2000}, {1}), true},
+      {"written behind what another reads", region_of(from, {100}, to, {2000}, {1}), false},
+      {"reads what another writes", region_of(from, {1000}, to, {305}, {1}), true},
+      {"reads beside what another writes", region_of(from, {1000}, to, {310}, {90}), false},
+      {"both read the same", region_of(to, {2000}, from, {0}, {100}), false},
+      {"no bytes", region_of(to, {0}, from, {0}, {0}), false},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.what);
+    const std::array<gpumem_copy_region, 4> regions{apart, first, region_of(to, {3000}, from, {3000}, {7}),
+                                                    one.later};
+    for (const gpumem_stream where : {gpumem_stream{}, stream.get()}) {
+      uint64_t failed = 77;
+      if (!one.refused) {
+        EXPECT_OK(copy_regions_on(instance_, where, regions.data(), regions.size(), &failed, why()));
+        EXPECT_EQ(failed, 77u);
+        stream.synchronize();
+        put_pattern(instance_, memory.device(), kSize, 1);
+        fill_pattern(pinned.host(), kSize, 2);
+        continue;
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    copy_regions_on(instance_, where, regions.data(), regions.size(), &failed, why()));
+      EXPECT_EQ(failed, 3u);
+      EXPECT_NE(std::strstr(last_error().message, "regions[1] and regions[3]"), nullptr)
+          << last_error().message;
+      // Alone each of them is right.
+      EXPECT_OK(gpumem_stream_query(stream, why()));
+      EXPECT_TRUE(holds_pattern(instance_, memory.device(), kSize, 1));
+      EXPECT_TRUE(has_pattern(pinned.host(), kSize, 2));
+    }
+  }
+}
+
+// Each column of a matrix is a region, so that every one lies in the gaps of all others.
+TEST_F(Conformance, str_19_a_large_batch) {
+  constexpr uint64_t kColumns = 1500;
+  constexpr uint64_t kRows = 4;
+  const Memory memory = alloc_pinned(device_, 2 * kColumns * kRows);
+  const Memory pinned = alloc_pinned(device_, 2 * kColumns * kRows);
+  fill_pattern(pinned.host(), pinned.size(), 3);
+  std::vector<gpumem_copy_region> regions;
+  // From the last to the first, into a matrix of twice the pitch.
+  for (uint64_t column = kColumns; column-- > 0;) {
+    regions.push_back(region_of(by_memory(memory), {column, 2 * kColumns}, by_memory(pinned),
+                                {column, kColumns}, {1, kRows}));
+  }
+  uint64_t failed = 77;
+  EXPECT_OK(gpumem_copy_regions(instance_, regions.data(), regions.size(), &failed, why()));
+  for (uint64_t row = 0; row < kRows; ++row) {
+    EXPECT_EQ(std::memcmp(memory.host() + 2 * row * kColumns, pinned.host() + row * kColumns, kColumns), 0);
+  }
+  regions[1234].destination.offset += 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy_regions(instance_, regions.data(), regions.size(), &failed, why()));
+  EXPECT_EQ(failed, 1234u);
+  EXPECT_NE(std::strstr(last_error().message, "regions[1233] and regions[1234]"), nullptr)
+      << last_error().message;
+}
+
+TEST_F(Conformance, str_19_the_default_stream) {
+  const Memory memory = alloc_pinned(device_, 200);
+  fill_pattern(memory.host(), 200, 1);
+  std::vector<void*> defaults = {nullptr};
+  if (on_cuda()) defaults.push_back(reinterpret_cast<void*>(uintptr_t{1}));  // CU_STREAM_LEGACY
+  for (void* const native : defaults) {
+    gpumem_stream handle = nullptr;
+    ASSERT_OK(gpumem_stream_wrap(device_, native, &handle, why()));
+    const Stream stream(handle);
+    const gpumem_copy_region region = region_of(by_memory(memory), {100}, by_memory(memory), {0}, {100});
+    uint64_t failed = 77;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_copy_regions_async(stream, &region, 1, &failed, why()));
+    EXPECT_EQ(failed, 77u);
+    EXPECT_TRUE(has_pattern(memory.host(), 100, 1));
+    // It takes copies, and a batch of none.
+    EXPECT_OK(gpumem_copy_regions_async(stream, nullptr, 0, &failed, why()));
+    EXPECT_OK(gpumem_copy_async(stream, memory.host() + 100, memory.host(), 100, nullptr, why()));
+    stream.synchronize();
+    EXPECT_TRUE(has_pattern(memory.host() + 100, 100, 1));
+    fill_pattern(memory.host(), 200, 1);
+  }
+}
+
 // ---- STR-20 ----
 
 TEST_F(Conformance, str_20_adopted) {
@@ -1393,6 +1505,14 @@ TEST_F(Conformance, str_21_every_kind) {
       for (const Operand& destination : destinations.all()) {
         if (!destination.writable) continue;
         SCOPED_TRACE(testing::Message() << source.name << " to " << destination.name << ", order " << order);
+        if (order == GPUMEM_SOURCE_ORDER_ANY && source.on_device()) {
+          EXPECT_STATUS(
+              GPUMEM_ERROR_INVALID_ARGUMENT,
+              gpumem_copy_async(stream, destination.address, source.address, kLarge, &options, why()));
+          EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        gpumem_copy(instance_, destination.address, source.address, kLarge, &options, why()));
+          continue;
+        }
         EXPECT_OK(gpumem_fill_async(stream, destination.address, kLarge, 0, 1, why()));
         EXPECT_OK(gpumem_copy_async(stream, destination.address, source.address, kLarge, &options, why()));
         stream.synchronize();

@@ -263,6 +263,9 @@ enum class Kernel {
 };
 CUfunction kernel(Kernel which);
 CUresult launch(CUfunction function, CUstream stream, void** params);
+// Says what a device's write to `target` is answered, and what comes of it: a fill (0), what `from_host`
+// copies (1), a copy on the device (2), or a kernel's store (3).
+void try_device_write(int which, CUdeviceptr target, const std::function<CUresult(CUstream)>& from_host);
 
 // --- other processes ---
 

@@ -47,6 +47,38 @@ int export_fd(Handle handle) {
   return fd;
 }
 
+// A block that can be shared, mapped and filled.
+struct SharedBlock {
+  explicit SharedBlock(std::uint8_t byte) {
+    const CUmemAllocationProp prop = shareable();
+    must(cu.MemCreate(&handle, kSize, &prop, 0), "cuMemCreate");
+    address = map_with_access(handle);
+    must(cu.MemsetD8(address, byte, kSize), "cuMemsetD8");
+    must(cu.CtxSynchronize(), "cuCtxSynchronize");
+  }
+
+  Handle handle = 0;
+  CUdeviceptr address = 0;
+};
+
+// How an exporter goes: it leaves, is killed, or only gives its memory back.
+enum Parting { kLeaves, kIsKilled, kGivesBack };
+
+void await_parting(Peer& exporter, int how) {
+  if (how == kIsKilled) return exporter.kill();
+  exporter.signal();
+  if (how == kGivesBack) return exporter.await();
+  exporter.wait_for_end();
+}
+
+// What the importer sees of bytes whose exporter has gone.
+void try_orphan(CUdeviceptr p, std::uint8_t byte, std::uint8_t own) {
+  say_yes("bytes_then", device_bytes(p, kSize, byte));
+  say("memset", cu.MemsetD8(p, own, kSize));
+  say("context_then", cu.CtxSynchronize());
+  say_yes("own_write_is_there", device_bytes(p, kSize, own));
+}
+
 CUresult import_fd(int fd, Handle& handle) {
   return cu.MemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
                                          CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -163,7 +195,7 @@ void legacy_misuse(int) {
   exporter.signal();
 }
 
-// The exporter of an opened handle frees the memory, leaves (0) or is killed (1), or only frees (2).
+// The exporter of an opened handle frees the memory, leaves or is killed, or only frees.
 void legacy_exporter_gone(int how) {
   if (is_exporter()) {
     Peer importer = Peer::other_side();
@@ -173,7 +205,7 @@ void legacy_exporter_gone(int how) {
     const CUipcMemHandle handle = legacy_handle(p);
     importer.send(&handle, sizeof handle);
     importer.await();
-    if (how == 2) {
+    if (how == kGivesBack) {
       must(cu.MemFree(p), "cuMemFree");
       importer.signal();
       importer.await_end();
@@ -186,46 +218,29 @@ void legacy_exporter_gone(int how) {
   CUdeviceptr p = 0;
   must(cu.IpcOpenMemHandle(&p, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS), "cuIpcOpenMemHandle");
   say_yes("bytes_while_alive", device_bytes(p, kSize, 0x61));
-  if (how == 1) {
-    exporter.kill();
-  } else {
-    exporter.signal();
-    if (how == 2) {
-      exporter.await();
-    } else {
-      exporter.wait_for_end();
-    }
-  }
+  await_parting(exporter, how);
   std::uint8_t byte = 0;
   say("copy_from", cu.MemcpyDtoH(&byte, p, 1));
-  say_yes("bytes_then", device_bytes(p, kSize, 0x61));
-  say("memset", cu.MemsetD8(p, 0x62, kSize));
-  say("context_then", cu.CtxSynchronize());
-  say_yes("own_write_is_there", device_bytes(p, kSize, 0x62));
+  try_orphan(p, 0x61, 0x62);
   CUdeviceptr fresh = 0;
   say("alloc", cu.MemAlloc(&fresh, kSize));
   say("close", cu.IpcCloseMemHandle(p));
   say("context_at_end", cu.CtxSynchronize());
 }
 
-// A shared block by file descriptor: the exporter releases everything (2), leaves (0), is killed (1).
+// A shared block by file descriptor: the exporter releases everything, leaves, or is killed.
 void block_exporter_gone(int how) {
   if (is_exporter()) {
     Peer importer = Peer::other_side();
-    const CUmemAllocationProp prop = shareable();
-    Handle block = 0;
-    must(cu.MemCreate(&block, kSize, &prop, 0), "cuMemCreate");
-    const CUdeviceptr p = map_with_access(block);
-    must(cu.MemsetD8(p, 0x63, kSize), "cuMemsetD8");
-    must(cu.CtxSynchronize(), "cuCtxSynchronize");
-    const int fd = export_fd(block);
+    const SharedBlock block(0x63);
+    const int fd = export_fd(block.handle);
     importer.send_fd(fd);
     close(fd);
     importer.await();
-    if (how == 2) {
-      must(cu.MemUnmap(p, kSize), "cuMemUnmap");
-      must(cu.MemRelease(block), "cuMemRelease");
-      must(cu.MemAddressFree(p, kSize), "cuMemAddressFree");
+    if (how == kGivesBack) {
+      must(cu.MemUnmap(block.address, kSize), "cuMemUnmap");
+      must(cu.MemRelease(block.handle), "cuMemRelease");
+      must(cu.MemAddressFree(block.address, kSize), "cuMemAddressFree");
       importer.signal();
       importer.await_end();
     }
@@ -237,20 +252,8 @@ void block_exporter_gone(int how) {
   must(import_fd(fd, block), "cuMemImportFromShareableHandle");
   const CUdeviceptr p = map_with_access(block);
   say_yes("bytes_while_alive", device_bytes(p, kSize, 0x63));
-  if (how == 1) {
-    exporter.kill();
-  } else {
-    exporter.signal();
-    if (how == 2) {
-      exporter.await();
-    } else {
-      exporter.wait_for_end();
-    }
-  }
-  say_yes("bytes_then", device_bytes(p, kSize, 0x63));
-  say("memset", cu.MemsetD8(p, 0x64, kSize));
-  say("context_then", cu.CtxSynchronize());
-  say_yes("own_write_is_there", device_bytes(p, kSize, 0x64));
+  await_parting(exporter, how);
+  try_orphan(p, 0x63, 0x64);
   Handle late = 0;
   say("import_again_then", import_fd(fd, late));
   if (late) {
@@ -266,14 +269,8 @@ void block_exporter_gone(int how) {
 void reexport(int) {
   if (is_exporter()) {
     Peer importer = Peer::other_side();
-    const CUmemAllocationProp prop = shareable();
-    Handle block = 0;
-    must(cu.MemCreate(&block, kSize, &prop, 0), "cuMemCreate");
-    const CUdeviceptr p = map_with_access(block);
-    must(cu.MemsetD8(p, 0x65, kSize), "cuMemsetD8");
-    must(cu.CtxSynchronize(), "cuCtxSynchronize");
-    const int fd = export_fd(block);
-    importer.send_fd(fd);
+    const SharedBlock block(0x65);
+    importer.send_fd(export_fd(block.handle));
     importer.await_end();
     return;
   }
@@ -329,15 +326,10 @@ void reexport(int) {
 void read_import(int which) {
   if (is_exporter()) {
     Peer importer = Peer::other_side();
-    const CUmemAllocationProp prop = shareable();
-    Handle block = 0;
-    must(cu.MemCreate(&block, kSize, &prop, 0), "cuMemCreate");
-    const CUdeviceptr p = map_with_access(block);
-    must(cu.MemsetD8(p, 0x67, kSize), "cuMemsetD8");
-    must(cu.CtxSynchronize(), "cuCtxSynchronize");
-    importer.send_fd(export_fd(block));
+    const SharedBlock block(0x67);
+    importer.send_fd(export_fd(block.handle));
     importer.await();
-    const char intact = device_bytes(p, kSize, 0x67) ? 'y' : 'n';
+    const char intact = device_bytes(block.address, kSize, 0x67) ? 'y' : 'n';
     importer.send(&intact, 1);
     return;
   }
@@ -346,35 +338,15 @@ void read_import(int which) {
   must(import_fd(exporter.receive_fd(), block), "cuMemImportFromShareableHandle");
   const CUdeviceptr p = map_with_access(block, CU_MEM_ACCESS_FLAGS_PROT_READ);
   say_yes("readable", device_bytes(p, kSize, 0x67));
-  CUstream stream = new_stream();
   std::uint8_t* pinned = pinned_memory(kPage);
-  switch (which) {
-    case 0:
-      say("write", cu.MemsetD8Async(p, 1, 64, stream));
-      break;
-    case 1:
-      say("write", cu.MemcpyHtoDAsync(p, pinned, 64, stream));
-      break;
-    case 2:
-      say("write", cu.MemcpyDtoDAsync(p, device_memory(kMiB), kMiB, stream));
-      break;
-    default: {
-      CUdeviceptr target = p;
-      std::uint32_t value = 1;
-      void* params[] = {&target, &value};
-      say("write", launch(kernel(Kernel::kStoreByte), stream, params));
-      break;
-    }
-  }
-  say("stream_then", settle(stream));
-  say("context_then", cu.CtxSynchronize());
+  try_device_write(which, p, [&](CUstream stream) { return cu.MemcpyHtoDAsync(p, pinned, 64, stream); });
   exporter.signal();
   char intact = 0;
   exporter.receive(&intact, 1);
   say_yes("exporters_bytes_intact", intact == 'y');
 }
 
-// Events: how 0 the exporter leaves, 1 it is killed.
+// Events, whose exporter leaves or is killed.
 void events(int how) {
   if (is_exporter()) {
     Peer importer = Peer::other_side();
@@ -420,12 +392,7 @@ void events(int how) {
   must(cu.IpcGetEventHandle(&own_handle, own), "cuIpcGetEventHandle");
   CUevent opened = nullptr;
   say("open_own", cu.IpcOpenEventHandle(&opened, own_handle));
-  if (how == 1) {
-    exporter.kill();
-  } else {
-    exporter.signal();
-    exporter.wait_for_end();
-  }
+  await_parting(exporter, how);
   say("query_exporter_gone", cu.EventQuery(event));
   say("record_exporter_gone", cu.EventRecord(event, stream));
   say("stream_exporter_gone", settle(stream));
@@ -465,19 +432,19 @@ void dma_buf(int) {
 constexpr Fact kFacts[] = {
     {.name = "ipc.legacy_stale", .run = legacy_stale},
     {.name = "ipc.legacy_misuse", .run = legacy_misuse},
-    {.name = "ipc.legacy_exporter_left", .run = legacy_exporter_gone, .arg = 0},
-    {.name = "ipc.legacy_exporter_killed", .run = legacy_exporter_gone, .arg = 1},
-    {.name = "ipc.legacy_exporter_freed", .run = legacy_exporter_gone, .arg = 2},
-    {.name = "ipc.block_exporter_left", .run = block_exporter_gone, .arg = 0},
-    {.name = "ipc.block_exporter_killed", .run = block_exporter_gone, .arg = 1},
-    {.name = "ipc.block_exporter_released", .run = block_exporter_gone, .arg = 2},
+    {.name = "ipc.legacy_exporter_left", .run = legacy_exporter_gone, .arg = kLeaves},
+    {.name = "ipc.legacy_exporter_killed", .run = legacy_exporter_gone, .arg = kIsKilled},
+    {.name = "ipc.legacy_exporter_freed", .run = legacy_exporter_gone, .arg = kGivesBack},
+    {.name = "ipc.block_exporter_left", .run = block_exporter_gone, .arg = kLeaves},
+    {.name = "ipc.block_exporter_killed", .run = block_exporter_gone, .arg = kIsKilled},
+    {.name = "ipc.block_exporter_released", .run = block_exporter_gone, .arg = kGivesBack},
     {.name = "ipc.block_reexport", .run = reexport},
     {.name = "ipc.read_import_memset", .run = read_import, .arg = 0},
     {.name = "ipc.read_import_htod", .run = read_import, .arg = 1},
     {.name = "ipc.read_import_dtod", .run = read_import, .arg = 2},
     {.name = "ipc.read_import_kernel", .run = read_import, .arg = 3},
-    {.name = "ipc.event_exporter_left", .run = events, .arg = 0},
-    {.name = "ipc.event_exporter_killed", .run = events, .arg = 1},
+    {.name = "ipc.event_exporter_left", .run = events, .arg = kLeaves},
+    {.name = "ipc.event_exporter_killed", .run = events, .arg = kIsKilled},
     {.name = "ipc.dma_buf", .run = dma_buf},
 };
 

@@ -341,6 +341,29 @@ CUresult launch(CUfunction function, CUstream stream, void** params) {
   return cu.LaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, params, nullptr);
 }
 
+void try_device_write(int which, CUdeviceptr target, const std::function<CUresult(CUstream)>& from_host) {
+  CUstream stream = new_stream();
+  switch (which) {
+    case 0:
+      say("write", cu.MemsetD8Async(target, 1, 64, stream));
+      break;
+    case 1:
+      say("write", from_host(stream));
+      break;
+    case 2:
+      say("write", cu.MemcpyDtoDAsync(target, device_memory(kMiB), kMiB, stream));
+      break;
+    default: {
+      std::uint32_t value = 1;
+      void* params[] = {&target, &value};
+      say("write", launch(kernel(Kernel::kStoreByte), stream, params));
+      break;
+    }
+  }
+  say("stream_then", settle(stream));
+  say("context_then", cu.CtxSynchronize());
+}
+
 std::string ending(int wait_status) {
   if (WIFSIGNALED(wait_status)) return "signal " + signal_name(WTERMSIG(wait_status));
   return "exit " + std::to_string(WEXITSTATUS(wait_status));

@@ -444,27 +444,7 @@ void write_through_read(int which) {
   must(device_access(p, kBlock, CU_MEM_ACCESS_FLAGS_PROT_READ), "cuMemSetAccess");
   std::uint8_t byte = 0;
   say("read", cu.MemcpyDtoH(&byte, p, 1));
-  CUstream stream = new_stream();
-  switch (which) {
-    case 0:
-      say("write", cu.MemsetD8Async(p, 1, 64, stream));
-      break;
-    case 1:
-      say("write", cu.MemcpyHtoD(p, &byte, 1));
-      break;
-    case 2:
-      say("write", cu.MemcpyDtoDAsync(p, device_memory(kMiB), kMiB, stream));
-      break;
-    default: {
-      CUdeviceptr target = p;
-      std::uint32_t value = 0x66;
-      void* params[] = {&target, &value};
-      say("write", launch(kernel(Kernel::kStoreByte), stream, params));
-      break;
-    }
-  }
-  say("stream_then", settle(stream));
-  say("context_then", cu.CtxSynchronize());
+  try_device_write(which, p, [&](CUstream) { return cu.MemcpyHtoD(p, &byte, 1); });
   CUdeviceptr fresh = 0;
   say("alloc_then", cu.MemAlloc(&fresh, 4096));
 }

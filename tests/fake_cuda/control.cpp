@@ -139,6 +139,7 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
   if (name == "FAKE_CUDA_REGISTRATIONS") return count(config.registrations);
   if (name == "FAKE_CUDA_WRITE_COMBINED_DIFFERS") return flag(config.write_combined_differs);
   if (name == "FAKE_CUDA_NEEDS_CONTEXT") return flag(config.needs_context);
+  if (name == "FAKE_CUDA_REUSE_STREAMS") return flag(config.reuse_streams);
   if (name == "FAKE_CUDA_LEAKS_AT_EXIT") return flag(config.leaks_at_exit);
   if (name == "FAKE_CUDA_DELAY_US")
     return number ? (config.delay_us = static_cast<unsigned>(*number), true) : false;
@@ -253,7 +254,7 @@ uint64_t live(int object) {
   for (const auto& stream : d.streams.all())
     count(FAKE_CUDA_STREAM, stream.second->per_thread ? 0 : 1);
   count(FAKE_CUDA_EVENT, d.events.size());
-  count(FAKE_CUDA_GRAPH, d.graphs.size());
+  count(FAKE_CUDA_GRAPH, d.graphs.size() + d.executables.size());
   count(FAKE_CUDA_RESERVATION, d.reservations.size());
   std::set<const Block*> blocks;
   for (const auto& [handle, block] : d.blocks)
@@ -292,6 +293,8 @@ FAKE_CUDA_API void fake_cuda_reset(void) {
   d.streams.clear();
   d.events.clear();
   d.graphs.clear();
+  d.executables.clear();
+  d.last_destroyed = nullptr;
   d.contexts.clear();
   d.devices.clear();
   d.freed.clear();

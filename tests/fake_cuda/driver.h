@@ -55,6 +55,7 @@ struct Config {
   uint64_t granularity = kSlab;
   uint64_t registrations = UINT64_MAX;
   bool write_combined_differs = false;
+  bool reuse_streams = false;
   bool all_peers = true;
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
@@ -221,7 +222,7 @@ struct Capture {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   std::thread::id thread;
-  size_t operations = 0;
+  std::vector<std::function<void()>> operations;
 };
 
 struct Stream {
@@ -257,8 +258,9 @@ struct Event {
   std::shared_ptr<Stream> captured_in;  // when last recorded in a capture
 };
 
+// Captured operations, which run one after the other. Instantiating a graph makes another one of the same.
 struct Graph {
-  size_t nodes;
+  std::vector<std::function<void()>> nodes;
 };
 
 // Of a device that is not lost.
@@ -310,12 +312,14 @@ struct Driver {
   bool initialized = false;
   bool exiting = false;
   uint64_t next_id = 1;
+  CUstream last_destroyed = nullptr;  // the next stream's handle, if they are to be reused
 
   std::vector<std::unique_ptr<Device>> devices;
   Table<Context> contexts;
   Table<Stream> streams;
   Table<Event> events;
   Table<Graph> graphs;
+  Table<Graph> executables;
   std::map<uintptr_t, std::shared_ptr<Memory>> memory;  // by host address and by device address
   std::map<uintptr_t, size_t> reservations;
   std::map<CUmemGenericAllocationHandle, std::shared_ptr<Block>> blocks;

@@ -932,6 +932,53 @@ TEST_F(FakeCuda, CaptureRefusesAsTheDriverDoes) {
   destroy(stream);
 }
 
+TEST_F(FakeCuda, ACapturedGraphRunsWhenItIsLaunched) {
+  open();
+  CUstream stream = make_stream(CU_STREAM_NON_BLOCKING);
+  CUdeviceptr device = allocate(16);
+  CUgraph graph = nullptr;
+  CUgraphExec executable = nullptr;
+  unsigned char byte = 0;
+  EXPECT_EQ(CALL(cuMemsetD8, 3020, device, 1, 16), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamBeginCapture, 10010, stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 2, 16, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, device, 3, 8, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamEndCapture, 10000, stream, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphInstantiateWithFlags, 11040, &executable, graph, 0), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphDestroy, 10000, graph), CUDA_SUCCESS);
+  EXPECT_EQ(live(FAKE_CUDA_GRAPH), 1u);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, &byte, device, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 1);
+  EXPECT_EQ(CALL(cuGraphLaunch, 10000, executable, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuStreamSynchronize, 2000, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, &byte, device, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 3);
+  EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, &byte, device + 8, 1), CUDA_SUCCESS);
+  EXPECT_EQ(byte, 2);
+  EXPECT_EQ(CALL(cuGraphExecDestroy, 10000, executable), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuGraphExecDestroy, 10000, executable), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(live(FAKE_CUDA_GRAPH), 0u);
+  free(device);
+  destroy(stream);
+}
+
+TEST_F(FakeCuda, AStreamsHandleComesBackIfItShould) {
+  open();
+  for (const bool reuse : {false, true}) {
+    EXPECT_EQ(FAKE(fake_cuda_configure)("FAKE_CUDA_REUSE_STREAMS", reuse ? "1" : "0"), 0);
+    CUstream first = make_stream(CU_STREAM_DEFAULT);
+    unsigned long long first_id = 0;
+    unsigned long long second_id = 0;
+    EXPECT_EQ(CALL(cuStreamGetId, 12000, first, &first_id), CUDA_SUCCESS);
+    destroy(first);
+    CUstream second = make_stream(CU_STREAM_DEFAULT);
+    EXPECT_EQ(CALL(cuStreamGetId, 12000, second, &second_id), CUDA_SUCCESS);
+    EXPECT_EQ(first == second, reuse);
+    EXPECT_NE(first_id, second_id);
+    destroy(second);
+  }
+}
+
 TEST_F(FakeCuda, AThreadSaysWhichCapturesItHeeds) {
   open();
   CUstream stream = make_stream();

@@ -76,7 +76,8 @@ std::shared_ptr<Stream> make_stream(const std::shared_ptr<Context>& context, uns
 
 std::shared_ptr<Stream> add_stream(const std::shared_ptr<Context>& context, unsigned flags, int priority) {
   auto stream = make_stream(context, flags, priority);
-  stream->handle = next_handle<CUstream>();
+  stream->handle = std::exchange(driver().last_destroyed, nullptr);
+  if (stream->handle == nullptr || !driver().config.reuse_streams) stream->handle = next_handle<CUstream>();
   driver().streams.add(stream->handle, stream);
   return stream;
 }
@@ -281,7 +282,7 @@ std::shared_ptr<Stream> find_stream(CUstream handle) {
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
              const std::vector<std::shared_ptr<Memory>>& uses, std::vector<Point> after) {
   if (is_captured(*stream)) {
-    ++stream->capture.operations;
+    stream->capture.operations.push_back(std::move(run));
     return;
   }
   order_with_legacy(*stream, after);
@@ -421,6 +422,7 @@ CUresult cuStreamDestroy_v2(CUstream handle) {
   auto stream = find_created_stream(handle);
   merge(stream->context->ended, tail_of(*stream));
   driver().streams.remove(handle);
+  driver().last_destroyed = handle;
   retire(stream);
   join_retired_workers();
   return CUDA_SUCCESS;
@@ -506,7 +508,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
   require(mode <= CU_STREAM_CAPTURE_MODE_RELAXED);
   require(stream->handle != nullptr, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   require(stream->capture.status == CU_STREAM_CAPTURE_STATUS_NONE, CUDA_ERROR_ILLEGAL_STATE);
-  stream->capture = {CU_STREAM_CAPTURE_STATUS_ACTIVE, mode, std::this_thread::get_id(), 0};
+  stream->capture = {CU_STREAM_CAPTURE_STATUS_ACTIVE, mode, std::this_thread::get_id(), {}};
   return CUDA_SUCCESS;
 }
 
@@ -518,7 +520,7 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph* graph) {
   bool own = capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED || capture.thread == std::this_thread::get_id();
   require(own, CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD);
   bool valid = capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
-  auto captured = std::make_shared<Graph>(Graph{capture.operations});
+  auto captured = std::make_shared<Graph>(Graph{std::move(capture.operations)});
   capture = {};
   *graph = nullptr;
   require(valid, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
@@ -539,13 +541,38 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode* nodes, size_t* count) {
   auto found = driver().graphs.find(graph);
   require(found != nullptr);
   require(nodes == nullptr, CUDA_ERROR_NOT_SUPPORTED);
-  *count = found->nodes;
+  *count = found->nodes.size();
   return CUDA_SUCCESS;
 }
 
 CUresult cuGraphDestroy(CUgraph graph) {
   require(driver().graphs.find(graph) != nullptr);
   driver().graphs.remove(graph);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long flags) {
+  auto found = driver().graphs.find(graph);
+  require(executable != nullptr && found != nullptr && flags == 0);
+  *executable = next_handle<CUgraphExec>();
+  driver().executables.add(*executable, std::make_shared<Graph>(*found));
+  return CUDA_SUCCESS;
+}
+
+// The memory that a graph uses is not known to be in use while it runs.
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream handle) {
+  auto found = driver().executables.find(executable);
+  require(found != nullptr);
+  enqueue(find_stream(handle), [found] {
+    for (const auto& node : found->nodes)
+      node();
+  });
+  return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecDestroy(CUgraphExec executable) {
+  require(driver().executables.find(executable) != nullptr);
+  driver().executables.remove(executable);
   return CUDA_SUCCESS;
 }
 

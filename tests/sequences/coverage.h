@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 namespace sequences {
@@ -11,6 +12,7 @@ namespace sequences {
 struct Counts {
   uint64_t successes = 0;  // notes included
   uint64_t failures = 0;
+  std::set<std::string> faults;  // each was the only one of a call
 };
 
 class Coverage {
@@ -19,10 +21,15 @@ class Coverage {
     Counts& counts = counts_[function];
     ++(success ? counts.successes : counts.failures);
   }
+  // The one thing that was wrong with a call.
+  void fault(const char* function, const std::string& fault) {
+    if (!fault.empty()) counts_[function].faults.insert(fault);
+  }
   void add(const Coverage& other) {
     for (const auto& [function, counts] : other.counts_) {
       counts_[function].successes += counts.successes;
       counts_[function].failures += counts.failures;
+      counts_[function].faults.insert(counts.faults.begin(), counts.faults.end());
     }
   }
   Counts of(const std::string& function) const {

@@ -6,6 +6,7 @@
 #include <regex>
 
 #include "run.h"
+#include "sweep.h"
 
 namespace sequences {
 namespace {
@@ -37,6 +38,7 @@ struct Request {
   uint64_t count = 1000;
   size_t length = 60;
   uint32_t threads = 1;
+  size_t sweep = 0;
   bool trace = false;
 };
 
@@ -112,6 +114,8 @@ int run(int argc, char** argv) {
   app.add_option("--length", request.length, "Steps of a sequence (default: 60)");
   app.add_option("--threads", request.threads, "Threads that the steps are dealt to (default: 1)")
       ->check(CLI::Range(uint32_t{1}, uint32_t{4}));
+  app.add_option("--sweep", request.sweep,
+                 "Right calls of each function that bad arguments are tried in, one at a time (default: 0)");
   app.add_option("--exports", request.exports, "Version script that lists the functions that must be called");
   app.add_flag("--trace", request.trace, "Print every call");
   try {
@@ -135,6 +139,10 @@ int run(int argc, char** argv) {
       request.threads == 1 ? "on one thread" : "on " + std::to_string(request.threads) + " threads";
   cases.check(std::to_string(request.count) + " sequences " + how + " go as the model says",
               check_sequences(request, options, coverage));
+  if (request.sweep != 0) {
+    cases.check("each argument that is wrong on its own is refused as the model says",
+                check_bad_arguments(options, request.sweep, coverage));
+  }
   if (!request.exports.empty()) {
     cases.check("every function was called, and answered in every way it can",
                 check_coverage(request.exports, options.on_host, coverage));

@@ -10,15 +10,25 @@ namespace sequences {
 
 // ---- one call ----
 
-Call::Call(Player& player, Choice& choice, const char* function) : player_(player), function_(function) {
+Call::Call(Player& player, Choice& choice, const char* function)
+    : player_(player), choice_(choice), function_(function) {
   const uint8_t byte = choice.byte();
-  if (byte < kWrong) return;
-  null_error_ = byte % 3 == 0;
-  bad_error_ = byte % 3 == 1;
-  if (bad_error_) error_.struct_size = byte % 2 == 0 ? 0 : SIZE_MAX;
+  const char* fault = nullptr;
+  size_t size = sizeof(gpumem_error);
+  if (byte >= kWrong) {
+    constexpr size_t kSizes[] = {0, 8, sizeof(gpumem_error) - 1, SIZE_MAX, sizeof error_};
+    constexpr const char* kFaults[] = {"size 0", "small", "small", "huge", "newer", "NULL"};
+    const size_t way = byte % std::size(kFaults);
+    fault = kFaults[way];
+    is_null_ = way == std::size(kSizes);
+    if (!is_null_) size = kSizes[way];
+    bad_error_ = way < 4;
+  }
+  choice.argument(kError, fault);
+  std::memset(static_cast<void*>(&error_), kUntouched, sizeof error_);
+  error_.known.struct_size = size;
+  before_ = error_;
 }
-
-gpumem_error* Call::error() { return null_error_ ? nullptr : &error_; }
 
 void Call::text(const char* format, ...) {
   if (!player_.tracing_) return;
@@ -36,23 +46,37 @@ gpumem_status Call::check(Expect expect, gpumem_status got) {
   const bool lies = player_.options_.planted && function_ == std::string_view("gpumem_event_record");
   if (lies && expect == Expect{GPUMEM_SUCCESS}) expect = {GPUMEM_ERROR_BUSY};
   player_.coverage_.count(function_, !GPUMEM_FAILED(got));
+  player_.coverage_.fault(function_, choice_.only_fault());
+  player_.latest_.called = true;
+  player_.latest_.status = got;
   const bool expected = std::find(expect.begin(), expect.end(), got) != expect.end();
-  const bool has_detail = !null_error_ && !bad_error_;
+  const bool has_detail = !is_null_ && !bad_error_;
   player_.say("%s(%s%s%s) = %s", function_, text_.c_str(), text_.empty() ? "" : ", ",
-              has_detail ? "&error" : (null_error_ ? "NULL" : "&error {wrong size}"),
-              gpumem_status_name(got));
+              has_detail ? "&error" : (is_null_ ? "NULL" : "&error {wrong size}"), gpumem_status_name(got));
   if (!expected) {
     player_.fail(std::string(function_) + ": expected " + text_of(expect) + ", got " +
                  gpumem_status_name(got) +
-                 (has_detail && GPUMEM_FAILED(got) ? std::string(": ") + error_.message : ""));
+                 (has_detail && GPUMEM_FAILED(got) ? std::string(": ") + error_.known.message : ""));
   }
-  if (!has_detail) return got;
-  player_.require(error_.status == got, std::string(function_) + ": the error detail has another status");
-  player_.require((error_.message[0] != '\0') == GPUMEM_FAILED(got),
-                  std::string(function_) + ": a message comes with failures, and with nothing else");
-  player_.require(!GPUMEM_FAILED(got) || std::string_view(error_.function) == function_,
-                  std::string(function_) + ": the error detail names another function");
+  if (!is_null_) check_detail(got);
   return got;
+}
+
+void Call::check_detail(gpumem_status got) const {
+  const gpumem_error& detail = error_.known;
+  const auto require = [&](bool holds, const char* what) {
+    player_.require(holds, std::string(function_) + ": the error detail " + what);
+  };
+  if (bad_error_)
+    return require(std::memcmp(&error_, &before_, sizeof error_) == 0, "of a wrong size was written");
+  require(detail.struct_size == before_.known.struct_size && error_.unknown == before_.unknown,
+          "has another size, or bytes behind it were written");
+  require(detail.status == got, "has another status");
+  const std::string_view message(detail.message);
+  require(!message.empty() == GPUMEM_FAILED(got), "has a message exactly if the call failed");
+  require(std::all_of(message.begin(), message.end(), [](unsigned char each) { return each >= ' '; }),
+          "is not one line of text");
+  require(!GPUMEM_FAILED(got) || std::string_view(detail.function) == function_, "names another function");
 }
 
 // ---- a sequence ----
@@ -132,14 +156,17 @@ bool never_waits(Kind kind) {
 
 void Player::play_step(const Step& step) {
   Choice choice(step);
+  latest_ = {};
   if (!model_.on_host && !never_waits(step.kind)) open_gates();
   switch (step.kind) {
 #define SEQUENCES_CASE(name, weight) \
   case Kind::k_##name:               \
-    return step_##name(choice);
+    step_##name(choice);             \
+    break;
     SEQUENCES_STEPS(SEQUENCES_CASE)
 #undef SEQUENCES_CASE
   }
+  latest_.bytes = choice.used();
 }
 
 // What holds after every call: the counts, and the thread's current device.
@@ -258,6 +285,30 @@ void Player::check_jobs() {
 }
 
 // ---- choosing ----
+
+uint64_t Player::handle_of_another_type(std::string_view noun, size_t number) const {
+  std::vector<uint64_t> others;
+  const auto add = [&](const char* what, const auto& objects) {
+    if (noun != what && !objects.empty()) others.push_back(objects.back().handle);
+  };
+  add("instance", model_.instances);
+  add("device", model_.devices);
+  add("memory", model_.memories);
+  add("stream", model_.streams);
+  add("event", model_.events);
+  return others.empty() ? 0 : others[number % others.size()];
+}
+
+Player::Pair Player::pick_pair(Choice& choice) {
+  Pair pair{pick_device(choice), pick_device(choice), {}};
+  pair.verdict.handle(pair.first.wrong);
+  pair.verdict.handle(pair.second.wrong);
+  if (pair.first.wrong.empty() && pair.second.wrong.empty()) {
+    pair.verdict.require(pair.first.index != pair.second.index &&
+                         device(pair.first.index).instance == device(pair.second.index).instance);
+  }
+  return pair;
+}
 
 Player::Address Player::pick_address(Choice& choice, int instance) {
   const uint8_t byte = choice.byte();

@@ -22,6 +22,13 @@ struct Options {
   bool planted = false;
 };
 
+// The latest step of a sequence: what its call answered, if it made one, and the bytes that chose it.
+struct Latest {
+  bool called = false;
+  gpumem_status status = GPUMEM_SUCCESS;
+  size_t bytes = 0;
+};
+
 struct Difference {
   size_t step = 0;  // SIZE_MAX: after the last one
   std::string what;
@@ -45,6 +52,8 @@ struct Job {
   gpumem_status status = GPUMEM_SUCCESS;
 };
 
+class Call;
+
 class Player {
  public:
   Player(const Options& options, Coverage& coverage, bool tracing);
@@ -53,6 +62,7 @@ class Player {
   ~Player();
 
   std::optional<Difference> play(const Sequence& sequence);
+  const Latest& latest() const { return latest_; }
   // What was called, a line for each call, if tracing.
   const std::vector<std::string>& trace() const { return trace_; }
 
@@ -121,11 +131,19 @@ class Player {
   // ---- choosing ----
   template <class T>
   Picked pick(Choice& choice, const std::vector<T>& objects, const char* noun);
+  uint64_t handle_of_another_type(std::string_view noun, size_t number) const;
   Picked pick_instance(Choice& choice) { return pick(choice, model_.instances, "instance"); }
   Picked pick_device(Choice& choice) { return pick(choice, model_.devices, "device"); }
   Picked pick_memory(Choice& choice) { return pick(choice, model_.memories, "memory"); }
   Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
+  // Two devices, and what is wrong with them as the ends of a peer link.
+  struct Pair {
+    Picked first;
+    Picked second;
+    Verdict verdict;
+  };
+  Pair pick_pair(Choice& choice);
   // Where a copy or fill is done: in a stream, or without one.
   struct Place {
     Picked picked;
@@ -146,11 +164,33 @@ class Player {
     Found destination;
     Found source;
   };
+  // An entry of a batch as it is passed, and the copy that it is.
+  struct Entry {
+    gpumem_copy_region region;
+    Copy copy;
+    Expect wrong;         // by its values
+    bool beyond = false;  // an offset past the end
+    std::string text;
+    bool has_bytes() const { return copy.target.width != 0; }
+  };
+  Entry pick_entry(Choice& choice, const Place& place, bool first);
+  void spoil_entry(Entry& entry, uint8_t way, const Place& place, bool first, Verdict& verdict);
   Expect predict_copy(const Place& place, const Copy& copy);
+  static bool share_bytes(const Found& left, const Rows& left_rows, const Found& right,
+                          const Rows& right_rows);
+  // Whether one of them writes bytes that the other touches.
+  static bool depend(const Copy& one, const Copy& other);
   // Makes sure that a copy races with nothing; false if it cannot be made.
   bool order_copy(int line, const Copy& copy);
   void did_copy(int line, const Copy& copy);
   Request pick_registration(Choice& choice, const Address& at);
+  gpumem_memory_flags pick_preferred(Choice& choice, const Request& request);
+  static std::string text_of(const Request& request, const Name& name);
+  std::optional<Expect> expect_create(const Picked& home, const Request& request, bool good);
+  template <class Desc>
+  void do_create(Call& call, const Picked& home, const Request& request, bool good, Sized<Desc>& desc,
+                 Out<gpumem_memory>& out, const Name& name,
+                 gpumem_status (*make)(gpumem_device, const Desc*, gpumem_memory*, gpumem_error*));
 
   // A function that tells what is known about an object: the object's index and the answer, if it succeeded.
   template <class Handle, class Info>
@@ -182,6 +222,7 @@ class Player {
   Expect reachable(const Memory& memory, int device, bool write) const;
   gpumem_access access_of(const Found& found, int device);
   bool shares_default_stream(int home);
+  Expect expect_made(const Picked& home, bool good) const;
   Expect word_refused(const Stream& to, const Found& found, bool write);
   // What a call by this instance may answer besides while steps are made to fail.
   Expect with_faults(Expect expect, int instance) const;
@@ -200,6 +241,8 @@ class Player {
   void forget_memory(Memory& memory);
   void disarm(int instance);
   void enqueue_access(int line, const Found& found, uint64_t extent, bool write);
+  void adopt_stream(int home, gpumem_stream handle, int line, bool wrapped, const std::string& name);
+  void adopt_event(int home, gpumem_event handle, gpumem_event_flags flags, bool wrapped);
   void do_copy(Choice& choice, bool plane, bool async);
   void do_copy_regions(Choice& choice, bool async);
   void do_fill(Choice& choice, bool plane, bool async);
@@ -216,6 +259,7 @@ class Player {
   const Options options_;
   Coverage& coverage_;
   const bool tracing_;
+  Latest latest_;
   Model model_;
   std::vector<std::string> trace_;
   std::deque<Gate> gates_;  // kept until all threads of the library have ended
@@ -231,7 +275,7 @@ class Call {
  public:
   Call(Player& player, Choice& choice, const char* function);
 
-  gpumem_error* error();
+  gpumem_error* error() { return is_null_ ? nullptr : &error_.known; }
   // The error argument is one that the call refuses before everything else.
   bool refused_error() const { return bad_error_; }
   [[gnu::format(printf, 2, 3)]] void text(const char* format, ...);
@@ -245,11 +289,19 @@ class Call {
   }
 
  private:
+  void check_detail(gpumem_status got) const;
+
   Player& player_;
+  Choice& choice_;
   const char* function_;
   std::string text_;
-  gpumem_error error_ = GPUMEM_ERROR_INIT;
-  bool null_error_ = false;
+  struct Detail {
+    gpumem_error known;
+    uint64_t unknown;  // to this version of the library
+  };
+  Detail error_;
+  Detail before_;
+  bool is_null_ = false;
   bool bad_error_ = false;
 };
 
@@ -271,22 +323,27 @@ Player::Picked Player::pick(Choice& choice, const std::vector<T>& objects, const
     return Picked{index, object.handle, wrong,
                   noun + std::to_string(index) + (wrong.empty() ? "" : " (gone)")};
   };
-  if (byte < kWrong && gather(true)) return chosen(byte);
-  if (byte >= 220 && gather(false)) return chosen(byte);
-  constexpr uint64_t kForged[] = {0x1234, UINT64_MAX, 0x0000000100000000u, 0x7fff00000000u};
+  if (byte < kWrong && gather(true)) {
+    choice.argument(noun, nullptr);
+    return chosen(byte);
+  }
+  if (byte >= 220 && gather(false)) {
+    choice.argument(noun, "gone");
+    return chosen(byte);
+  }
+  const uint64_t forged[] = {0x1234, UINT64_MAX, 0x0000000100000000u, reinterpret_cast<uintptr_t>(this)};
   Picked picked;
   picked.wrong = {GPUMEM_ERROR_INVALID_ARGUMENT};
-  if (byte < 205 || byte % 3 == 0) {
-    picked.text = "NULL";
-  } else if (byte % 3 == 1 || model_.devices.empty()) {
-    picked.value = kForged[byte % 4];
-    picked.text = "forged";
-  } else {
-    // A handle of another type: none of the lists holds both.
-    const bool is_device = std::string_view(noun) == "device";
-    picked.value = is_device ? model_.instances.front().handle : model_.devices.front().handle;
-    picked.text = is_device ? "instance0" : "device0";
+  const char* fault = "NULL";
+  if (byte >= 205 && byte % 3 == 1) {
+    fault = "forged";
+    picked.value = forged[byte % 4];
+  } else if (byte >= 205 && byte % 3 == 2) {
+    fault = "of another type";
+    picked.value = handle_of_another_type(noun, byte / 3);
   }
+  choice.argument(noun, fault);
+  picked.text = fault;
   return picked;
 }
 

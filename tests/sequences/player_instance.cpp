@@ -25,6 +25,78 @@ uint32_t length_of(gpumem_status (*enumerate)(uint32_t, T*, gpumem_error*)) {
   return count;
 }
 
+// What can be wrong with the options of an open call, and who looks at it.
+enum class Reader { kLibrary, kHost, kCuda };
+struct OpenArguments {
+  gpumem_instance_desc& desc;
+  gpumem_host_options& host;
+  gpumem_cuda_options& cuda;
+};
+struct BadOption {
+  Reader reader;
+  void (*spoil)(OpenArguments given);
+};
+
+void* const kNoContexts[1] = {nullptr};
+
+#define SEQUENCES_HOST(field, value)                                     \
+  {                                                                      \
+    Reader::kHost, [](OpenArguments given) { given.host.field = value; } \
+  }
+constexpr BadOption kBadOptions[] = {
+    {Reader::kLibrary, [](OpenArguments given) { given.desc.backend = 3; }},
+    {Reader::kLibrary, [](OpenArguments given) { given.desc.backend = -1; }},
+    {Reader::kLibrary, [](OpenArguments given) { given.desc.reserved = 1; }},
+    {Reader::kLibrary,
+     [](OpenArguments given) {
+       given.desc.name = "a name of an instance that takes 64 bytes, which is one too many";
+     }},
+    // ANY may open either backend, so it looks at the options of both.
+    {Reader::kLibrary,
+     [](OpenArguments given) {
+       given.desc.backend = GPUMEM_BACKEND_ANY;
+       given.host.struct_size = SIZE_MAX;
+     }},
+    {Reader::kLibrary,
+     [](OpenArguments given) {
+       given.desc.backend = GPUMEM_BACKEND_ANY;
+       given.cuda.struct_size = SIZE_MAX;
+     }},
+    {Reader::kCuda, [](OpenArguments given) { given.cuda.context_count = 1; }},
+    {Reader::kCuda, [](OpenArguments given) { given.cuda.contexts = kNoContexts; }},
+    {Reader::kCuda,
+     [](OpenArguments given) {
+       given.cuda.contexts = kNoContexts;
+       given.cuda.context_count = 65;
+     }},
+    {Reader::kCuda,
+     [](OpenArguments given) {
+       given.cuda.contexts = kNoContexts;
+       given.cuda.context_count = UINT64_MAX;
+     }},
+    SEQUENCES_HOST(device_count, 65),
+    SEQUENCES_HOST(strict, 3),
+    SEQUENCES_HOST(pageable, -1),
+    SEQUENCES_HOST(same_pointer, 9),
+    SEQUENCES_HOST(fill, 3),
+    SEQUENCES_HOST(device_bytes, 4096),  // below a granule
+    SEQUENCES_HOST(device_bytes, uint64_t{1} << 63),
+    SEQUENCES_HOST(granularity, 3),
+    SEQUENCES_HOST(granularity, 512),
+    SEQUENCES_HOST(granularity, 3 << 20),
+    SEQUENCES_HOST(granularity, uint64_t{2} << 30),
+    SEQUENCES_HOST(lock_mode, 4),
+    SEQUENCES_HOST(lock_mode, -1),
+    SEQUENCES_HOST(numa_nodes, 65),
+    SEQUENCES_HOST(lock_piece, 100),
+    SEQUENCES_HOST(peers, "some"),
+    SEQUENCES_HOST(peers, "0>9"),
+    SEQUENCES_HOST(peers, "1>1"),
+    SEQUENCES_HOST(peers, "0>1,0>"),
+    SEQUENCES_HOST(masked, "no_such_thing"),
+};
+#undef SEQUENCES_HOST
+
 }  // namespace
 
 // ---- instances ----
@@ -38,6 +110,7 @@ int Player::open(Choice& choice, uint8_t setup, bool must) {
   Sized<gpumem_instance_desc> desc(choice, GPUMEM_INSTANCE_DESC_INIT,
                                    Sized<gpumem_instance_desc>::Null::kGood);
   Sized<gpumem_host_options> host(choice, GPUMEM_HOST_OPTIONS_INIT, Sized<gpumem_host_options>::Null::kGood);
+  Sized<gpumem_cuda_options> cuda(choice, GPUMEM_CUDA_OPTIONS_INIT, Sized<gpumem_cuda_options>::Null::kGood);
   const uint8_t wrong = choice.byte();
   desc->backend = model_.on_host ? GPUMEM_BACKEND_HOST : GPUMEM_BACKEND_CUDA;
   desc->name = "a sequence";
@@ -51,46 +124,34 @@ int Player::open(Choice& choice, uint8_t setup, bool must) {
   host->register_count_max = setup % 13 == 12 ? 2 : 0;
   host->peers = setup % 7 == 6 ? "none" : nullptr;
   host->masked = setup >= 240 ? kMasks[setup % std::size(kMasks)] : nullptr;
-  gpumem_cuda_options cuda = GPUMEM_CUDA_OPTIONS_INIT;
-  bool good = true;
-  if (!must && wrong >= kWrong) {
-    const bool by_host = wrong % 6 > 2;
-    switch (wrong % 6) {
-      case 0:
-        desc->backend = 3;
-        break;
-      case 1:
-        desc->reserved = 1;
-        break;
-      case 2:
-        cuda.context_count = 1;
-        break;
-      case 3:
-        host->device_count = 65;
-        break;
-      case 4:
-        host->peers = "0>9";
-        break;
-      default:
-        host->granularity = 3;
-        break;
-    }
-    // Options of a backend that is not opened are not looked at.
-    good = (by_host && !model_.on_host) || (wrong % 6 == 2 && model_.on_host);
-  }
-  // Without a descriptor it is the environment's choice; the sequences are about one backend.
-  if (desc.is_null()) return -1;
-  if (host.is_null()) *host.operator->() = GPUMEM_HOST_OPTIONS_INIT;
   desc->host = host.pointer();
-  desc->cuda = &cuda;
-  call.text("&%s{setup %u, wrong choice %u, host %s}, %s", desc.text().c_str(), setup, wrong,
-            host.text().c_str(), out.text());
-  if (host.is_null()) good = good || wrong % 6 > 2;
-  const bool right = out.good() && desc.good() && (host.good() || !model_.on_host) && good;
-  const gpumem_status status =
-      call.check(right ? Expect{GPUMEM_SUCCESS} : Expect{GPUMEM_ERROR_INVALID_ARGUMENT},
-                 gpumem_instance_open(desc.pointer(), out.pointer(), call.error()), out);
+  desc->cuda = cuda.pointer();
+  // Options of a backend that is not opened are not looked at.
+  bool good = model_.on_host ? host.good() : cuda.good();
+  if (desc.is_null()) {
+    good = true;
+  } else if (!must && wrong >= kWrong) {
+    const BadOption& bad = kBadOptions[(wrong - kWrong) % std::size(kBadOptions)];
+    bad.spoil({*desc.operator->(), *host.operator->(), *cuda.operator->()});
+    const bool looked_at = bad.reader == Reader::kHost   ? model_.on_host && !host.is_null()
+                           : bad.reader == Reader::kCuda ? !model_.on_host && !cuda.is_null()
+                                                         : true;
+    if (desc->backend == GPUMEM_BACKEND_ANY && (host.is_null() || cuda.is_null())) return -1;
+    good = good && !looked_at;
+  }
+  if (host.is_null()) *host.operator->() = GPUMEM_HOST_OPTIONS_INIT;
+  call.text("&%s{setup %u, wrong choice %u, host %s, cuda %s}, %s", desc.text().c_str(), setup, wrong,
+            host.text().c_str(), cuda.text().c_str(), out.text());
+  const gpumem_status status = call.check(
+      out.good() && desc.good() && good ? Expect{GPUMEM_SUCCESS} : Expect{GPUMEM_ERROR_INVALID_ARGUMENT},
+      gpumem_instance_open(desc.pointer(), out.pointer(), call.error()), out);
   if (status != GPUMEM_SUCCESS) return -1;
+  if (desc.is_null()) {
+    // It may be of another backend; the sequences are about one.
+    require(gpumem_instance_close(out.get(), GPUMEM_CLOSE_CHECK, nullptr, nullptr) == GPUMEM_SUCCESS,
+            "an instance without a descriptor cannot be closed");
+    return -1;
+  }
   adopt_instance(value_of(out.get()), host.get(), desc.get(), false);
   return static_cast<int>(model_.instances.size()) - 1;
 }
@@ -142,7 +203,7 @@ void Player::adopt_instance(uint64_t handle, const gpumem_host_options& host,
 }
 
 void Player::step_instance_open(Choice& choice) {
-  constexpr size_t kInstances = 4;
+  constexpr size_t kInstances = 8;
   if (model_.instances.size() >= kInstances) return;
   const uint8_t setup = choice.byte();
   open(choice, setup, false);
@@ -246,7 +307,8 @@ void Player::step_instance_probe(Choice& choice) {
   Call call(*this, choice, "gpumem_instance_probe");
   const gpumem_backend own = model_.on_host ? GPUMEM_BACKEND_HOST : GPUMEM_BACKEND_CUDA;
   const uint8_t byte = choice.byte();
-  const gpumem_backend backend = byte < kWrong ? own : 3 + byte % 2;
+  constexpr gpumem_backend kNoBackends[] = {3, 4, -1, INT32_MIN};
+  const gpumem_backend backend = byte < kWrong ? own : kNoBackends[byte % std::size(kNoBackends)];
   Answer<gpumem_probe_info> info(choice);
   call.text("%d, %s", backend, info.text().c_str());
   const bool right = backend == own && (info.good() || info.is_null());
@@ -316,18 +378,10 @@ void Player::step_device_get_memory(Choice& choice) {
 
 void Player::step_device_can_access_peer(Choice& choice) {
   Call call(*this, choice, "gpumem_device_can_access_peer");
-  const Picked first = pick_device(choice);
-  const Picked second = pick_device(choice);
+  auto [first, second, verdict] = pick_pair(choice);
   Out<uint32_t> out(choice);
   call.text("%s, %s, %s", first.text.c_str(), second.text.c_str(), out.text());
-  Verdict verdict;
-  verdict.handle(first.wrong);
-  verdict.handle(second.wrong);
   verdict.require(out.good());
-  if (first.wrong.empty() && second.wrong.empty()) {
-    verdict.require(first.index != second.index &&
-                    device(first.index).instance == device(second.index).instance);
-  }
   Expect expect = verdict.done();
   if (expect.empty()) expect = {GPUMEM_SUCCESS};
   const gpumem_status status =
@@ -343,16 +397,8 @@ void Player::step_device_can_access_peer(Choice& choice) {
 
 void Player::step_device_enable_peer_access(Choice& choice) {
   Call call(*this, choice, "gpumem_device_enable_peer_access");
-  const Picked first = pick_device(choice);
-  const Picked second = pick_device(choice);
+  const auto [first, second, verdict] = pick_pair(choice);
   call.text("%s, %s", first.text.c_str(), second.text.c_str());
-  Verdict verdict;
-  verdict.handle(first.wrong);
-  verdict.handle(second.wrong);
-  if (first.wrong.empty() && second.wrong.empty()) {
-    verdict.require(first.index != second.index &&
-                    device(first.index).instance == device(second.index).instance);
-  }
   Expect expect = verdict.done();
   if (expect.empty()) {
     const Instance& owner = instance(device(first.index).instance);
@@ -373,16 +419,8 @@ void Player::step_device_enable_peer_access(Choice& choice) {
 
 void Player::step_device_disable_peer_access(Choice& choice) {
   Call call(*this, choice, "gpumem_device_disable_peer_access");
-  const Picked first = pick_device(choice);
-  const Picked second = pick_device(choice);
+  const auto [first, second, verdict] = pick_pair(choice);
   call.text("%s, %s", first.text.c_str(), second.text.c_str());
-  Verdict verdict;
-  verdict.handle(first.wrong);
-  verdict.handle(second.wrong);
-  if (first.wrong.empty() && second.wrong.empty()) {
-    verdict.require(first.index != second.index &&
-                    device(first.index).instance == device(second.index).instance);
-  }
   Expect expect = verdict.done();
   if (expect.empty()) {
     const bool enabled = device(first.index).peers[second.index] > 0;
@@ -407,13 +445,15 @@ void Player::step_device_get_capability(Choice& choice) {
   const Picked first = pick_device(choice);
   constexpr gpumem_capability kAll[] = {1,  2,  3,  4,  10, 11, 12, 13, 14, 15, 16, 17,
                                         18, 19, 20, 30, 31, 40, 41, 42, 50, 60, 61};
-  constexpr gpumem_capability kNone[] = {0, 5, -1, 62, INT32_MAX};
+  constexpr gpumem_capability kNone[] = {0, 5, -1, 62, 9999, INT32_MAX};
   const gpumem_capability capability = choice.value(kAll, kNone);
   const bool known = std::find(std::begin(kAll), std::end(kAll), capability) != std::end(kAll);
   const bool of_pair =
       capability == GPUMEM_CAPABILITY_PEER_ACCESS || capability == GPUMEM_CAPABILITY_PEER_ATOMICS;
   Picked second = pick_device(choice);
-  if (!of_pair && second.wrong.empty()) second = Picked{};  // one device is asked
+  // One device is asked of most; a second one is a mistake.
+  const bool stray = choice.byte() >= kWrong;
+  if (!of_pair && second.wrong.empty() && !stray) second = Picked{};
   Answer<gpumem_capability_info> info(choice);
   call.text("%s, %d, %s, %s", first.text.c_str(), capability, second.text.c_str(), info.text().c_str());
   Verdict verdict;
@@ -429,7 +469,6 @@ void Player::step_device_get_capability(Choice& choice) {
     verdict.require(second.value == 0);
   }
   Expect expect = verdict.done();
-  if (!known) expect = verdict.done();
   if (expect.empty()) expect = {GPUMEM_SUCCESS};
   const gpumem_status status =
       call.check(expect,
@@ -464,7 +503,7 @@ void Player::enumerate(Choice& choice, const char* name,
   Call call(*this, choice, name);
   const uint8_t byte = choice.byte();
   const uint32_t length = length_of<T>(function);
-  const uint32_t index = byte < kWrong ? byte % length : length + byte % 2 * 1000000;
+  const uint32_t index = byte < kWrong ? byte % length : (byte % 2 == 0 ? length : UINT32_MAX);
   Out<T> out(choice);
   call.text("%u, %s", index, out.text());
   Expect expect = {index < length ? GPUMEM_SUCCESS : GPUMEM_ERROR_NOT_FOUND};
@@ -496,7 +535,8 @@ void Player::step_stats_get_kind(Choice& choice) {
   Call call(*this, choice, "gpumem_stats_get_kind");
   const Picked chosen = pick_instance(choice);
   constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED};
-  constexpr gpumem_kind kNoKinds[] = {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 5, -1};
+  constexpr gpumem_kind kNoKinds[] = {
+      GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 5, 100, -1};
   const gpumem_kind kind = choice.value(kKinds, kNoKinds);
   Answer<gpumem_kind_stats> stats(choice);
   call.text("%s, %d, %s", chosen.text.c_str(), kind, stats.text().c_str());
@@ -607,20 +647,21 @@ void Player::step_status_enumerate(Choice& choice) {
 void Player::step_table_get(Choice& choice) {
   Call call(*this, choice, "gpumem_table_get");
   const uint8_t byte = choice.byte();
-  const uint8_t shape = choice.byte();
-  const uint32_t version = byte < kWrong ? GPUMEM_VERSION : GPUMEM_MAKE_VERSION(7, 0, 0);
-  gpumem_table table{};
-  table.struct_size = sizeof table;
-  // Here an older caller gets less and a newer one more: only sizes that no caller has are refused.
-  if (shape >= kWrong)
-    table.struct_size = shape % 3 == 0 ? 0 : (shape % 3 == 1 ? sizeof table - 1 : SIZE_MAX);
-  const bool null = shape >= 250;
-  call.text("0x%x, %s", version, null ? "NULL" : "&table");
+  const uint32_t version =
+      byte < kWrong ? GPUMEM_VERSION : GPUMEM_MAKE_VERSION(GPUMEM_VERSION_MAJOR + 1 + byte % 3, 0, 0);
+  Answer<gpumem_table> table(choice);
+  call.text("0x%x, %s", version, table.text().c_str());
+  // A newer caller gets NULL for what this version lacks, whatever stood there.
+  const bool good = table.good() || (!table.is_null() && table.is_newer());
   Expect expect = {byte < kWrong ? GPUMEM_SUCCESS : GPUMEM_ERROR_UNSUPPORTED};
-  if (shape >= kWrong) expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
+  if (!good) expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
   const gpumem_status status =
-      call.check(expect, gpumem_table_get(version, null ? nullptr : &table, call.error()));
-  if (status == GPUMEM_SUCCESS) require(table.gpumem_copy == gpumem_copy, "the table has another function");
+      call.check(expect, gpumem_table_get(version, table.pointer(), call.error()), table);
+  if (status != GPUMEM_SUCCESS) return;
+  require(table->gpumem_copy == gpumem_copy, "the table has another function");
+  const auto& unknown = table.whole().unknown;
+  require(std::all_of(std::begin(unknown), std::end(unknown), [](unsigned char each) { return each == 0; }),
+          "a function of a newer version is not NULL");
 }
 
 void Player::step_texts(Choice& choice) {
@@ -835,20 +876,12 @@ void Player::step_host_foreign_free(Choice& choice) {
 
 void Player::step_host_foreign_peer_access(Choice& choice) {
   Call call(*this, choice, "gpumem_host_foreign_peer_access");
-  const Picked first = pick_device(choice);
-  const Picked second = pick_device(choice);
+  auto [first, second, verdict] = pick_pair(choice);
   constexpr uint32_t kRight[] = {1, 0};
   constexpr uint32_t kNone[] = {2, UINT32_MAX};
   const uint32_t enabled = choice.value(kRight, kNone);
   call.text("%s, %s, %u", first.text.c_str(), second.text.c_str(), enabled);
-  Verdict verdict;
-  verdict.handle(first.wrong);
-  verdict.handle(second.wrong);
   verdict.require(enabled <= 1);
-  if (first.wrong.empty() && second.wrong.empty()) {
-    verdict.require(first.index != second.index &&
-                    device(first.index).instance == device(second.index).instance);
-  }
   Expect expect = verdict.done();
   if (expect.empty()) {
     const Instance& owner = instance(device(first.index).instance);

@@ -19,6 +19,20 @@ uint64_t pick_size(Choice& choice) {
   return choice.value(kRight, kWrongSizes);
 }
 
+constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
+constexpr gpumem_kind kNoKinds[] = {GPUMEM_KIND_REGISTERED,
+                                    GPUMEM_KIND_PAGEABLE,
+                                    GPUMEM_KIND_FOREIGN,
+                                    GPUMEM_KIND_UNKNOWN,
+                                    5,
+                                    6,
+                                    7,
+                                    8,
+                                    77,
+                                    100,
+                                    -1,
+                                    INT32_MIN};
+
 bool is_huge(uint64_t size) { return size >= uint64_t{1} << 40; }
 
 gpumem_memory_flags flags_of(gpumem_kind kind) {
@@ -38,8 +52,10 @@ gpumem_memory_flags pick_flags(Choice& choice) {
       0, GPUMEM_MEMORY_MAPPED,     GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, GPUMEM_MEMORY_PORTABLE,
       0, GPUMEM_MEMORY_PAGE_LOCKED};
   if (byte < 150) return kRight[byte % std::size(kRight)];
-  if (byte < 240) return gpumem_memory_flags{1} << byte % 7;
-  return byte % 2 == 0 ? kAllFlags + 1 : gpumem_memory_flags{1} << 63;
+  if (byte < kWrong) return gpumem_memory_flags{1} << byte % 7;
+  constexpr int kUnknown[] = {7, 8, 31, 32, 63};
+  const size_t way = byte % (std::size(kUnknown) + 1);
+  return way == std::size(kUnknown) ? UINT64_MAX : uint64_t{1} << kUnknown[way];
 }
 
 bool overlaps(uint64_t begin, uint64_t size, const uint8_t* base, uint64_t other) {
@@ -234,61 +250,77 @@ void Player::created_memory(int home, const Request& request, void* pointer) {
   adopt_memory(home, request, value_of(info.memory), "");
 }
 
+// Flags that are only preferred.
+gpumem_memory_flags Player::pick_preferred(Choice& choice, const Request& request) {
+  const uint8_t byte = choice.byte();
+  constexpr int kUnknown[] = {7, 31, 32, 63};
+  if (byte >= kWrong) return uint64_t{1} << kUnknown[byte % std::size(kUnknown)];
+  if (!model_.on_host || byte % 16 != 15) return 0;
+  if (request.kind == GPUMEM_KIND_PINNED) return GPUMEM_MEMORY_WRITE_COMBINED;
+  return request.kind == GPUMEM_KIND_REGISTERED ? GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED : 0;
+}
+
 void Player::step_memory_create(Choice& choice) {
   Call call(*this, choice, "gpumem_memory_create");
   const Picked home = pick_device(choice);
-  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
-  constexpr gpumem_kind kNoKinds[] = {
-      GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 99, -1, GPUMEM_KIND_REGISTERED};
   Request request;
   request.kind = choice.value(kKinds, kNoKinds);
   request.size = pick_size(choice);
   request.require = pick_flags(choice);
-  if (request.require != 0 && request.require <= kAllFlags && choice.byte() < 180) {
-    request.require &= flags_of(request.kind);
-  }
-  const uint8_t extra = choice.byte();
+  if (request.require <= kAllFlags && choice.byte() < 180) request.require &= flags_of(request.kind);
   constexpr uint64_t kAlignments[] = {0, 256, 4096, 65536, uint64_t{1} << 21, 1};
-  constexpr uint64_t kNoAlignments[] = {3, kTooLarge, uint64_t{1} << 41, 4097};
-  if (extra < kWrong) request.alignment = kAlignments[extra % std::size(kAlignments)];
-  if (extra >= kWrong) request.alignment = kNoAlignments[extra % std::size(kNoAlignments)];
+  constexpr uint64_t kNoAlignments[] = {3, kTooLarge, uint64_t{1} << 41, 4097, 384, UINT64_MAX};
+  request.alignment = choice.value(kAlignments, kNoAlignments);
+  request.prefer = pick_preferred(choice, request);
+  request.numa_node = choice.byte() < kWrong ? 0 : 1;
   // Driver memory with a large alignment and write combining is refused on cuda, which no capability tells.
   if (!model_.on_host && (request.require & GPUMEM_MEMORY_WRITE_COMBINED) != 0) request.alignment = 0;
+  const Name name(choice);
   Out<gpumem_memory> out(choice);
   Sized<gpumem_memory_desc> desc(choice, GPUMEM_MEMORY_DESC_INIT, Sized<gpumem_memory_desc>::Null::kBad);
-  if (extra % 16 == 15 && request.kind == GPUMEM_KIND_PINNED) request.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
-  if (request.prefer != 0 && !model_.on_host) request.prefer = 0;
-  const std::string long_name(64, 'x');
-  const bool bad_name = extra == 255;
-  const std::string name = extra % 4 == 1 ? "some memory" : "";
   desc->kind = request.kind;
   desc->size = request.size;
   desc->alignment = request.alignment;
   desc->require = request.require;
   desc->prefer = request.prefer;
-  desc->numa_node = extra == 254 ? 1 : 0;
-  request.numa_node = desc->numa_node;
-  desc->name = bad_name ? long_name.c_str() : (name.empty() ? nullptr : name.c_str());
+  desc->numa_node = request.numa_node;
+  desc->name = name.pointer();
   const bool valid = request.kind != GPUMEM_KIND_REGISTERED && valid_request(request);
-  if (home.wrong.empty() && valid && avoided(device(home.index), request)) return;
-  call.text("%s, &%s{kind %d, size %llu, alignment %llu, require 0x%llx, prefer 0x%llx, node %d%s}, %s",
-            home.text.c_str(), desc.text().c_str(), request.kind,
-            static_cast<unsigned long long>(request.size), static_cast<unsigned long long>(request.alignment),
-            static_cast<unsigned long long>(request.require), static_cast<unsigned long long>(request.prefer),
-            request.numa_node, bad_name ? ", long name" : "", out.text());
+  call.text("%s, &%s{kind %d, alignment %llu, node %d, %s}, %s", home.text.c_str(), desc.text().c_str(),
+            request.kind, static_cast<unsigned long long>(request.alignment), request.numa_node,
+            text_of(request, name).c_str(), out.text());
+  do_create(call, home, request, valid && name.good(), desc, out, name, gpumem_memory_create);
+}
+
+std::string Player::text_of(const Request& request, const Name& name) {
+  char text[160];
+  std::snprintf(text, sizeof text, "size %llu, require 0x%llx, prefer 0x%llx, name of %zu bytes",
+                static_cast<unsigned long long>(request.size),
+                static_cast<unsigned long long>(request.require),
+                static_cast<unsigned long long>(request.prefer), name.text().size());
+  return text;
+}
+
+// What is to be answered to a request; nothing if it is to be left out.
+std::optional<Expect> Player::expect_create(const Picked& home, const Request& request, bool good) {
+  if (home.wrong.empty() && good && avoided(device(home.index), request)) return std::nullopt;
   Verdict verdict;
   verdict.handle(home.wrong);
-  verdict.require(out.good() && desc.good());
-  verdict.require(valid && !bad_name);
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    if (!model_.on_host) open_gates();  // the driver may wait for the device
-    expect = with_faults(predict_create(device(home.index), request), device(home.index).instance);
-  }
+  verdict.require(good);
+  if (!verdict.done().empty()) return verdict.done();
+  if (!model_.on_host) open_gates();  // the driver may wait for the device
+  return with_faults(predict_create(device(home.index), request), device(home.index).instance);
+}
+
+template <class Desc>
+void Player::do_create(Call& call, const Picked& home, const Request& request, bool good, Sized<Desc>& desc,
+                       Out<gpumem_memory>& out, const Name& name,
+                       gpumem_status (*make)(gpumem_device, const Desc*, gpumem_memory*, gpumem_error*)) {
+  const std::optional<Expect> expect = expect_create(home, request, good && out.good() && desc.good());
+  if (!expect) return;
   const gpumem_status status = call.check(
-      expect,
-      gpumem_memory_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()), out);
-  if (status == GPUMEM_SUCCESS) adopt_memory(home.index, request, value_of(out.get()), name);
+      *expect, make(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()), out);
+  if (status == GPUMEM_SUCCESS) adopt_memory(home.index, request, value_of(out.get()), name.text());
 }
 
 // A range to be registered, mostly inside its object.
@@ -307,65 +339,37 @@ void Player::step_memory_register(Choice& choice) {
   const Picked home = pick_device(choice);
   const Address at = pick_address(choice, home.index < 0 ? 0 : device(home.index).instance);
   Request request = pick_registration(choice, at);
-  if (request.require != 0 && request.require <= kAllFlags && choice.byte() < 180) {
-    request.require &= flags_of(request.kind);
-  }
-  const uint8_t extra = choice.byte();
-  if (extra % 8 == 6 && model_.on_host) request.prefer = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
-  if (extra == 254) request.prefer = GPUMEM_MEMORY_WRITE_COMBINED;
+  if (request.require <= kAllFlags && choice.byte() < 180) request.require &= flags_of(request.kind);
+  request.prefer = pick_preferred(choice, request);
+  const Name name(choice);
   Out<gpumem_memory> out(choice);
   Sized<gpumem_register_desc> desc(choice, GPUMEM_REGISTER_DESC_INIT,
                                    Sized<gpumem_register_desc>::Null::kBad);
-  const std::string long_name(64, 'x');
-  const bool bad_name = extra == 255;
-  const std::string name = extra % 4 == 1 ? "some memory" : "";
   desc->pointer = request.pointer;
   desc->size = request.size;
   desc->require = request.require;
   desc->prefer = request.prefer;
-  desc->name = bad_name ? long_name.c_str() : (name.empty() ? nullptr : name.c_str());
-  if (home.wrong.empty() && avoided(device(home.index), request)) return;
-  call.text("%s, &%s{at %s, size %llu, require 0x%llx, prefer 0x%llx%s}, %s", home.text.c_str(),
-            desc.text().c_str(), at.text.c_str(), static_cast<unsigned long long>(request.size),
-            static_cast<unsigned long long>(request.require), static_cast<unsigned long long>(request.prefer),
-            bad_name ? ", long name" : "", out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(out.good() && desc.good());
-  verdict.require(valid_request(request) && !bad_name);
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    if (!model_.on_host) open_gates();
-    expect = with_faults(predict_create(device(home.index), request), device(home.index).instance);
-  }
-  const gpumem_status status = call.check(
-      expect,
-      gpumem_memory_register(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()),
-      out);
-  if (status == GPUMEM_SUCCESS) adopt_memory(home.index, request, value_of(out.get()), name);
+  desc->name = name.pointer();
+  call.text("%s, &%s{at %s, %s}, %s", home.text.c_str(), desc.text().c_str(), at.text.c_str(),
+            text_of(request, name).c_str(), out.text());
+  do_create(call, home, request, valid_request(request) && name.good(), desc, out, name,
+            gpumem_memory_register);
 }
 
 void Player::step_malloc(Choice& choice) {
   Call call(*this, choice, "gpumem_malloc");
   const Picked home = pick_device(choice);
-  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
-  constexpr gpumem_kind kNoKinds[] = {GPUMEM_KIND_REGISTERED, GPUMEM_KIND_PAGEABLE, 0, -7};
   Request request;
   request.kind = choice.value(kKinds, kNoKinds);
   request.size = pick_size(choice);
   Out<void*> out(choice);
   call.text("%s, %d, %llu, %s", home.text.c_str(), request.kind,
             static_cast<unsigned long long>(request.size), out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(out.good() && valid_request(request) && request.kind != GPUMEM_KIND_REGISTERED);
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    if (!model_.on_host) open_gates();
-    expect = with_faults(predict_create(device(home.index), request), device(home.index).instance);
-  }
+  const std::optional<Expect> expect = expect_create(
+      home, request, out.good() && valid_request(request) && request.kind != GPUMEM_KIND_REGISTERED);
+  if (!expect) return;
   const gpumem_status status = call.check(
-      expect,
+      *expect,
       gpumem_malloc(as<gpumem_device>(home.value), request.kind, request.size, out.pointer(), call.error()),
       out);
   if (status == GPUMEM_SUCCESS) created_memory(home.index, request, out.get());
@@ -376,20 +380,13 @@ void Player::step_register(Choice& choice) {
   const Picked home = pick_device(choice);
   const Address at = pick_address(choice, home.index < 0 ? 0 : device(home.index).instance);
   const Request request = pick_registration(choice, at);
-  if (home.wrong.empty() && avoided(device(home.index), request)) return;
   call.text("%s, %s, %llu, 0x%llx", home.text.c_str(), at.text.c_str(),
             static_cast<unsigned long long>(request.size), static_cast<unsigned long long>(request.require));
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(valid_request(request));
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    if (!model_.on_host) open_gates();
-    expect = with_faults(predict_create(device(home.index), request), device(home.index).instance);
-  }
+  const std::optional<Expect> expect = expect_create(home, request, valid_request(request));
+  if (!expect) return;
   const gpumem_status status =
-      call.check(expect, gpumem_register(as<gpumem_device>(home.value), at.pointer, request.size,
-                                         request.require, call.error()));
+      call.check(*expect, gpumem_register(as<gpumem_device>(home.value), at.pointer, request.size,
+                                          request.require, call.error()));
   if (status == GPUMEM_SUCCESS) created_memory(home.index, request, at.pointer);
 }
 

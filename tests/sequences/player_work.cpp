@@ -36,25 +36,44 @@ void run_kernel(gpumem_host_kernel kernel, void* user_data) {
 
 // ---- streams ----
 
+void Player::adopt_stream(int home, gpumem_stream handle, int index, bool wrapped, const std::string& name) {
+  Stream made;
+  made.handle = value_of(handle);
+  made.device = home;
+  made.instance = device(home).instance;
+  made.line = index;
+  made.wrapped = wrapped;
+  made.name = name;
+  ++line(index).handles;
+  model_.streams.push_back(made);
+  ++model_.objects_made;
+  ++instance(made.instance).stats.streams;
+}
+
+// What a call that makes a stream or event on a device is answered.
+Expect Player::expect_made(const Picked& home, bool good) const {
+  Verdict verdict;
+  verdict.handle(home.wrong);
+  verdict.require(good);
+  if (!verdict.done().empty()) return verdict.done();
+  const gpumem_status status = model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS;
+  return with_faults({status}, model_.devices[static_cast<size_t>(home.index)].instance);
+}
+
 void Player::step_stream_create(Choice& choice) {
   Call call(*this, choice, "gpumem_stream_create");
   const Picked home = pick_device(choice);
   Sized<gpumem_stream_desc> desc(choice, GPUMEM_STREAM_DESC_INIT, Sized<gpumem_stream_desc>::Null::kGood);
   Out<gpumem_stream> out(choice);
+  const Name name(choice);
   const uint8_t extra = choice.byte();
   desc->priority = extra % 8 - 4;
-  desc->reserved = extra >= 240 ? 1 : 0;
-  desc->name = extra % 2 == 1 ? "work" : nullptr;
+  desc->reserved = extra >= kWrong ? 1 : 0;
+  desc->name = name.pointer();
   call.text("%s, &%s{priority %d, reserved %u}, %s", home.text.c_str(), desc.text().c_str(), desc->priority,
             desc->reserved, out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(desc.good() && out.good() && (desc.is_null() || desc->reserved == 0));
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    expect = {model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
-    expect = with_faults(expect, device(home.index).instance);
-  }
+  const Expect expect = expect_made(
+      home, desc.good() && out.good() && (desc.is_null() || (desc->reserved == 0 && name.good())));
   const gpumem_status status = call.check(
       expect,
       gpumem_stream_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()), out);
@@ -63,18 +82,10 @@ void Player::step_stream_create(Choice& choice) {
   require(gpumem_stream_get_info(out.get(), &info, nullptr) == GPUMEM_SUCCESS, "a new stream tells nothing");
   Line queue;
   queue.device = home.index;
-  queue.handles = 1;
   queue.pointer = info.native_stream;
   model_.lines.push_back(queue);
-  Stream made;
-  made.handle = value_of(out.get());
-  made.device = home.index;
-  made.instance = device(home.index).instance;
-  made.line = static_cast<int>(model_.lines.size()) - 1;
-  made.name = !desc.is_null() && desc->name != nullptr ? desc->name : "";
-  model_.streams.push_back(made);
-  ++model_.objects_made;
-  ++instance(made.instance).stats.streams;
+  adopt_stream(home.index, out.get(), static_cast<int>(model_.lines.size()) - 1, false,
+               desc.is_null() ? "" : name.text());
 }
 
 // Whether another instance has wrapped the driver's default stream of the same device: two lines of the model
@@ -140,16 +151,7 @@ void Player::step_stream_wrap(Choice& choice) {
     }
     index = known;
   }
-  ++line(index).handles;
-  Stream made;
-  made.handle = value_of(out.get());
-  made.device = home.index;
-  made.instance = device(home.index).instance;
-  made.line = index;
-  made.wrapped = true;
-  model_.streams.push_back(made);
-  ++model_.objects_made;
-  ++instance(made.instance).stats.streams;
+  adopt_stream(home.index, out.get(), index, true, "");
 }
 
 void Player::step_stream_destroy(Choice& choice) {
@@ -311,7 +313,7 @@ struct Word {
 
 uint32_t pick_word_size(Choice& choice) {
   constexpr uint32_t kSizes[] = {4, 8};
-  constexpr uint32_t kNoSizes[] = {0, 1, 2, 16, UINT32_MAX};
+  constexpr uint32_t kNoSizes[] = {0, 1, 2, 3, 16, UINT32_MAX};
   return choice.value(kSizes, kNoSizes);
 }
 
@@ -444,6 +446,18 @@ void Player::step_stream_wait_value(Choice& choice) {
 
 // ---- events ----
 
+void Player::adopt_event(int home, gpumem_event handle, gpumem_event_flags flags, bool wrapped) {
+  Event made;
+  made.handle = value_of(handle);
+  made.device = home;
+  made.instance = device(home).instance;
+  made.flags = flags;
+  made.wrapped = wrapped;
+  model_.events.push_back(made);
+  ++model_.objects_made;
+  ++instance(made.instance).stats.events;
+}
+
 void Player::step_event_create(Choice& choice) {
   Call call(*this, choice, "gpumem_event_create");
   const Picked home = pick_device(choice);
@@ -454,27 +468,12 @@ void Player::step_event_create(Choice& choice) {
   desc->flags = choice.value(kFlags, kNoFlags);
   call.text("%s, &%s{flags 0x%llx}, %s", home.text.c_str(), desc.text().c_str(),
             static_cast<unsigned long long>(desc->flags), out.text());
-  Verdict verdict;
-  verdict.handle(home.wrong);
-  verdict.require(desc.good() && out.good());
-  verdict.require(desc.is_null() || desc->flags < 4);
-  Expect expect = verdict.done();
-  if (expect.empty()) {
-    expect = {model_.lost(home.index) ? GPUMEM_ERROR_DEVICE_LOST : GPUMEM_SUCCESS};
-    expect = with_faults(expect, device(home.index).instance);
-  }
+  const Expect expect = expect_made(home, desc.good() && out.good() && (desc.is_null() || desc->flags < 4));
   const gpumem_status status = call.check(
       expect, gpumem_event_create(as<gpumem_device>(home.value), desc.pointer(), out.pointer(), call.error()),
       out);
   if (status != GPUMEM_SUCCESS) return;
-  Event made;
-  made.handle = value_of(out.get());
-  made.device = home.index;
-  made.instance = device(home.index).instance;
-  made.flags = desc.is_null() ? 0 : desc->flags;
-  model_.events.push_back(made);
-  ++model_.objects_made;
-  ++instance(made.instance).stats.events;
+  adopt_event(home.index, out.get(), desc.is_null() ? 0 : desc->flags, false);
 }
 
 void Player::step_event_wrap(Choice& choice) {
@@ -483,7 +482,7 @@ void Player::step_event_wrap(Choice& choice) {
   Out<gpumem_event> out(choice);
   const uint8_t byte = choice.byte();
   constexpr gpumem_event_flags kFlags[] = {0, 2, 1};
-  constexpr gpumem_event_flags kNoFlags[] = {4, UINT64_C(1) << 63};
+  constexpr gpumem_event_flags kNoFlags[] = {4, 0x80, UINT64_C(1) << 63};
   const gpumem_event_flags flags = choice.value(kFlags, kNoFlags);
   void* native = nullptr;
   if (byte < kWrong && model_.on_host) native = as<void*>(0x1000);  // never looked at
@@ -510,15 +509,7 @@ void Player::step_event_wrap(Choice& choice) {
       expect, gpumem_event_wrap(as<gpumem_device>(home.value), native, flags, out.pointer(), call.error()),
       out);
   if (status != GPUMEM_SUCCESS) return;
-  Event made;
-  made.handle = value_of(out.get());
-  made.device = home.index;
-  made.instance = device(home.index).instance;
-  made.flags = flags;
-  made.wrapped = true;
-  model_.events.push_back(made);
-  ++model_.objects_made;
-  ++instance(made.instance).stats.events;
+  adopt_event(home.index, out.get(), flags, true);
 }
 
 void Player::step_event_destroy(Choice& choice) {
@@ -691,22 +682,32 @@ Player::Place Player::pick_place(Choice& choice, bool async) {
   return place;
 }
 
+bool Player::share_bytes(const Found& left, const Rows& left_rows, const Found& right,
+                         const Rows& right_rows) {
+  if (left.region != right.region) return false;
+  for (const uint64_t row : left_rows.starts()) {
+    for (const uint64_t other : right_rows.starts()) {
+      const uint64_t first = left.at + row;
+      const uint64_t second = right.at + other;
+      if (first < second + right_rows.width && second < first + left_rows.width) return true;
+    }
+  }
+  return false;
+}
+
+bool Player::depend(const Copy& one, const Copy& other) {
+  return share_bytes(one.destination, one.target, other.destination, other.target) ||
+         share_bytes(one.destination, one.target, other.source, other.origin) ||
+         share_bytes(one.source, one.origin, other.destination, other.target);
+}
+
 Expect Player::predict_copy(const Place& place, const Copy& copy) {
   const Found& destination = copy.destination;
   const Found& source = copy.source;
   const Expect nothing = {GPUMEM_ERROR_NOT_FOUND};
   if (destination.wrong == nothing || source.wrong == nothing) return nothing;
   if (!destination.wrong.empty() || !source.wrong.empty()) return {GPUMEM_ERROR_INVALID_ARGUMENT};
-  if (destination.region == source.region) {
-    for (const uint64_t to : copy.target.starts()) {
-      for (const uint64_t from : copy.origin.starts()) {
-        const uint64_t left = destination.at + to;
-        const uint64_t right = source.at + from;
-        if (left < right + copy.target.width && right < left + copy.target.width)
-          return {GPUMEM_ERROR_INVALID_ARGUMENT};
-      }
-    }
-  }
+  if (share_bytes(destination, copy.target, source, copy.origin)) return {GPUMEM_ERROR_INVALID_ARGUMENT};
   const bool to_device = copy.direction == GPUMEM_DIRECTION_HOST_TO_DEVICE ||
                          copy.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
   const bool from_device = copy.direction == GPUMEM_DIRECTION_DEVICE_TO_HOST ||
@@ -715,6 +716,8 @@ Expect Player::predict_copy(const Place& place, const Copy& copy) {
       (destination.on_device != to_device || source.on_device != from_device)) {
     return {GPUMEM_ERROR_INVALID_ARGUMENT};
   }
+  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY && source.on_device)
+    return {GPUMEM_ERROR_INVALID_ARGUMENT};
   const auto lost = [&](const Found& found) {
     return found.memory >= 0 && model_.lost(memory_of(found).device);
   };
@@ -788,19 +791,24 @@ void Player::do_copy(Choice& choice, bool plane, bool async) {
   origin = target;
   if (plane) {
     constexpr uint64_t kGaps[] = {0, 1, 8, 24, 56};
-    origin.height = target.height = shape < kWrong ? 1 + shape % 4 : (shape % 2 == 0 ? 0 : uint64_t{1} << 62);
+    constexpr uint64_t kHeights[] = {0, uint64_t{1} << 62, UINT64_MAX};
+    origin.height = target.height = shape < kWrong ? 1 + shape % 4 : kHeights[shape % std::size(kHeights)];
     if (target.width <= kLongestRow && more < kWrong)
       target.width = origin.width = std::max<uint64_t>(target.width / 4, target.width != 0);
     target.pitch = target.width + kGaps[more % std::size(kGaps)];
     origin.pitch = origin.width + kGaps[more / 5 % std::size(kGaps)];
-    if (more >= kWrong) target.pitch = more % 2 == 0 ? target.width - 1 : uint64_t{1} << 40;
+    const uint64_t pitches[] = {target.width - 1, uint64_t{1} << 40, kTooLarge};
+    if (more >= kWrong) (more % 2 == 0 ? target : origin).pitch = pitches[more / 2 % std::size(pitches)];
   } else {
     target.pitch = origin.pitch = target.width;
   }
-  copying->direction = more % 16 == 0 ? shape % 5 : 0;
-  copying->source_order = shape % 8 == 0 ? 1 + more % 2 : 0;
-  if (more == 254) copying->direction = 5;
-  if (more == 255) copying->source_order = -1;
+  constexpr gpumem_direction kNoDirections[] = {5, -1, INT32_MAX};
+  constexpr gpumem_source_order kNoOrders[] = {3, -1, INT32_MIN};
+  const uint8_t direction = choice.byte();
+  const uint8_t order = choice.byte();
+  copying->direction =
+      direction >= kWrong ? kNoDirections[direction % 3] : (direction % 16 == 15 ? shape % 5 : 0);
+  copying->source_order = order >= kWrong ? kNoOrders[order % 3] : (order % 8 == 7 ? 1 + more % 2 : 0);
   if (!copying.is_null()) {
     copy.direction = copying->direction;
     copy.source_order = copying->source_order;
@@ -865,156 +873,240 @@ void Player::step_copy_async(Choice& choice) { do_copy(choice, false, true); }
 void Player::step_copy_2d(Choice& choice) { do_copy(choice, true, false); }
 void Player::step_copy_2d_async(Choice& choice) { do_copy(choice, true, true); }
 
-// A batch of at most two boxes, each side by its pointer or by its memory and an offset.
+// ---- batches ----
+
+// What can be wrong with one entry besides its boxes.
+void Player::spoil_entry(Entry& entry, uint8_t way, const Place& place, bool first, Verdict& verdict) {
+  if (!verdict.done().empty()) return;  // one mistake is enough
+  gpumem_copy_region& region = entry.region;
+  const bool empty = region.width == 0;  // then only the choices count
+  const auto memory_of_source = [&](uint64_t handle) {
+    region.source = {};
+    region.source.memory = as<gpumem_memory>(handle);
+  };
+  const auto any = [&](const auto& list, auto fits) -> uint64_t {
+    for (const auto& object : list)
+      if (fits(object)) return object.handle;
+    return 0;
+  };
+  const auto is_gone = [&](const Memory& each) { return !model_.gone(each).empty(); };
+  const auto is_theirs = [&](const Memory& each) {
+    return each.life == Life::kLive && each.instance != place.instance;
+  };
+  bool wrong = !empty;
+  switch (way % 13) {
+    case 0:
+      region.destination.memory = nullptr;
+      region.destination.pointer = nullptr;
+      break;
+    case 1:
+      memory_of_source(0);
+      break;
+    case 2:
+      region.destination.memory = as<gpumem_memory>(1);
+      region.destination.pointer = model_.arena.writable();
+      break;
+    case 3:
+      memory_of_source(0x1234);
+      break;
+    case 4:
+      memory_of_source(handle_of_another_type("memory", way));
+      break;
+    case 5:
+      memory_of_source(0);
+      region.source.pointer = model_.arena.writable();
+      region.source.offset = 1;
+      break;
+    case 6: {
+      const auto gone = std::find_if(model_.memories.begin(), model_.memories.end(), is_gone);
+      if (gone == model_.memories.end()) return;
+      memory_of_source(gone->handle);
+      if (!empty) verdict.handle(model_.gone(*gone));
+      return;
+    }
+    case 7: {
+      const uint64_t theirs = any(model_.memories, is_theirs);
+      if (theirs == 0) return;
+      memory_of_source(theirs);
+      wrong = wrong && place.wrong.empty();
+      break;
+    }
+    case 8:
+      if (region.source.memory == nullptr) return;
+      region.source.offset = way % 2 == 0 ? UINT64_MAX : uint64_t{1} << 40;
+      entry.beyond = !empty;
+      return;
+    case 9:
+      region.direction = way % 2 == 0 ? 5 : -1;
+      wrong = true;
+      break;
+    case 10:
+      region.source_order = way % 2 == 0 ? 3 : -1;
+      wrong = true;
+      break;
+    case 11:
+      if (first) return;  // what it has is the distance between all
+      region.struct_size -= 8;
+      wrong = true;
+      break;
+    default:
+      region.height = UINT64_MAX;
+      break;
+  }
+  verdict.require(!wrong);
+}
+
+// A box, each side by its pointer or by its memory and an offset.
+Player::Entry Player::pick_entry(Choice& choice, const Place& place, bool first) {
+  const int home = std::max(place.instance, 0);
+  const Address to = pick_address(choice, home);
+  const Address from = pick_address(choice, home);
+  const uint64_t length = pick_length(choice, std::min(to.left, from.left));
+  const uint8_t shape = choice.byte();
+  const uint8_t sides = choice.byte();
+  Entry entry;
+  Copy& copy = entry.copy;
+  copy.target.width = length;
+  if (length <= kLongestRow && shape >= 60) copy.target.width = std::max<uint64_t>(length / 8, length != 0);
+  const uint64_t height = shape < 60 ? 0 : shape % 4;
+  const uint64_t depth = shape < 60 ? 0 : shape / 4 % 3;
+  copy.target.height = std::max<uint64_t>(height, 1);
+  copy.target.depth = std::max<uint64_t>(depth, 1);
+  copy.origin = copy.target;
+  constexpr uint64_t kGaps[] = {0, 0, 1, 8, 24};
+  gpumem_copy_region& region = entry.region;
+  region = GPUMEM_COPY_REGION_INIT;
+  region.width = copy.target.width;
+  region.height = height;
+  region.depth = depth;
+  region.source_order = copy.source_order = sides < kWrong ? sides / 32 % 3 : 0;
+  bool fits = true;
+  const auto set_up = [&](gpumem_copy_operand& operand, Rows& rows, const Address& at, uint8_t bits,
+                          uint64_t* extent) {
+    // Pitches that are left out are packed.
+    const uint64_t gap = kGaps[bits % std::size(kGaps)];
+    rows.pitch = rows.width + gap;
+    operand.row_pitch = gap == 0 ? 0 : rows.pitch;
+    uint64_t slice = 0;
+    if (__builtin_mul_overflow(rows.pitch, rows.height, &slice)) slice = UINT64_MAX;
+    rows.slice_pitch = slice == UINT64_MAX ? slice : slice + gap;
+    operand.slice_pitch = gap == 0 ? 0 : rows.slice_pitch;
+    if (shape >= kWrong && rows.width > 1) {
+      // Below a row or a slice, or beyond all memory.
+      uint64_t& pitch = shape % 2 == 0 ? rows.pitch : rows.slice_pitch;
+      pitch = shape % 3 == 0 ? kTooLarge : rows.width - 1;
+      operand.row_pitch = rows.pitch;
+      operand.slice_pitch = rows.slice_pitch;
+    }
+    operand.pointer = at.pointer;
+    fits = rows.extent(at.pointer, extent) && fits && at.pointer != nullptr;
+    if (!place.wrong.empty() || bits % 2 == 0 || at.pointer == nullptr) return;
+    // By the memory, where one is there.
+    const Found found = model_.find(place.instance, at.pointer, 1);
+    if (found.memory < 0 || found.kind == GPUMEM_KIND_FOREIGN || found.avoid || !found.wrong.empty()) return;
+    operand.pointer = nullptr;
+    operand.memory = as<gpumem_memory>(memory(found.memory).handle);
+    operand.offset = found.offset;
+  };
+  set_up(region.destination, copy.target, to, sides, &copy.to_extent);
+  set_up(region.source, copy.origin, from, static_cast<uint8_t>(sides >> 3 | sides << 5), &copy.from_extent);
+  Verdict verdict;
+  verdict.require(fits || !entry.has_bytes());
+  if (sides >= kWrong) spoil_entry(entry, static_cast<uint8_t>(sides - kWrong), place, first, verdict);
+  entry.wrong = verdict.done();
+  entry.text = " {" + to.text + ", " + from.text + ", " + std::to_string(region.width) + " x " +
+               std::to_string(height) + " x " + std::to_string(depth) + ", sides " + std::to_string(sides) +
+               "}";
+  if (entry.has_bytes() && entry.wrong.empty() && place.wrong.empty()) {
+    copy.destination = model_.find(place.instance, to.pointer, copy.to_extent);
+    copy.source = model_.find(place.instance, from.pointer, copy.from_extent);
+    if (entry.beyond) copy.source.wrong = {GPUMEM_ERROR_INVALID_ARGUMENT};
+  }
+  return entry;
+}
+
 void Player::do_copy_regions(Choice& choice, bool async) {
   Call call(*this, choice, async ? "gpumem_copy_regions_async" : "gpumem_copy_regions");
   const Place place = pick_place(choice, async);
-  const int home = std::max(place.instance, 0);
   const uint8_t how = choice.byte();
-  const uint64_t count = how < kWrong ? 1 + how % 2 : how % 3;
-  const bool null = how == 255;
-  std::vector<gpumem_copy_region> regions;
-  std::vector<Copy> copies;
+  constexpr uint64_t kCounts[] = {0, UINT64_MAX, UINT64_MAX / 2};
+  const uint64_t count = how < kWrong ? 1 + how % 4 : kCounts[how % std::size(kCounts)];
+  // The struct_size of the first is the distance between them.
+  Sized<gpumem_copy_region> model(
+      choice, GPUMEM_COPY_REGION_INIT,
+      count == 0 ? Sized<gpumem_copy_region>::Null::kGood : Sized<gpumem_copy_region>::Null::kBad);
+  // A distance that no caller has is refused with the first of them.
+  uint64_t whole = 0;
+  const bool wraps =
+      model->struct_size <= sizeof model.whole() &&
+      (__builtin_mul_overflow(model->struct_size, count, &whole) || whole > UINT64_MAX / 2 + 1);
+  const bool on_default = place.line >= 0 && std::find(default_lines_.begin(), default_lines_.end(),
+                                                       place.line) != default_lines_.end();
   Verdict verdict;
   verdict.handle(place.wrong);
-  if (count > 0) verdict.require(!null);
-  const bool good_place = verdict.done().empty();
+  if (count > 0) verdict.require(!model.is_null() && !wraps && !on_default);
+  const bool good_call = verdict.done().empty();
+  const size_t stride = model.is_newer() ? sizeof model.whole() : sizeof(gpumem_copy_region);
   uint64_t failing = UINT64_MAX;  // the entry that is expected to be named
+  std::vector<Entry> entries;
+  std::vector<uint8_t> array;
   std::string text;
-  for (uint64_t entry = 0; entry < count; ++entry) {
-    const Address to = pick_address(choice, home);
-    const Address from = pick_address(choice, home);
-    const uint64_t length = pick_length(choice, std::min(to.left, from.left));
-    const uint8_t shape = choice.byte();
-    const uint8_t sides = choice.byte();
-    Copy copy;
-    copy.target.width = length;
-    if (length <= kLongestRow && shape >= 60) copy.target.width = std::max<uint64_t>(length / 8, length != 0);
-    const uint64_t height = shape < 60 ? 0 : shape % 4;
-    const uint64_t depth = shape < 60 ? 0 : shape / 4 % 3;
-    copy.target.height = std::max<uint64_t>(height, 1);
-    copy.target.depth = std::max<uint64_t>(depth, 1);
-    copy.origin = copy.target;
-    constexpr uint64_t kGaps[] = {0, 0, 1, 8, 24};
-    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
-    region.width = copy.target.width;
-    region.height = height;
-    region.depth = depth;
-    region.source_order = sides / 32 % 3;
-    copy.source_order = region.source_order;
-    bool fits = true;
-    bool memory_good = true;
-    const auto set_up = [&](gpumem_copy_operand& operand, Rows& rows, const Address& at, uint8_t bits,
-                            uint64_t* extent) {
-      // Pitches that are left out are packed.
-      const uint64_t gap = kGaps[bits % std::size(kGaps)];
-      rows.pitch = rows.width + gap;
-      operand.row_pitch = gap == 0 ? 0 : rows.pitch;
-      uint64_t slice = 0;
-      if (__builtin_mul_overflow(rows.pitch, rows.height, &slice)) slice = UINT64_MAX;
-      rows.slice_pitch = slice == UINT64_MAX ? slice : slice + gap;
-      operand.slice_pitch = gap == 0 ? 0 : rows.slice_pitch;
-      if (operand.row_pitch != 0 && shape >= 240 && rows.width > 1)
-        operand.row_pitch = rows.pitch = rows.width - 1;
-      operand.pointer = at.pointer;
-      if (!place.wrong.empty() || bits % 2 == 0 || at.pointer == nullptr) {
-        fits = rows.extent(at.pointer, extent) && fits;
-        memory_good = memory_good && at.pointer != nullptr;
-        return;
-      }
-      // By the memory, where one is there.
-      const Found found = model_.find(place.instance, at.pointer, 1);
-      fits = rows.extent(at.pointer, extent) && fits;
-      if (found.memory < 0 || found.kind == GPUMEM_KIND_FOREIGN || found.avoid || !found.wrong.empty())
-        return;
-      operand.pointer = nullptr;
-      operand.memory = as<gpumem_memory>(memory(found.memory).handle);
-      operand.offset = found.offset;
-    };
-    set_up(region.destination, copy.target, to, sides, &copy.to_extent);
-    set_up(region.source, copy.origin, from, static_cast<uint8_t>(sides >> 3 | sides << 5),
-           &copy.from_extent);
-    bool right = true;
-    if (sides >= kWrong) {
-      switch (sides % 5) {
-        case 0:
-          region.destination.memory = nullptr;
-          region.destination.pointer = nullptr;
-          right = false;
-          break;
-        case 1:
-          region.source.memory = as<gpumem_memory>(0x1234);
-          region.source.pointer = nullptr;
-          right = false;
-          break;
-        case 2:
-          region.source.memory = nullptr;
-          region.source.pointer = model_.arena.writable();
-          region.source.offset = 1;
-          right = false;
-          break;
-        case 3:
-          region.direction = 9;
-          break;
-        default:
-          region.source_order = copy.source_order = 3;
-          break;
-      }
-    }
-    // Of an entry without bytes only the choices count.
-    const bool empty = region.width == 0;
-    const bool choices = region.direction != 9 && region.source_order != 3;
-    text += " {" + to.text + ", " + from.text + ", " + std::to_string(region.width) + " x " +
-            std::to_string(height) + " x " + std::to_string(depth) + ", sides " + std::to_string(sides) + "}";
-    const bool good = choices && (empty || (right && fits && memory_good));
+  for (uint64_t index = 0; index < (how < kWrong || count == 0 ? count : 1); ++index) {
+    const bool first = index == 0;
+    Entry entry = pick_entry(choice, place, first);
+    text += entry.text;
+    if (first && !model.good() && !model.is_null()) entry.wrong = {GPUMEM_ERROR_INVALID_ARGUMENT};
     // Of a call that is wrong in itself, the first entry is looked at.
-    if (!good && (good_place ? failing == UINT64_MAX : entry == 0 && !null)) {
-      verdict.require(false);
-      if (good_place) failing = entry;
+    const bool looked_at = good_call ? failing == UINT64_MAX : first && !model.is_null();
+    if (!entry.wrong.empty() && looked_at) {
+      verdict.handle(entry.wrong);
+      if (good_call) failing = index;
     }
-    copies.push_back(copy);
-    regions.push_back(region);
-    if (!empty && verdict.done().empty()) {
-      copies.back().destination = model_.find(place.instance, to.pointer, copy.to_extent);
-      copies.back().source = model_.find(place.instance, from.pointer, copy.from_extent);
-      if (copies.back().destination.avoid || copies.back().source.avoid) return;
-    }
+    if (entry.copy.destination.avoid || entry.copy.source.avoid) return;
+    const auto append = [&](const void* bytes, size_t size) {
+      array.insert(array.end(), static_cast<const uint8_t*>(bytes),
+                   static_cast<const uint8_t*>(bytes) + size);
+    };
+    if (first || entry.region.struct_size == sizeof entry.region)
+      entry.region.struct_size = model->struct_size;
+    append(&entry.region, sizeof entry.region);
+    if (stride > sizeof entry.region) append(&model.whole().unknown, stride - sizeof entry.region);
+    entries.push_back(std::move(entry));
   }
   Expect expect = verdict.done();
   const bool works = expect.empty();
   if (works) {
-    const auto has_bytes = [](const Copy& copy) { return copy.target.width != 0; };
-    for (uint64_t entry = 0; entry < count && expect.empty(); ++entry) {
-      if (!has_bytes(copies[entry])) continue;
-      expect = predict_copy(place, copies[entry]);
-      if (!expect.empty()) failing = entry;
+    for (uint64_t index = 0; index < count && expect.empty(); ++index) {
+      if (!entries[index].has_bytes()) continue;
+      expect = predict_copy(place, entries[index].copy);
+      if (!expect.empty()) failing = index;
+    }
+    // The entries have no order among themselves, so none may write what another touches.
+    for (uint64_t index = 1; index < count && expect.empty(); ++index) {
+      for (uint64_t before = 0; before < index && expect.empty(); ++before) {
+        if (!entries[index].has_bytes() || !entries[before].has_bytes()) continue;
+        if (!depend(entries[index].copy, entries[before].copy)) continue;
+        expect = {GPUMEM_ERROR_INVALID_ARGUMENT};
+        failing = index;
+      }
     }
     if (expect.empty()) {
-      // The entries have no order among themselves, so they must not share bytes that one of them writes.
-      for (const Copy& one : copies) {
-        for (const Copy& other : copies) {
-          if (&one == &other || !has_bytes(one) || !has_bytes(other)) continue;
-          const auto meets = [&](const Found& found, uint64_t extent) {
-            return one.destination.region == found.region && one.destination.at < found.at + extent &&
-                   found.at < one.destination.at + one.to_extent;
-          };
-          if (meets(other.destination, other.to_extent) || meets(other.source, other.from_extent)) return;
-        }
-      }
       // Whether rows without gaps need the missing entry point is open.
       if (instance(place.instance).lacks("copy_2d")) return;
-      for (const Copy& copy : copies) {
-        if (has_bytes(copy) && !order_copy(place.line, copy)) return;
+      for (const Entry& entry : entries) {
+        if (entry.has_bytes() && !order_copy(place.line, entry.copy)) return;
       }
       // What waiting has changed cannot make the copies fail.
       expect = {GPUMEM_SUCCESS};
-      if (std::any_of(copies.begin(), copies.end(), has_bytes)) expect = with_faults(expect, place.instance);
+      if (std::any_of(entries.begin(), entries.end(), [](const Entry& entry) { return entry.has_bytes(); }))
+        expect = with_faults(expect, place.instance);
     }
   }
   Out<uint64_t> failed(choice, Out<uint64_t>::Null::kGood);
-  call.text("%s, %s, %llu, %s%s", place.picked.text.c_str(), null ? "NULL" : "regions",
+  call.text("%s, %s, %llu, %s%s", place.picked.text.c_str(), model.text().c_str(),
             static_cast<unsigned long long>(count), failed.text(), text.c_str());
-  const gpumem_copy_region* const given = null || count == 0 ? nullptr : regions.data();
+  const auto* const given =
+      model.is_null() ? nullptr : reinterpret_cast<const gpumem_copy_region*>(array.data());
   const gpumem_status status =
       call.check(expect, async ? gpumem_copy_regions_async(as<gpumem_stream>(place.picked.value), given,
                                                            count, failed.pointer(), call.error())
@@ -1035,14 +1127,14 @@ void Player::do_copy_regions(Choice& choice, bool async) {
   // Which ones were done is not known if nobody asked.
   const uint64_t done = status == GPUMEM_SUCCESS ? count : (failed.is_null() ? 0 : failed.get());
   for (uint64_t entry = 0; entry < count; ++entry) {
-    if (copies[entry].target.width == 0) continue;
+    if (!entries[entry].has_bytes()) continue;
     if (entry > done && !failed.is_null()) break;
     if (entry < done) {
-      did_copy(place.line, copies[entry]);
+      did_copy(place.line, entries[entry].copy);
       continue;
     }
     // It may have been done in part.
-    const Copy& partial = copies[entry];
+    const Copy& partial = entries[entry].copy;
     Region& written = region(partial.destination.region);
     for (uint64_t i = 0; i < partial.to_extent; ++i)
       written.known[partial.destination.at + i] = false;
@@ -1076,11 +1168,13 @@ void Player::do_fill(Choice& choice, bool plane, bool async) {
   const uint32_t value = 0x01020408u * (more + 1u);
   if (plane) {
     constexpr uint64_t kGaps[] = {0, 4, 8, 24, 56};
-    target.height = shape < kWrong ? 1 + shape % 4 : (shape % 2 == 0 ? 0 : uint64_t{1} << 62);
+    constexpr uint64_t kHeights[] = {0, uint64_t{1} << 62, UINT64_MAX};
+    target.height = shape < kWrong ? 1 + shape % 4 : kHeights[shape % std::size(kHeights)];
     if (target.width <= kLongestRow && more < kWrong)
       target.width = std::max<uint64_t>(target.width / 16 * 4, target.width != 0);
     target.pitch = target.width + kGaps[more % std::size(kGaps)];
-    if (more >= kWrong) target.pitch = more % 2 == 0 ? target.width - 1 : uint64_t{1} << 40;
+    const uint64_t pitches[] = {target.width - 1, uint64_t{1} << 40, kTooLarge, target.width + 2};
+    if (more >= kWrong) target.pitch = pitches[more % std::size(pitches)];
   } else {
     target.pitch = target.width;
   }

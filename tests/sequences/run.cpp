@@ -23,6 +23,8 @@ std::string subject_of(const Difference& difference) {
   return difference.what.substr(0, difference.what.find_first_of(":0123456789"));
 }
 
+}  // namespace
+
 std::optional<Difference> play_with(Player& player, const Sequence& sequence) {
   std::optional<Difference> difference = player.play(sequence);
   if (difference) return difference;
@@ -30,8 +32,6 @@ std::optional<Difference> play_with(Player& player, const Sequence& sequence) {
   if (!violations.empty()) return Difference{SIZE_MAX, "the driver was misused: " + violations};
   return std::nullopt;
 }
-
-}  // namespace
 
 std::optional<Difference> play(const Options& options, const Sequence& sequence, Coverage& coverage) {
   Player player(options, coverage, false);

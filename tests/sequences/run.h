@@ -11,6 +11,8 @@ namespace sequences {
 
 // On one thread or on several, as the options say.
 std::optional<Difference> play(const Options& options, const Sequence& sequence, Coverage& coverage);
+// The same by a player that may be asked afterwards.
+std::optional<Difference> play_with(Player& player, const Sequence& sequence);
 // The shortest one that still shows a difference of the same function.
 Sequence shrink_failing(const Options& options, const Sequence& sequence, const Difference& difference);
 // Its calls, a line for each, and the difference at the end.

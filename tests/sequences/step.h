@@ -98,7 +98,7 @@ enum class Kind : uint8_t {
 
 const char* name_of(Kind kind);
 
-inline constexpr size_t kValues = 16;
+inline constexpr size_t kValues = 32;
 inline constexpr size_t kStepBytes = 2 + 1 + kValues;  // kind, thread, values
 
 struct Step {

@@ -308,6 +308,13 @@ TEST_F(CudaInterface, CopiesOfAllKindsInEveryOrder) {
         gpumem_copy_options options = GPUMEM_COPY_OPTIONS_INIT;
         options.source_order = order;
         CALL(gpumem_copy_async, stream, source, pattern.data(), kSize, nullptr);
+        // Drivers read device memory too early.
+        const bool refused = order == GPUMEM_SOURCE_ORDER_ANY && source == places.front();
+        if (refused) {
+          EXPECT_EQ(gpumem_copy_async(stream, destination, source, kSize, &options, nullptr),
+                    GPUMEM_ERROR_INVALID_ARGUMENT);
+          continue;
+        }
         CALL(gpumem_copy_async, stream, destination, source, kSize, &options);
         CALL(gpumem_copy_async, stream, seen.data(), destination, kSize, nullptr);
         finish(stream);

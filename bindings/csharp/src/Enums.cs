@@ -219,8 +219,8 @@ namespace GpuMem
     /// </summary>
     DuringCall = Constants.GPUMEM_SOURCE_ORDER_DURING_CALL,
     /// <summary>
-    /// At any time before completion, even before earlier work of the stream. The source must not change from the call
-    /// on.
+    /// At any time before completion, even before earlier work of the stream. The source must be host memory, and must
+    /// not change from the call on.
     /// </summary>
     Any = Constants.GPUMEM_SOURCE_ORDER_ANY,
   }

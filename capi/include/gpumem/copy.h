@@ -36,8 +36,8 @@ typedef int32_t gpumem_source_order;
 /** Before the call returns, so that the source can be a local variable. No earlier work of the stream may write it.
  */
 #define GPUMEM_SOURCE_ORDER_DURING_CALL 1
-/** At any time before completion, even before earlier work of the stream. The source must not change from the call
- * on. */
+/** At any time before completion, even before earlier work of the stream. The source must be host memory, and must not
+ * change from the call on. */
 #define GPUMEM_SOURCE_ORDER_ANY 2
 
 /** Options for a copy. */
@@ -61,7 +61,8 @@ typedef struct gpumem_copy_options {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the bytes are copied
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size above 2^63-1, a range that leaves its object, ranges
- *         that overlap, a direction that contradicts the operands, or an unknown option value
+ *         that overlap, a direction that contradicts the operands, #GPUMEM_SOURCE_ORDER_ANY with a source on a device, or
+ *         an unknown option value
  * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at one of the pointers
  * \retval GPUMEM_ERROR_NO_ACCESS the source cannot be read or the destination cannot be written
  * \retval GPUMEM_ERROR_INVALID_STATE registered memory is not mapped any more; or called from a host function
@@ -187,8 +188,9 @@ typedef struct gpumem_copy_region {
 
 /** Copies a batch of regions, and returns when they are copied.
  *
- * Every region is checked before any is copied. The regions are copied in any order, also at the same time: no region
- * may write bytes that another one reads or writes.
+ * Every region is checked before any is copied. The regions are copied in any order, also at the same time, so no region
+ * may write bytes that another one reads or writes: a batch with such a pair is refused, and the message names both.
+ * Boxes may lie in each other's gaps.
  *
  * If a region fails its check, nothing is copied. If the backend fails midway, the regions before `*out_failed` are
  * copied, the one at `*out_failed` may be copied in part, and later ones are not. No copy is running when the call
@@ -203,7 +205,8 @@ typedef struct gpumem_copy_region {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the regions are copied
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `regions` is NULL; a wrong size; an operand with both memory and pointer, or
- *         with neither; memory of another instance; a pitch that is too small; or see gpumem_copy()
+ *         with neither; memory of another instance; a pitch that is too small; two regions that depend on each other,
+ *         of which `*out_failed` is the later one; or see gpumem_copy()
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
  * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy()
@@ -221,7 +224,8 @@ GPUMEM_API gpumem_status gpumem_copy_regions(gpumem_instance instance, const gpu
 /** Enqueues the copies of a batch of regions.
  *
  * Every region is checked before any is enqueued. The batch is ordered against other work of the stream; its regions
- * are not ordered among themselves: no region may write bytes that another one reads or writes.
+ * are not ordered among themselves, so none may write bytes that another one reads or writes (see
+ * gpumem_copy_regions()). Drivers take no batches in the default stream.
  *
  * If a region fails its check, nothing is enqueued. If the backend fails midway, the regions before `*out_failed` are
  * enqueued, the one at `*out_failed` may be enqueued in part, and later ones are not. Keep the operands valid until the
@@ -235,7 +239,7 @@ GPUMEM_API gpumem_status gpumem_copy_regions(gpumem_instance instance, const gpu
  *         not belong to one region. Or NULL
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the copies are enqueued
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy_regions()
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_copy_regions(); or the stream is the default stream
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_copy()
  * \retval GPUMEM_ERROR_NO_ACCESS see gpumem_copy()
  * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_copy_async()

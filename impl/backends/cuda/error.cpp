@@ -55,7 +55,7 @@ namespace {
   X(CUDA_ERROR_ILLEGAL_STATE, GPUMEM_ERROR_INVALID_STATE)                   \
   X(CUDA_ERROR_LOSSY_QUERY, GPUMEM_ERROR_INTERNAL)                          \
   X(CUDA_ERROR_NOT_FOUND, GPUMEM_ERROR_NOT_FOUND)                           \
-  X(CUDA_ERROR_NOT_READY, GPUMEM_NOT_READY)                                 \
+  X(CUDA_ERROR_NOT_READY, GPUMEM_ERROR_BUSY) /* not from a query */         \
   X(CUDA_ERROR_ILLEGAL_ADDRESS, GPUMEM_ERROR_DEVICE_LOST)                   \
   X(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, GPUMEM_ERROR_INTERNAL)              \
   X(CUDA_ERROR_LAUNCH_TIMEOUT, GPUMEM_ERROR_DEVICE_LOST)                    \

@@ -18,6 +18,14 @@
 #include "platform/library.h"
 
 namespace gpumem::cuda {
+
+bool wait_to_retry(int next) {
+  constexpr int kTries = 9;  // 25 ms in all
+  constexpr useconds_t kFirstPause = 100;
+  if (next >= kTries) return false;
+  usleep(kFirstPause << (next - 1));
+  return true;
+}
 namespace {
 
 #define GPUMEM_CUDA_SAME_SIGNATURE(name, since, suffix) \

@@ -6,6 +6,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <string_view>
+
 #include "base/result.h"
 
 namespace gpumem::cuda {
@@ -19,6 +21,15 @@ struct Outcome {
   bool ok() const { return code == CUDA_SUCCESS; }
 };
 
+// Whether NOT_READY is an answer of this entry point. From any other it is a refusal, which may pass.
+constexpr bool answers_not_ready(std::string_view name) {
+  return name == "cuStreamQuery" || name == "cuEventQuery" || name == "cuEventElapsedTime";
+}
+
+// Waits before try number `next` of a call that was refused with NOT_READY; false if it has been tried
+// enough.
+bool wait_to_retry(int next);
+
 template <class Function>
 struct Entry;
 
@@ -30,8 +41,13 @@ struct Entry<CUresult (*)(Arguments...)> {
 
   Outcome operator()(Arguments... arguments) const {
     if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
-    return {function(arguments...), name, false};
+    CUresult code = function(arguments...);
+    for (int tries = 1; code == CUDA_ERROR_NOT_READY && !is_query && wait_to_retry(tries); ++tries)
+      code = function(arguments...);
+    return {code, name, false};
   }
+
+  bool is_query = answers_not_ready(name);
 };
 
 // The entry points that the backend uses, by name without "cu", version of the signature, and suffix of the

@@ -21,6 +21,7 @@ class Stream final : public backend::Stream {
   }
 
   void* native() const override { return native_; }
+  bool is_default() const override { return native_ == nullptr || native_ == CU_STREAM_LEGACY; }
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return identity_; }
   Result<bool> is_capturing() override;

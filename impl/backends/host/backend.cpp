@@ -77,7 +77,7 @@ Result<void*> HostBackend::native_stream_create(backend::Device& device) {
   const CurrentDevice current(device.facts().ordinal);
   auto queue = queues_.start(static_cast<HostDevice&>(device), true);
   if (!queue) return queue.error();
-  return static_cast<void*>(queue->get());
+  return (*queue)->handle();
 }
 
 Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* native) {

@@ -88,7 +88,7 @@ Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t prior
   std::shared_ptr<backend::Stream> stream;
   {
     const Lock lock(shared_.mutex);
-    stream = std::make_shared<HostStream>(shared_, lock, *queue, queue->get(), granted, true);
+    stream = std::make_shared<HostStream>(shared_, lock, *queue, (*queue)->handle(), granted, true);
   }
   end_again.dismiss();
   return stream;

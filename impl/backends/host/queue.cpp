@@ -4,20 +4,58 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
 #include <chrono>
 #include <utility>
 
 #include "backends/host/device.h"
+#include "base/arithmetic.h"
 #include "platform/thread.h"
 
 namespace gpumem::host {
+namespace {
+
+// The handles of all streams of the process. The lowest free one is taken, so that values come back at once,
+// as those of a driver do: nobody may know a stream by its handle (COM-29). No lock, for the sake of a forked
+// child.
+constexpr uint64_t kHandleStep = 0x100;
+constinit std::array<std::atomic<uint64_t>, 256> taken_handles{};
+
+void* take_handle() {
+  for (size_t word = 0; word < taken_handles.size(); ++word) {
+    std::atomic<uint64_t>& taken = taken_handles.at(word);
+    for (uint64_t seen = taken.load(); seen != UINT64_MAX;) {
+      const auto bit = static_cast<uint64_t>(std::countr_one(seen));
+      if (taken.compare_exchange_weak(seen, seen | uint64_t{1} << bit)) {
+        return pointer_to((word * 64 + bit + 1) * kHandleStep);
+      }
+    }
+  }
+  // Those beyond are used once.
+  static constinit std::atomic<uint64_t> more{taken_handles.size() * 64};
+  return pointer_to((++more) * kHandleStep);
+}
+
+void give_back_handle(const void* handle) {
+  const uint64_t place = address_of(handle) / kHandleStep - 1;
+  if (place < taken_handles.size() * 64) taken_handles.at(place / 64).fetch_and(~(uint64_t{1} << place % 64));
+}
+
+}  // namespace
 
 Queue::Queue(Shared& shared, HostDevice& device, bool made_natively)
     : shared_(shared),
       device_(device),
       timeline_(std::make_shared<Timeline>(device.lost_flag())),
       fence_(std::make_shared<HostFence>(shared, device.lost_flag())),
-      made_natively_(made_natively) {}
+      made_natively_(made_natively),
+      handle_(take_handle()) {}
+
+Queue::~Queue() {
+  if (!retired_) give_back_handle(handle_);
+}
 
 Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
                             std::initializer_list<Allocation*> used) {
@@ -66,7 +104,7 @@ Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
 }
 
 void Queue::retire(const Lock& /*held*/) {
-  retired_ = true;
+  if (!std::exchange(retired_, true)) give_back_handle(handle_);
   wake_.notify_one();
 }
 
@@ -170,7 +208,7 @@ Result<std::shared_ptr<Queue>> Queues::start(HostDevice& device, bool made_nativ
 Result<std::shared_ptr<Queue>> Queues::find(const Lock& held, const HostDevice& device, const void* native) {
   for (Worker& worker : workers_) {
     Queue& queue = *worker.queue;
-    if (&queue == native && &queue.device() == &device && !queue.retired(held)) return worker.queue;
+    if (queue.handle() == native && &queue.device() == &device && !queue.retired(held)) return worker.queue;
   }
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u has no native stream %p",
                     device.facts().ordinal, native);

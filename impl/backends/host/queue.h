@@ -27,11 +27,14 @@ class Queue {
  public:
   // `made_natively`: created by gpumem_host_native_stream_create().
   Queue(Shared& shared, HostDevice& device, bool made_natively);
+  ~Queue();
 
   HostDevice& device() const { return device_; }
   const std::shared_ptr<Timeline>& timeline() const { return timeline_; }
   bool made_natively() const { return made_natively_; }
   const std::shared_ptr<HostFence>& fence() const { return fence_; }
+  // What stands for the stream in other code's hands. The next stream gets the value of one that has ended.
+  void* handle() const { return handle_; }
 
   // Functions with a Lock parameter require Shared::mutex.
 
@@ -66,6 +69,7 @@ class Queue {
   const std::shared_ptr<Timeline> timeline_;
   const std::shared_ptr<HostFence> fence_;
   const bool made_natively_;
+  void* const handle_;
   std::condition_variable wake_;
   // Guarded by Shared::mutex:
   std::list<Operation> operations_;
@@ -81,7 +85,7 @@ class Queues {
   ~Queues() { stop(); }
 
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
-  // The queue at this address; INVALID_ARGUMENT unless it belongs to the device and accepts operations.
+  // The queue of this handle; INVALID_ARGUMENT unless it belongs to the device and accepts operations.
   Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
   // Waits until all closed queues of the device are empty, or the device is lost.
   void await_retired(const HostDevice& device);

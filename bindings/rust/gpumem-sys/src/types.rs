@@ -260,8 +260,8 @@ constants! {
     /// Before the call returns, so that the source can be a local variable. No earlier work of the
     /// stream may write it.
     GPUMEM_SOURCE_ORDER_DURING_CALL: gpumem_source_order = 1;
-    /// At any time before completion, even before earlier work of the stream. The source must not
-    /// change from the call on.
+    /// At any time before completion, even before earlier work of the stream. The source must be
+    /// host memory, and must not change from the call on.
     GPUMEM_SOURCE_ORDER_ANY: gpumem_source_order = 2;
     // ---- event.h
     /// The event takes no time stamp, which makes it cheaper.

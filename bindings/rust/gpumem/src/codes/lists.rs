@@ -123,7 +123,7 @@ codes! {
         /// the stream may write it.
         DURING_CALL = GPUMEM_SOURCE_ORDER_DURING_CALL,
         /// At any time before completion, even before earlier work of the stream. The source must
-        /// not change from the call on.
+        /// be host memory, and must not change from the call on.
         ANY = GPUMEM_SOURCE_ORDER_ANY,
     }
     /// Kind of memory.

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Work that outlives its call: where its failure is reported (COM-15), captures that run beside it (COM-28),
+// and streams whose handles come back (COM-29).
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda_raw.h"
+#include "harness.h"
+
+namespace conformance {
+namespace {
+
+using Async = Conformance;
+
+constexpr uint64_t kSize = 4096;
+
+gpumem_stream_info info_of(gpumem_stream stream) {
+  gpumem_stream_info info = GPUMEM_STREAM_INFO_INIT;
+  EXPECT_OK(gpumem_stream_get_info(stream, &info, why()));
+  return info;
+}
+
+Stream wrap(gpumem_device device, void* native) {
+  gpumem_stream handle = nullptr;
+  EXPECT_OK(gpumem_stream_wrap(device, native, &handle, why()));
+  return Stream(handle);
+}
+
+// ---- COM-15 ----
+
+// A copy that fails when its turn comes: the CPU's memory has gone by then. The device stays good.
+TEST_F(Async, com_15_failing_work_is_reported_by_the_call_that_observes_it) {
+  if (!on_host()) SKIP_RULE("a driver's work fails only by losing the device, which is another test");
+  const Memory target = alloc_device(device_, kSize);
+  const Memory bystander = alloc_device(device_, kSize);
+  const Stream failing = create_stream(device_);
+  const Stream other = create_stream(device_);
+  const Event before = create_event(device_);
+  const Event behind = create_event(device_);
+  const Event elsewhere = create_event(device_);
+  Gate gate;
+  EXPECT_OK(gpumem_event_record(before, failing, why()));
+  gate.hold(failing);
+  void* const gone = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(gone, MAP_FAILED);
+  EXPECT_OK(gpumem_copy_async(failing, target.device(), gone, kSize, nullptr, why()));
+  munmap(gone, kSize);
+  EXPECT_OK(gpumem_fill_async(failing, target.device(), kSize, 0x22, 1, why()));
+  EXPECT_OK(gpumem_event_record(behind, failing, why()));
+  EXPECT_OK(gpumem_event_record(elsewhere, other, why()));
+  gate.open();
+  while (gpumem_event_query(before, nullptr) == GPUMEM_NOT_READY)
+    std::this_thread::yield();
+
+  const auto others_go_on = [&] {
+    // Calls that observe other work, or none.
+    other.synchronize();
+    EXPECT_OK(gpumem_stream_query(other, why()));
+    EXPECT_OK(gpumem_event_synchronize(before, GPUMEM_TIMEOUT_INFINITE, why()));
+    EXPECT_OK(gpumem_event_query(elsewhere, why()));
+    EXPECT_OK(gpumem_fill(instance_, bystander.device(), kSize, 1, 1, why()));
+    EXPECT_OK(gpumem_fill_async(other, bystander.device(), kSize, 1, 1, why()));
+    EXPECT_OK(gpumem_device_get_memory(device_, nullptr, nullptr, why()));
+    alloc_pinned(device_, kSize).destroy();
+    // Nor do calls that enqueue more in the stream, or make another one wait for it.
+    EXPECT_OK(gpumem_event_record(elsewhere, failing, why()));
+    EXPECT_OK(gpumem_event_record(elsewhere, other, why()));
+    EXPECT_EQ(info_of(failing).device, device_);
+  };
+  for (int round = 0; round < 20; ++round)
+    others_go_on();
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_synchronize(behind, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_NE(std::strstr(last_error().message, "pageable"), nullptr) << last_error().message;
+  // It is reported once; the work behind it has run.
+  EXPECT_OK(gpumem_event_synchronize(behind, GPUMEM_TIMEOUT_INFINITE, why()));
+  failing.synchronize();
+  others_go_on();
+  std::vector<uint8_t> bytes(kSize);
+  EXPECT_OK(gpumem_copy(instance_, bytes.data(), target.device(), kSize, nullptr, why()));
+  EXPECT_EQ(bytes, std::vector<uint8_t>(kSize, 0x22));
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device_, &info, why()));
+  EXPECT_EQ(info.lost, 0u);
+}
+
+// The exception: a kernel faults, and every later call of the device says so, whatever it is about.
+TEST_F(Async, com_15_a_fault_is_reported_as_a_lost_device) {
+  if (!on_host()) SKIP_RULE("no kernel can be made to fault on cuda without losing the device for good");
+  const Instance instance = open_instance();
+  const Memory memory = alloc_device(instance.device(1), kSize);
+  const Stream stream = create_stream(instance.device(0));
+  Gate gate;
+  gate.hold(stream);
+  const auto faulting = [](gpumem_host_kernel kernel, void*) {
+    void* view = nullptr;
+    gpumem_host_kernel_view(kernel, reinterpret_cast<void*>(uintptr_t{4096}), 8, GPUMEM_ACCESS_READ, &view,
+                            nullptr);
+  };
+  EXPECT_OK(gpumem_host_launch(stream, faulting, nullptr, why()));
+  gate.open();
+  EXPECT_OK(gpumem_fill(instance, memory.device(), kSize, 1, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_fill(instance, memory.device(), kSize, 1, 1, why()));
+}
+
+// A driver reports earlier work's failure by any call that comes next. Nothing but DEVICE_LOST may come of
+// it, and what gives back has given back.
+CHILD(com_15_late_code) {
+  constexpr int kIllegalAddress = 700;
+  struct Case {
+    const char* entry_point;
+    std::function<gpumem_status()> call;
+    bool gives_back;
+  };
+  Instance instance = open_instance();
+  const gpumem_device device = instance.device();
+  Memory memory = alloc_device(device, kSize);
+  Memory pinned = alloc_pinned(device, kSize);
+  Stream stream = create_stream(device);
+  Event event = create_event(device);
+  EXPECT_OK(gpumem_event_record(event, stream, why()));
+  stream.synchronize();
+  const Case cases[] = {
+      {"cuMemGetInfo", [&] { return gpumem_device_get_memory(device, nullptr, nullptr, why()); }, false},
+      {"cuEventQuery", [&] { return gpumem_event_query(event, why()); }, false},
+      {"cuStreamQuery", [&] { return gpumem_stream_query(stream, why()); }, false},
+      {"cuStreamSynchronize",
+       [&] { return gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()); }, false},
+      {"cuEventRecord", [&] { return gpumem_event_record(event, stream, why()); }, false},
+      {"cuMemsetD8Async", [&] { return gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()); },
+       false},
+      {"cuStreamCreateWithPriority",
+       [&] {
+         gpumem_stream made = nullptr;
+         return gpumem_stream_create(device, nullptr, &made, why());
+       },
+       false},
+      {"cuMemFree", [&] { return gpumem_memory_destroy(memory.release(), why()); }, true},
+      {"cuMemHostUnregister", [&] { return gpumem_memory_destroy(pinned.release(), why()); }, true},
+      {"cuEventDestroy", [&] { return gpumem_event_destroy(event.release(), why()); }, true},
+      {"cuStreamDestroy", [&] { return gpumem_stream_destroy(stream.release(), why()); }, true},
+  };
+  const Case& chosen = cases[std::stoul(child_arguments().at(0))];
+  SCOPED_TRACE(chosen.entry_point);
+  Faults::fail_driver_call(chosen.entry_point, kIllegalAddress);
+  EXPECT_STATUS(chosen.gives_back ? GPUMEM_SUCCESS : GPUMEM_ERROR_DEVICE_LOST, chosen.call());
+  if (!chosen.gives_back) {
+    EXPECT_EQ(last_error().native_code, kIllegalAddress);
+  }
+  Faults(instance).off();
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device, &info, why()));
+  EXPECT_EQ(info.lost, 1u);
+  // For this device it is for good; other devices go on.
+  EXPECT_STATUS(GPUMEM_ERROR_DEVICE_LOST, gpumem_device_get_memory(device, nullptr, nullptr, why()));
+  const Memory theirs = alloc_device(instance.device(1), kSize);
+  EXPECT_OK(gpumem_fill(instance, theirs.device(), kSize, 1, 1, why()));
+}
+constexpr size_t kLateCodes = 11;
+
+TEST_F(Async, com_15_a_late_code_of_the_driver) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told what to answer");
+  if (!second_device()) SKIP_RULE("needs two devices");
+  for (size_t i = 0; i < kLateCodes; ++i) {
+    const ProcessResult result = run_child("com_15_late_code", {}, {std::to_string(i)});
+    EXPECT_TRUE(result.ok()) << i << ": " << result;
+  }
+}
+
+// 600 is an answer to a query only. Another call is tried again, and then fails: a note would leave its
+// outputs unset.
+TEST_F(Async, com_15_a_driver_that_is_not_ready) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told what to answer");
+  constexpr int kNotReady = 600;
+  const Stream stream = create_stream(device_);
+  Faults faults(instance_);
+  Faults::fail_driver_call("cuMemAlloc", kNotReady);
+  alloc_device(device_, kSize).destroy();
+  Faults::fail_driver_call("cuMemsetD8Async", kNotReady);
+  const Memory memory = alloc_device(device_, kSize);
+  EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()));
+  stream.synchronize();
+
+  Faults::fail_driver_call("cuMemAlloc", kNotReady, true);
+  gpumem_memory none = nullptr;
+  const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kSize);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_create(device_, &desc, &none, why()));
+  EXPECT_EQ(last_error().native_code, kNotReady);
+  EXPECT_EQ(none, nullptr);
+  faults.off();
+  alloc_device(device_, kSize).destroy();
+}
+
+// ---- COM-29 ----
+
+// Streams made and destroyed one after the other: whenever a handle comes back, its id is new.
+TEST_F(Async, com_29_a_handle_that_comes_back_is_another_stream) {
+  REQUIRE_FOREIGN();
+  const ReusedHandles reused;
+  std::set<uint64_t> ids;
+  std::set<void*> handles;
+  constexpr size_t kRounds = 30;
+  const auto note = [&](gpumem_stream stream) {
+    const gpumem_stream_info info = info_of(stream);
+    EXPECT_TRUE(ids.insert(info.id).second) << "an id came back";
+    handles.insert(info.native_stream);
+  };
+  if (info_of(create_stream(device_)).id == 0) SKIP_RULE("the driver cannot tell streams apart");
+  for (size_t round = 0; round < kRounds; ++round) {
+    const NativeStream native(device_);
+    const Stream first = wrap(device_, native.get());
+    const Stream second = wrap(device_, native.get());
+    note(first);
+    EXPECT_EQ(info_of(first).id, info_of(second).id);
+  }
+  for (size_t round = 0; round < kRounds; ++round)
+    note(create_stream(device_));
+  EXPECT_LT(handles.size(), kRounds) << "handles did not come back, so this has shown nothing";
+  EXPECT_EQ(ids.count(0), 0u);
+  // The default stream is always the same one.
+  const Stream standard = wrap(device_, nullptr);
+  EXPECT_EQ(info_of(standard).id, info_of(wrap(device_, nullptr)).id);
+  EXPECT_TRUE(ids.insert(info_of(standard).id).second);
+}
+
+// What a stream has pending, and that it was captured, is not said of the next one with its handle.
+TEST_F(Async, com_29_nothing_of_the_old_stream_applies_to_the_new_one) {
+  REQUIRE_FOREIGN();
+  const ReusedHandles reused;
+  Memory memory = alloc_pinned(device_, kSize);
+  const Event done = create_event(device_);
+  Gate gate;
+  const void* handle = nullptr;
+  {
+    const NativeStream old(device_);
+    handle = old.get();
+    Stream stream = wrap(device_, old.get());
+    gate.hold(stream);
+    EXPECT_OK(gpumem_fill_async(stream, memory.device(), kSize, 1, 1, why()));
+    EXPECT_OK(gpumem_event_record(done, stream, why()));
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
+    EXPECT_OK(gpumem_stream_destroy(stream.release(), why()));
+  }
+  {
+    NativeStream next(device_);
+    if (next.get() != handle) {
+      gate.open();
+      EXPECT_OK(gpumem_event_synchronize(done, GPUMEM_TIMEOUT_INFINITE, why()));
+      SKIP_RULE("the driver did not reuse the handle this time");
+    }
+    const Stream stream = wrap(device_, next.get());
+    // It has nothing to do, and waiting for it proves nothing of the other.
+    EXPECT_OK(gpumem_stream_query(stream, why()));
+    stream.synchronize();
+    EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(done, why()));
+    if (on_host()) {
+      EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(memory.get(), why()));
+    }
+    next.begin_capture(stream);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_stream_query(stream, why()));
+    next.end_capture(stream);
+  }
+  gate.open();
+  EXPECT_OK(gpumem_event_synchronize(done, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_EQ(memory.host()[kSize - 1], 1);
+  memory.destroy();
+}
+
+TEST_F(Async, com_29_a_capture_mark_ends_with_its_stream) {
+  if (!on_host()) SKIP_RULE("a driver refuses to destroy a stream that is captured");
+  void* handle = nullptr;
+  {
+    NativeStream old(device_);
+    handle = old.get();
+    Stream stream = wrap(device_, old.get());
+    old.begin_capture(stream);
+    EXPECT_OK(gpumem_stream_destroy(stream.release(), why()));
+  }
+  const NativeStream next(device_);
+  ASSERT_EQ(next.get(), handle);
+  const Stream stream = wrap(device_, next.get());
+  EXPECT_OK(gpumem_stream_query(stream, why()));
+}
+
+// ---- COM-28 ----
+
+#ifdef HAVE_CUDA_HEADERS
+
+// Each function of today, called so that it does its work. Left out are those that reach no driver and those of
+// the host backend.
+class EveryCall {
+ public:
+  EveryCall(gpumem_instance instance, gpumem_device device, gpumem_device second)
+      : instance_(instance), device_(device), second_(second), native_(device), native_event_(device) {}
+
+  void run() {
+    const Memory memory = alloc_device(device_, kSize);
+    const Memory pinned = alloc_pinned(device_, kSize);
+    const Stream stream = create_stream(device_);
+    const Event event = create_event(device_);
+    const Event later = create_event(device_);
+    Pages pages(2 * page_size());
+    uint8_t* const to = memory.device();
+    uint8_t* const from = pinned.host();
+    gpumem_copy_region region = GPUMEM_COPY_REGION_INIT;
+    region.destination.memory = memory;
+    region.source.memory = pinned;
+    region.width = kSize;
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_") + name);
+      EXPECT_STATUS(GPUMEM_SUCCESS, status) << name;
+    };
+    for (const char* by_helper : {"memory_create", "memory_destroy", "stream_create", "stream_destroy",
+                                  "event_create", "event_destroy"}) {
+      call(by_helper, GPUMEM_SUCCESS);
+    }
+    // Work in a stream, and the questions about it.
+    call("copy_async", gpumem_copy_async(stream, to, from, kSize, nullptr, why()));
+    call("copy_async", gpumem_copy_async(stream, pages.get(), to, kSize, nullptr, why()));
+    call("copy_2d_async", gpumem_copy_2d_async(stream, to, 128, from, 128, 64, 8, nullptr, why()));
+    call("copy_regions_async", gpumem_copy_regions_async(stream, &region, 1, nullptr, why()));
+    call("fill_async", gpumem_fill_async(stream, to, kSize, 1, 1, why()));
+    call("fill_2d_async", gpumem_fill_2d_async(stream, to, 128, 64, 8, 1, 1, why()));
+    call("event_record", gpumem_event_record(event, stream, why()));
+    call("stream_wait_event", gpumem_stream_wait_event(stream, event, why()));
+    const auto nothing = [](void*) {};
+    call("stream_launch_host_function", gpumem_stream_launch_host_function(stream, nothing, nullptr, why()));
+    call("stream_write_value", gpumem_stream_write_value(stream, to, 7, 4, why()));
+    call("stream_wait_value", gpumem_stream_wait_value(stream, to, 7, 4, GPUMEM_WAIT_EQ, why()));
+    call("event_record", gpumem_event_record(later, stream, why()));
+    call("event_synchronize", gpumem_event_synchronize(later, GPUMEM_TIMEOUT_INFINITE, why()));
+    call("event_query", gpumem_event_query(event, why()));
+    int64_t time = 0;
+    call("event_get_elapsed_time", gpumem_event_get_elapsed_time(event, later, &time, why()));
+    call("stream_synchronize", gpumem_stream_synchronize(stream, 1'000'000'000, why()));
+    call("stream_synchronize", gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+    call("stream_query", gpumem_stream_query(stream, why()));
+    // Work without a stream.
+    call("copy", gpumem_copy(instance_, to, from, kSize, nullptr, why()));
+    call("copy", gpumem_copy(instance_, pages.get(), to, kSize, nullptr, why()));
+    call("copy_2d", gpumem_copy_2d(instance_, to, 128, from, 128, 64, 8, nullptr, why()));
+    call("copy_regions", gpumem_copy_regions(instance_, &region, 1, nullptr, why()));
+    call("fill", gpumem_fill(instance_, to, kSize, 1, 1, why()));
+    call("fill", gpumem_fill(instance_, pages.get(), kSize, 1, 1, why()));
+    call("fill_2d", gpumem_fill_2d(instance_, to, 128, 64, 8, 1, 1, why()));
+    // Memory.
+    for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+      void* pointer = nullptr;
+      call("malloc", gpumem_malloc(device_, kind, kSize, &pointer, why()));
+      call("free", gpumem_free(instance_, pointer, why()));
+    }
+    call("register", gpumem_register(device_, pages.get(), page_size(), 0, why()));
+    call("unregister", gpumem_unregister(instance_, pages.get(), why()));
+    const gpumem_register_desc desc = register_desc(pages.get(), page_size(), GPUMEM_MEMORY_MAPPED);
+    gpumem_memory made = nullptr;
+    call("memory_register", gpumem_memory_register(device_, &desc, &made, why()));
+    const Memory registered(made);
+    call("memory_get_info", registered.get() != nullptr ? GPUMEM_SUCCESS : GPUMEM_ERROR_INTERNAL);
+    for (const void* address : {static_cast<const void*>(to), static_cast<const void*>(&time)}) {
+      gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
+      call("pointer_get_info", gpumem_pointer_get_info(instance_, address, &info, why()));
+      gpumem_access access = GPUMEM_ACCESS_NONE;
+      call("pointer_get_access",
+           gpumem_pointer_get_access(instance_, address, GPUMEM_LOCATION_DEVICE, 0, &access, why()));
+    }
+    void* pointer = nullptr;
+    call("pointer_get_device_pointer", gpumem_pointer_get_device_pointer(device_, from, &pointer, why()));
+    // Streams and events of other code.
+    gpumem_stream wrapped = nullptr;
+    call("stream_wrap", gpumem_stream_wrap(device_, native_.get(), &wrapped, why()));
+    info_of(Stream(wrapped));
+    call("stream_get_info", GPUMEM_SUCCESS);
+    gpumem_event theirs = nullptr;
+    call("event_wrap", gpumem_event_wrap(device_, native_event_.get(), 0, &theirs, why()));
+    gpumem_event_info of_event = GPUMEM_EVENT_INFO_INIT;
+    call("event_get_info", gpumem_event_get_info(Event(theirs), &of_event, why()));
+    // Devices and instances.
+    ask_devices(call);
+  }
+
+  // Functions of the table that run() has not called.
+  std::string not_called() const {
+    const std::set<std::string> silent = {
+        "gpumem_version",         "gpumem_version_text",     "gpumem_feature_supported", "gpumem_status_name",
+        "gpumem_status_get_info", "gpumem_status_enumerate", "gpumem_log_set_function"};
+    gpumem_table table;
+    table.struct_size = sizeof table;
+    EXPECT_OK(gpumem_table_get(GPUMEM_VERSION, &table, why()));
+    std::vector<void*> functions((sizeof table - sizeof(size_t)) / sizeof(void*));
+    std::memcpy(functions.data(), reinterpret_cast<const char*>(&table) + sizeof(size_t),
+                functions.size() * sizeof(void*));
+    std::string missing;
+    for (void* const function : functions) {
+      Dl_info symbol{};
+      EXPECT_NE(dladdr(function, &symbol), 0);
+      const std::string name = symbol.dli_sname == nullptr ? "?" : symbol.dli_sname;
+      const bool of_two_devices = name.find("peer_access") != std::string::npos && second_ == nullptr;
+      if (name.rfind("gpumem_host_", 0) == 0 || of_two_devices) continue;
+      if (!silent.contains(name) && !called_.contains(name)) missing += name + " ";
+    }
+    return missing;
+  }
+
+ private:
+  void ask_devices(const std::function<void(const char*, gpumem_status)>& call) {
+    gpumem_device found = nullptr;
+    gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+    call("device_get", gpumem_device_get(instance_, 0, &found, why()));
+    call("device_get_info", gpumem_device_get_info(device_, &info, why()));
+    call("device_get_memory", gpumem_device_get_memory(device_, nullptr, nullptr, why()));
+    gpumem_capability what = 0;
+    for (uint32_t i = 0; gpumem_capability_enumerate(i, &what, nullptr) == GPUMEM_SUCCESS; ++i) {
+      const bool of_pair = what == GPUMEM_CAPABILITY_PEER_ACCESS || what == GPUMEM_CAPABILITY_PEER_ATOMICS;
+      if (of_pair && second_ == nullptr) continue;
+      gpumem_capability_info answer = GPUMEM_CAPABILITY_INFO_INIT;
+      call("device_get_capability",
+           gpumem_device_get_capability(device_, what, of_pair ? second_ : nullptr, &answer, why()));
+    }
+    call("capability_enumerate", gpumem_capability_enumerate(0, &what, why()));
+    if (second_ != nullptr) {
+      uint32_t possible = 0;
+      call("device_can_access_peer", gpumem_device_can_access_peer(device_, second_, &possible, why()));
+      if (possible != 0) {
+        call("device_enable_peer_access", gpumem_device_enable_peer_access(device_, second_, why()));
+        call("device_disable_peer_access", gpumem_device_disable_peer_access(device_, second_, why()));
+      }
+    }
+    gpumem_instance_info of_instance = GPUMEM_INSTANCE_INFO_INIT;
+    gpumem_stats all = GPUMEM_STATS_INIT;
+    gpumem_kind_stats of_kind = GPUMEM_KIND_STATS_INIT;
+    call("instance_get_info", gpumem_instance_get_info(instance_, &of_instance, why()));
+    call("stats_get", gpumem_stats_get(instance_, &all, why()));
+    call("stats_get_kind", gpumem_stats_get_kind(instance_, GPUMEM_KIND_DEVICE, &of_kind, why()));
+    call("stats_report", gpumem_stats_report(instance_, nullptr, 0, nullptr, why()));
+    call("stats_reset_peaks", gpumem_stats_reset_peaks(instance_, why()));
+    call("instance_probe", gpumem_instance_probe(backend(), nullptr, why()));
+    gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+    desc.backend = backend();
+    gpumem_instance opened = nullptr;
+    call("instance_open", gpumem_instance_open(&desc, &opened, why()));
+    call("instance_close", gpumem_instance_close(opened, GPUMEM_CLOSE_CHECK, nullptr, why()));
+    call("instance_default", gpumem_instance_default(&opened, why()));
+  }
+
+  class NativeEvent {
+   public:
+    explicit NativeEvent(gpumem_device device) : ordinal_(ordinal_of(device)) {
+      const PrimaryContext context(ordinal_);
+      EXPECT_EQ(raw().cuEventCreate(&event_, 0), CUDA_SUCCESS);
+    }
+    NativeEvent(const NativeEvent&) = delete;
+    NativeEvent& operator=(const NativeEvent&) = delete;
+    ~NativeEvent() {
+      const PrimaryContext context(ordinal_);
+      EXPECT_EQ(raw().cuEventDestroy(event_), CUDA_SUCCESS);
+    }
+    void* get() const { return event_; }
+
+   private:
+    uint32_t ordinal_;
+    CUevent event_ = nullptr;
+  };
+
+  gpumem_instance instance_;
+  gpumem_device device_;
+  gpumem_device second_;
+  NativeStream native_;
+  NativeEvent native_event_;
+  std::set<std::string> called_;
+};
+
+// Beside each GLOBAL capture another thread makes every call once; each graph must be whole and replay right.
+// On a GPU this goes on for ten seconds.
+TEST_F(Async, com_28_every_call_beside_a_capture) {
+  if (on_host()) SKIP_RULE("the host backend captures nothing; str_20 has its capturing mark");
+  const auto end = std::chrono::steady_clock::now() +
+                   (on_fake_cuda() ? std::chrono::milliseconds(100) : std::chrono::milliseconds(10'000));
+  EveryCall calls(instance_, device_, second_device());
+  const ForeignMemory bytes(device_, GPUMEM_KIND_DEVICE, 2 * kSize);
+  const ForeignMemory seen(device_, GPUMEM_KIND_PINNED, kSize);
+  const auto first = reinterpret_cast<CUdeviceptr>(bytes.get());
+  const NativeStream native(device_);
+  const auto stream = static_cast<CUstream>(native.get());
+  const PrimaryContext context(ordinal_of(device_));
+  constexpr size_t kNodes = 3;
+  int rounds = 0;
+  do {
+    const auto value = static_cast<uint8_t>(++rounds);
+    ASSERT_EQ(raw().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemsetD8Async(first, value, kSize, stream), CUDA_SUCCESS);
+    std::thread([&] { calls.run(); }).join();
+    EXPECT_EQ(raw().cuMemcpyDtoDAsync(first + kSize, first, kSize, stream), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuMemcpyDtoHAsync(seen.get(), first + kSize, kSize, stream), CUDA_SUCCESS);
+    CUgraph graph = nullptr;
+    ASSERT_EQ(raw().cuStreamEndCapture(stream, &graph), CUDA_SUCCESS) << "in round " << rounds;
+    size_t nodes = 0;
+    EXPECT_EQ(raw().cuGraphGetNodes(graph, nullptr, &nodes), CUDA_SUCCESS);
+    EXPECT_EQ(nodes, kNodes);
+    CUgraphExec executable = nullptr;
+    ASSERT_EQ(raw().cuGraphInstantiate(&executable, graph, 0), CUDA_SUCCESS);
+    for (int replay = 0; replay < 2; ++replay) {
+      std::memset(seen.get(), 0xEE, kSize);
+      EXPECT_EQ(raw().cuMemsetD8Async(first, 0, 2 * kSize, stream), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuGraphLaunch(executable, stream), CUDA_SUCCESS);
+      EXPECT_EQ(raw().cuStreamSynchronize(stream), CUDA_SUCCESS);
+      EXPECT_EQ(std::vector<uint8_t>(seen.get(), seen.get() + kSize), std::vector<uint8_t>(kSize, value));
+    }
+    EXPECT_EQ(raw().cuGraphExecDestroy(executable), CUDA_SUCCESS);
+    EXPECT_EQ(raw().cuGraphDestroy(graph), CUDA_SUCCESS);
+  } while (std::chrono::steady_clock::now() < end && !HasFailure());
+  EXPECT_EQ(calls.not_called(), "");
+}
+
+// The test above would show a call that disturbs: one of the driver's own, in the thread's usual mode, does.
+TEST_F(Async, com_28_a_capture_that_is_disturbed) {
+  if (on_host()) SKIP_RULE("the host backend captures nothing");
+  const NativeStream native(device_);
+  const auto stream = static_cast<CUstream>(native.get());
+  const PrimaryContext context(ordinal_of(device_));
+  ASSERT_EQ(raw().cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_SUCCESS);
+  std::thread([&] {
+    const PrimaryContext there(ordinal_of(device_));
+    CUdeviceptr memory = 0;
+    EXPECT_EQ(raw().cuMemAlloc(&memory, kSize), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  }).join();
+  CUgraph graph = nullptr;
+  EXPECT_EQ(raw().cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+#endif
+
+}  // namespace
+}  // namespace conformance
