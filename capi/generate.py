@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Writes what follows from the public headers: the function table, the version script, and the raw declarations of each
-binding. Usage: generate.py [--check]
+"""Writes what follows from the public headers: the function table, the version script, Debian's list of symbols, and the
+raw declarations of each binding. Usage: generate.py [--check]
 
 Without an argument, writes every file anew. With --check, changes nothing, names the files that are out of date, and
 fails if there is one.
@@ -96,6 +96,17 @@ def version_script(interface):
                 header = function.header
         text += ("" if parent else "\n  local:\n    *;\n") + f"}}{parent};\n"
         parent = f" {node}"
+    return text
+
+
+def debian_symbols(interface):
+    """The version of the package that a program needs for each function."""
+    versions = sorted({function.since for function in interface.functions})
+    nodes = [(f"GPUMEM_{version[0]}.{version[1]}", version) for version in versions]
+    text = f"# {LICENCE}\n# {NOTE}\nlibgpumem.so.0 libgpumem0 #MINVER#\n* Build-Depends-Package: libgpumem-dev\n"
+    for node, version in nodes:
+        names = [function.name for function in interface.functions if function.since == version]
+        text += "".join(f" {name}@{node} {version[0]}.{version[1]}.0\n" for name in [node, *sorted(names)])
     return text
 
 
@@ -614,6 +625,7 @@ OUTPUTS = {
     "capi/include/gpumem/table.h": table_header,
     "capi/src/table.inc": table_list,
     "capi/gpumem.map": version_script,
+    "packaging/debian/libgpumem0.symbols": debian_symbols,
     "bindings/rust/gpumem-sys/src/functions.rs": rust_functions,
     "bindings/rust/gpumem-sys/src/types.rs": rust_types,
     "bindings/rust/gpumem/src/codes/lists.rs": rust_codes,

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Every public header compiles alone, in each language standard, without a warning; and two translation units that
-include all of them link. Usage: header_matrix.py INCLUDE_FOLDER HEADER..."""
+"""Every public header compiles alone, in each language standard, without a warning; Clang's -Weverything has nothing to
+say about a use of every macro; and two translation units that include all headers link.
+Usage: header_matrix.py INCLUDE_FOLDER HEADER..."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,11 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Wund
 # Standard names that the oldest supported compilers know.
 STANDARDS = {"c": ["c99", "c11", "c17", "c2x"], "c++": ["c++11", "c++14", "c++17", "c++20", "c++2b"]}
 COMPILERS = {"gcc": {"c": "gcc", "c++": "g++"}, "clang": {"c": "clang", "c++": "clang++"}}
+# Commands of Doxygen that Clang does not know are in the comments on purpose.
+EVERYTHING = ["-Weverything", "-Wno-documentation-unknown-command"]
+# GCC has no -Weverything; this is what a C++ project is likely to ask for.
+CAREFUL = {"c": ["-Wcast-qual", "-Wstrict-prototypes", "-Wsign-conversion"],
+           "c++": ["-Wcast-qual", "-Wold-style-cast", "-Wuseless-cast", "-Wsign-conversion", "-Wzero-as-null-pointer-constant"]}
 EMPTY = "typedef int nothing;\n"
 SHADOW = "int shadow(int a);\nint shadow(int a) { { int a = 1; return a; } }\n"
 ALLOWED_SYSTEM = {"<stddef.h>", "<stdint.h>"}
@@ -38,6 +45,20 @@ def link_twice(compiler, language, standard, include, text):
                               capture_output=True, check=False).stderr
 
 
+def uses_of_macros(headers):
+    """A unit that expands every macro of the headers, because a warning about a macro comes only where it is used."""
+    values, initials = [], []
+    for path in headers:
+        text = re.sub(r"\\\n", " ", path.read_text(encoding="utf-8"))
+        for name, value in re.findall(r"^#define (GPUMEM_\w+)(?: +(?!/\*)(\S.*))?$", text, re.MULTILINE):
+            if name.endswith("_INIT"):
+                initials.append(f"  {{ {name.lower().removesuffix('_init')} object = {name}; (void)object; }}\n")
+            elif value and not name.endswith("_H") and name not in ("GPUMEM_API", "GPUMEM_CALL"):
+                values.append(f"  (void)({name});\n")
+    return ("int main(void) {\n" + "".join(values + initials) +
+            "  (void)GPUMEM_MAKE_VERSION(1, 2, 3);\n  return GPUMEM_FAILED(GPUMEM_SUCCESS);\n}\n", len(values), len(initials))
+
+
 def main():
     include, headers = sys.argv[1], [Path(name) for name in sys.argv[2:]]
     tap = Tap()
@@ -54,6 +75,9 @@ def main():
               [f"{path.name} is missing" for path in headers if path.name not in everything | {"gpumem.h"}])
 
     all_of_them = "".join(f"#include <gpumem/{path.name}>\n" for path in headers)
+    uses, values, initials = uses_of_macros(headers)
+    tap.check("there are constants and initial values to use", [] if values > 100 and initials > 10 else
+              [f"{values} constants, {initials} initial values"])
     for family, compilers in COMPILERS.items():
         for language, standards in STANDARDS.items():
             compiler = compilers[language]
@@ -70,6 +94,9 @@ def main():
                           [compile_text(compiler, language, standard, include,
                                         f"#include <gpumem/{path.name}>\n").stderr for path in headers])
                 # The second copy of the includes proves the guards.
+                tap.check(f"{compiler} {standard}: every macro, with {'-Weverything' if family == 'clang' else 'more warnings'}",
+                          compile_text(compiler, language, standard, include, all_of_them + uses,
+                                       ["-fsyntax-only", *(EVERYTHING if family == "clang" else CAREFUL[language])]).stderr)
                 tap.check(f"{compiler} {standard}: two units with all headers, twice each, link",
                           link_twice(compiler, language, standard, include, all_of_them * 2))
     tap.finish()

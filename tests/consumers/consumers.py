@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Uses the library as others do. Usage: consumers.py installed|subproject SOURCE_ROOT BUILD_ROOT COMPILER...
+"""Uses the library as others do.
+Usage: consumers.py installed|options|subproject SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
 
-installed: installs the build into an empty folder; builds and runs programs with pkg-config, with dlopen and with
-Python's ctypes against that folder alone.
+installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
+with Python's ctypes against that folder alone, and statically if there is a static library.
+options: builds the library with the other values of the options that decide what is installed.
 subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder.
 """
 
+import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,31 +40,183 @@ def case(tap, name, steps):
         tap.check(name, str(problem))
 
 
+def install(build, folder):
+    """Installs a build that is up to date into a folder that stands for the root of a system."""
+    run("meson", "install", "-C", build, "--no-rebuild", DESTDIR=str(folder))
+    return folder
+
+
+def options_of(build):
+    return {option["name"]: option["value"] for option in json.loads(run("meson", "introspect", "--buildoptions", build))}
+
+
+def wrong_files(root, source, options):
+    """What is installed beside what the options ask for, or is missing."""
+    library, version = options["libdir"], re.search(r"version: '(.*)'", (source / "meson.build").read_text()).group(1)
+    expected = {f"{options['includedir']}/gpumem/{path.name}" for path in (source / "capi/include/gpumem").glob("*.h")}
+    expected |= {f"{library}/{name}" for name in ("pkgconfig/gpumem.pc", "cmake/gpumem/gpumem-config.cmake",
+                                                  "cmake/gpumem/gpumem-config-version.cmake")}
+    expected.add(f"{options['datadir']}/licenses/gpumem/LICENSE")
+    if options["default_library"] != "static":
+        expected |= {f"{library}/libgpumem.so", f"{library}/libgpumem.so.0", f"{library}/libgpumem.so.{version}"}
+    if options["default_library"] != "shared":
+        expected.add(f"{library}/libgpumem.a")
+    if options["cli"]:
+        expected |= {f"{options['bindir']}/gpumem", f"{options['mandir']}/man1/gpumem.1"}
+    html = f"{options['datadir']}/doc/gpumem/html"
+    prefix = root / options["prefix"].lstrip("/")
+    found = {str(path.relative_to(prefix)) for path in root.rglob("*") if not path.is_dir()}
+    pages = {name for name in found if options["docs"] and name.startswith(html + "/")}
+    missing = expected - found
+    if options["docs"] and not {f"{html}/index.html", f"{html}/memory_8h.html"} <= pages:
+        missing.add(f"{html} with its pages")
+    return [f"missing: {name}" for name in sorted(missing)] + [f"too much: {name}" for name in sorted(found - expected - pages)]
+
+
+def pkg_config(folder, *words):
+    (pc,) = folder.rglob("gpumem.pc")
+    return shlex.split(run("pkg-config", *words, "gpumem", PKG_CONFIG_LIBDIR=str(pc.parent), PKG_CONFIG_SYSROOT_DIR=str(folder)))
+
+
+def without_shared(folder, copy):
+    """A copy of an installation as if only the static library had been built, so that no linker takes the other."""
+    shutil.copytree(folder, copy, symlinks=True)
+    for path in copy.rglob("libgpumem.so*"):
+        path.unlink()
+    return copy
+
+
 def installed(tap, source, build, compiler, folder):
     here = source / "tests" / "consumers"
-    run("meson", "install", "-C", build, "--no-rebuild", DESTDIR=str(folder))
-    (pc,) = folder.rglob("gpumem.pc")
-    (header,) = folder.rglob("gpumem.h")
-    (library,) = (path for path in folder.rglob("libgpumem.so.*") if re.fullmatch(r"libgpumem\.so\.\d+", path.name))
-    private = [path.name for path in folder.rglob("*") if "internal" in path.name or path.suffix in (".a", ".hpp")]
-    tap.check("nothing private is installed", private)
+    root = install(build, folder / "root")
+    (header,) = root.rglob("gpumem.h")
+    (library,) = (path for path in root.rglob("libgpumem.so.*") if re.fullmatch(r"libgpumem\.so\.\d+", path.name))
+    archives = list(root.rglob("libgpumem.a"))
+    tap.check("what the options ask for is installed, and nothing else", wrong_files(root, source, options_of(build)))
+    (licence,) = root.rglob("LICENSE")
+    tap.check("the licence is installed", "" if licence.read_bytes() == (source / "LICENSE").read_bytes() else "it differs")
 
-    def linked(text, name):
-        # The folder stands for the root of a system, where the compiler would find the library by itself.
-        flags = run("pkg-config", "--cflags", "--libs", "gpumem", PKG_CONFIG_LIBDIR=str(pc.parent),
-                    PKG_CONFIG_SYSROOT_DIR=str(folder))
+    def linked(name, flags, **env):
         program = folder / name
-        run(*compiler, *WARNINGS, text, "-o", program, *shlex.split(flags))
-        return run(program, LD_LIBRARY_PATH=str(library.parent))
+        run(*compiler, *WARNINGS, here / "linked.c", "-o", program, *flags)
+        return run(program, **env)
 
     def loaded():
         program = folder / "loaded"
         run(*compiler, *WARNINGS, here / "loaded.c", f"-I{header.parent.parent}", "-o", program, "-ldl")
         return run(program, library)
 
-    case(tap, "C, linked by pkg-config", lambda: linked(here / "linked.c", "linked"))
+    case(tap, "C, linked by pkg-config",
+         lambda: linked("linked", pkg_config(root, "--cflags", "--libs"), LD_LIBRARY_PATH=str(library.parent)))
     case(tap, "C, loaded with dlopen, through the function table", loaded)
     case(tap, "Python, ctypes", lambda: run(sys.executable, here / "ctypes_round_trip.py", library))
+    cmake(tap, "CMake", here, root, folder / "cmake", compiler, "SHARED_LIBRARY")
+
+    if not archives:
+        for name in ("C, linked statically", "a plug-in", "CMake, static"):
+            tap.skip(name, "this build has no static library: see --default-library")
+        return
+    alone = without_shared(root, folder / "static")
+    flags = pkg_config(alone, "--static", "--cflags", "--libs")
+    case(tap, "C, linked statically by pkg-config --static", lambda: linked("static-linked", flags))
+    case(tap, "C, linked with -static, nothing loaded at run time",
+         lambda: linked("static-all", [*flags, "-static"]))
+    plug_in(tap, here, folder / "plug-in.so", compiler, flags)
+    tap.check("the static library defines the interface and nothing that could collide", strangers(archives[0]))
+    cmake(tap, "CMake, with the static library alone", here, alone, folder / "cmake-static", compiler, "STATIC_LIBRARY")
+    cmake(tap, "CMake, with the static library chosen", here, root, folder / "cmake-chosen", compiler, "STATIC_LIBRARY",
+          "-Dgpumem_USE_STATIC_LIBS=ON")
+
+
+def plug_in(tap, here, path, compiler, flags):
+    """A shared library that has the static one inside exports its own functions only."""
+    def problems():
+        run(*compiler, "-shared", "-fPIC", "-Dmain=plug_in_main", here / "linked.c", "-o", path, *flags)
+        exported = run("nm", "--dynamic", "--defined-only", "--format=just-symbols", path).split()
+        if "plug_in_main" not in exported:
+            raise RuntimeError("its own function is not exported")
+        return [f"exported: {name}" for name in exported if "gpumem" in name]
+
+    try:
+        tap.check("a plug-in with the static library inside does not export it", problems())
+    except RuntimeError as problem:
+        tap.check("a plug-in with the static library inside does not export it", str(problem))
+
+
+def strangers(archive):
+    """Symbols that a program with the archive might define itself. Weak ones are the C++ library's templates."""
+    names = {line.split()[-1] for line in run("nm", "--defined-only", "--extern-only", archive).splitlines()
+             if re.match(r"[0-9a-f]+ [A-TX-Z] ", line)}
+    ours = {name for name in names if re.match(r"gpumem_\w+$|_Z\w*N\w?6gpumem", name)}
+    return [f"defined: {name}" for name in sorted(names - ours)] + ["no gpumem_copy"][:"gpumem_copy" not in names]
+
+
+def cmake(tap, name, here, root, build, compiler, kind, *options):
+    """The project in cmake/ finds, links and runs the library; it is refused what the version file refuses."""
+    if not shutil.which("cmake"):
+        tap.skip(name, "cmake is not installed")
+        return
+    (config,) = root.rglob("gpumem-config.cmake")
+    version = re.search(r'PACKAGE_VERSION "(.*)"', (config.parent / "gpumem-config-version.cmake").read_text()).group(1)
+
+    def configure(wanted):
+        # A launcher before the compiler is a word that CMake keeps apart.
+        return run("cmake", "-S", here / "cmake", "-B", build, f"-Dgpumem_DIR={config.parent}",
+                   f"-DCMAKE_C_COMPILER={compiler[-1]}", f"-DGPUMEM_WANTED={wanted}", *options)
+
+    def steps():
+        said = configure(version)
+        if f"gpumem {version} is a {kind}" not in said:
+            raise RuntimeError(f"not a {kind}:\n{said}")
+        run("cmake", "--build", build)
+        return run(build / "linked")
+
+    case(tap, name, steps)
+    refused = []
+    for wanted in ("0.0.1", "0.1...<1"):
+        try:
+            configure(wanted)
+        except RuntimeError as problem:
+            refused.append(f"version {wanted} was refused: {problem}")
+    for wanted in ("1.0", "0.999", "0.0.1...0.0.9"):
+        try:
+            configure(wanted)
+            refused.append(f"version {wanted} was accepted")
+        except RuntimeError as problem:
+            if "version" not in str(problem):
+                refused.append(f"version {wanted}: {problem}")
+    tap.check(f"{name}: versions that fit", refused)
+
+
+def options(tap, source, build, c_compiler, cpp_compiler, folder):
+    """One build, brought from one set of options to the next, because its objects stay the same."""
+    # At the same distance from the sources as tests/run builds, so that ccache knows the objects.
+    for path in source.iterdir():
+        if path.name != "build":
+            (folder / path.name).symlink_to(path)
+    again, before = folder / "build" / "options", options_of(build)
+    same = [f"-D{name}={str(before[name]).lower()}" for name in ("optimization", "debug", "werror", "cuda")]
+    same += [f"-Dtoolkit_include={before['toolkit_include']}"]
+    environment = {"CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler)}
+    for number, chosen in enumerate((
+            {"default_library": "shared", "cli": True},
+            {"default_library": "shared", "cli": False},
+            {"default_library": "static", "cli": True})):
+        name = "installed with " + ", ".join(f"{key}={str(value).lower()}" for key, value in chosen.items())
+        try:
+            run("meson", "setup", *["--reconfigure"][:number], again, folder, *same, "-Dtests=false", "-Ddocs=false",
+                *(f"-D{key}={str(value).lower()}" for key, value in chosen.items()), **environment)
+            run("meson", "compile", "-C", again)
+            root = install(again, folder / f"root{number}")
+            tap.check(name, wrong_files(root, source, options_of(again)))
+            if chosen["cli"]:
+                (program,) = root.rglob("bin/gpumem")
+                where = {} if chosen["default_library"] == "static" else {
+                    "LD_LIBRARY_PATH": str(next(root.rglob("libgpumem.so")).parent)}
+                said = run(program, "--version", **where)
+                tap.check(f"{name}: the program runs", [] if said.startswith("gpumem ") else [said])
+        except RuntimeError as problem:
+            tap.check(name, str(problem))
 
 
 def subproject(tap, source, folder):
@@ -81,14 +237,21 @@ def subproject(tap, source, folder):
         return run("meson", "test", "-C", folder / "build", "--verbose")
 
     case(tap, "C, with gpumem as a Meson subproject", steps)
+    if (folder / "build" / "build.ninja").exists():
+        root = install(folder / "build", folder / "root")
+        chosen = options_of(folder / "build") | {"cli": False, "docs": False}
+        tap.check("a subproject installs the library without cuda and without the program", wrong_files(root, source, chosen))
 
 
 def main():
-    way, source, build, *compiler = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]
+    way, source, build, *words = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:]
+    c_compiler, cpp_compiler = words[:words.index("--")], words[words.index("--") + 1:]
     tap = Tap()
     with tempfile.TemporaryDirectory() as folder:
         if way == "installed":
-            installed(tap, source, build, compiler, Path(folder))
+            installed(tap, source, build, c_compiler, Path(folder))
+        elif way == "options":
+            options(tap, source, build, c_compiler, cpp_compiler, Path(folder))
         else:
             subproject(tap, source, Path(folder))
     tap.finish()

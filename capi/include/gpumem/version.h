@@ -15,8 +15,13 @@ extern "C" {
 #define GPUMEM_VERSION_MINOR 1 /**< Changes when the interface grows. */
 #define GPUMEM_VERSION_PATCH 0 /**< Changes otherwise. */
 /** A version as one number; newer versions are larger. */
+#ifdef __cplusplus
+#define GPUMEM_MAKE_VERSION(major, minor, patch) \
+  ((static_cast<uint32_t>(major) << 22) | (static_cast<uint32_t>(minor) << 12) | static_cast<uint32_t>(patch))
+#else
 #define GPUMEM_MAKE_VERSION(major, minor, patch) \
   (((uint32_t)(major) << 22) | ((uint32_t)(minor) << 12) | (uint32_t)(patch))
+#endif
 /** Version of these headers. */
 #define GPUMEM_VERSION GPUMEM_MAKE_VERSION(GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR, GPUMEM_VERSION_PATCH)
 

@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Makes the packages, installs them in a root of their own, uses them there and removes them.
+Usage: packages.py SOURCE_ROOT FOLDER
+
+packaging/build runs as an ordinary user even if this is run by root. The root is a fresh Debian with a compiler and
+Python, and nothing of gpumem. Only root can make it. FOLDER is where the packages go.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tap import Tap
+
+# What a root needs so that every package can be installed and a C program compiled.
+IN_ROOT = ["gcc", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python3"]
+# What both kinds of package managers keep for themselves.
+MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "var/log/", "proc/", "dev/")
+# Where what an RPM package brings is not where Debian looks.
+RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
+
+
+class Failed(RuntimeError):
+    pass
+
+
+def run(*command, **options):
+    """Output of a command; a failure raises with the end of what it printed."""
+    result = subprocess.run([str(word) for word in command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            check=False, **options)
+    if result.returncode:
+        lines = [" ".join(map(str, command)), *result.stdout.splitlines()[-60:], f"exit status {result.returncode}"]
+        raise Failed("\n".join(lines))
+    return result.stdout
+
+
+def works(*command):
+    return shutil.which(command[0]) and subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                                       check=False).returncode == 0
+
+
+def attempt(tap, name, steps):
+    """One case; returns whether it passed. `steps` raises, or returns problems."""
+    try:
+        problems = list(steps() or [])
+    except Failed as problem:
+        problems = [str(problem)]
+    tap.check(name, problems)
+    return not problems
+
+
+def missing_packages(source, kind):
+    """What packaging/build would want to install."""
+    listed = run("bash", "-c", 'source "$0"; printf "%s\\n" "${build_packages[@]}" "${' + kind + '_packages[@]}"',
+                 source / "packaging" / "dependencies").split()
+    if not shutil.which("dpkg-query"):
+        return ["what is called here " + " ".join(listed)]
+    shown = subprocess.run(["dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\\n", *listed], text=True,
+                           capture_output=True, check=False).stdout
+    return sorted({*listed} - {line.split()[0] for line in shown.splitlines() if line.endswith(" installed")})
+
+
+class Kind:
+    """Debian or RPM packages: how they are read, installed and removed."""
+
+    def __init__(self, name, folder):
+        self.name, self.folder = name, folder / "packages" / name
+
+    def packages(self):
+        """Name -> file, without the packages of source and of debug information."""
+        found = {}
+        for path in sorted(self.folder.glob(f"*.{self.name}")):
+            package = self.ask(path, "Package", "NAME")
+            if "-dbg" not in package and "debug" not in package and not path.name.endswith(".src.rpm"):
+                found[package] = path
+        return found
+
+    def ask(self, path, deb_field, rpm_tag):
+        if self.name == "deb":
+            return run("dpkg-deb", "--field", path, deb_field).strip()
+        return run("rpm", "--query", "--package", "--queryformat", f"%{{{rpm_tag}}}", path).strip()
+
+    def needs(self, path):
+        """Names of what a package needs of the system, without versions."""
+        if self.name == "deb":
+            words = self.ask(path, "Depends", "").split(",")
+        else:
+            words = run("rpm", "--query", "--package", "--requires", path).splitlines()
+        return {word.split()[0].split("(")[0] for word in words if word.strip() and not word.startswith("rpmlib(")}
+
+    def install(self, root, files):
+        if self.name == "deb":
+            run("dpkg", f"--root={root}", "--install", *files)
+        else:
+            # rpm knows nothing of Debian's packages; needs() was looked at instead.
+            run("rpm", f"--root={root}", "--install", "--nodeps", *files)
+
+    def remove(self, root, names):
+        if self.name == "deb":
+            run("dpkg", f"--root={root}", "--purge", *names)
+        else:
+            run("rpm", f"--root={root}", "--erase", "--nodeps", *names)
+
+
+EXPECTED = {
+    "deb": {"libgpumem0": {"libc6", "libgcc-s1", "libstdc++6"},
+            "libgpumem-dev": {"libgpumem0"},
+            "gpumem-tools": {"libc6", "libgcc-s1", "libstdc++6", "libgpumem0", "libxxhash0"},
+            "python3-gpumem": {"python3:any", "libgpumem0"}},
+    "rpm": {"gpumem-libs": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "rtld"},
+            "gpumem-devel": {"gpumem-libs", "libgpumem.so.0", "/usr/bin/pkg-config"},
+            "gpumem": {"libc.so.6", "libgcc_s.so.1", "libstdc++.so.6", "libm.so.6", "libgpumem.so.0", "libxxhash.so.0",
+                       "gpumem-libs", "rtld"},
+            "python3-gpumem": {"python", "gpumem-libs"}},
+}
+
+
+def build(tap, kind, source, folder):
+    """packaging/build without a right of root; returns whether there are packages."""
+    command = [source / "packaging" / "build", kind.name]
+    if os.geteuid() == 0:
+        user = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
+        if works(*user, "true"):
+            command = [*user, *command]
+        else:
+            tap.skip(f"{kind.name}: packaging/build as an ordinary user", "this is root, and unshare --user is refused here")
+    # No flags and no make of whoever started this, and no library of theirs before the system's.
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "LD_LIBRARY_PATH", "LIBRARY_PATH")}
+    env["GPUMEM_BUILD_DIR"] = str(folder)
+    checker = "lintian" if kind.name == "deb" else "rpmlint"
+    if not attempt(tap, f"{kind.name}: built by an ordinary user, without error or warning from {checker}",
+                   lambda: run(*command, env=env) and None):
+        return False
+    expected, found = EXPECTED[kind.name], kind.packages()
+    tap.check(f"{kind.name}: the packages that there should be",
+              [f"missing: {name}" for name in expected.keys() - found.keys()] +
+              [f"too much: {name}" for name in found.keys() - expected.keys()])
+    for name in sorted(expected.keys() & found.keys()):
+        tap.check(f"{kind.name}: {name} needs nothing unexpected", [
+            f"needs {what}" for what in sorted(kind.needs(found[name]) - expected[name])])
+    return expected.keys() == found.keys()
+
+
+def make_root(tap, root):
+    """Whether there is a fresh Debian at `root`."""
+    name = "a clean root"
+    if os.geteuid() != 0:
+        tap.skip(name, "only root can make one")
+        return False
+    if not shutil.which("mmdebstrap"):
+        tap.skip(name, "mmdebstrap is not installed")
+        return False
+    release = dict(line.rstrip().split("=", 1) for line in open("/etc/os-release", encoding="utf-8") if "=" in line)
+    suite = release.get("VERSION_CODENAME", "")
+    # The mirror of this machine, which may be near.
+    targets = run("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages").split("\n")
+    mirrors = [line.split()[0] for line in targets if line.endswith(f" {suite}") and "debian" in line]
+    return attempt(tap, name, lambda: run("mmdebstrap", "--variant=apt", f"--include={','.join(IN_ROOT)}", suite, root,
+                                          *mirrors[:1]) and None)
+
+
+def snapshot(root):
+    """Path -> what tells a file from another, of all but what package managers keep for themselves."""
+    found = {}
+    for folder, folders, files in os.walk(root):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            shown = os.path.relpath(path, root)
+            if not f"{shown}/".startswith(MANAGERS_OWN):
+                state = os.lstat(path)
+                found[shown] = (state.st_mode, None if name in folders else (state.st_size, state.st_mtime_ns))
+    return found
+
+
+def use(tap, kind, root, source):
+    """A C and a Python program and the command line, inside the root."""
+    enter = ["chroot", root]
+    private = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={root}/proc"]
+    if works(*private, "true"):
+        enter = [*private, *enter]
+    enter += ["env", "-i", "PATH=/usr/bin:/bin", "GPUMEM_BACKEND=host"]
+    if kind.name == "rpm":
+        (python,) = {path.parent for path in root.glob("usr/lib/python3*/*/gpumem")}
+        enter += [f"{name}={value}" for name, value in RPM_PATHS.items()] + [f"PYTHONPATH=/{python.relative_to(root)}"]
+    work = root / "tmp" / "consumer"
+    work.mkdir()
+    for name in ("tests/consumers/linked.c", "tests/consumers/round_trip.h", "bindings/python/examples/basic.py"):
+        shutil.copy(source / name, work)
+
+    def linked():
+        run(*enter, "sh", "-c", "cd /tmp/consumer && gcc -std=c99 -Wall -Werror linked.c $(pkg-config --cflags --libs gpumem)")
+        said = run(*enter, "/tmp/consumer/a.out")
+        return [] if "round trip good" in said else [said]
+
+    def module():
+        said = run(*enter, "python3", "-W", "error", "/tmp/consumer/basic.py")
+        expected = (source / "tests" / "bindings" / "samples" / "basic.txt").read_text(encoding="utf-8")
+        return [] if said == expected else [said]
+
+    attempt(tap, f"{kind.name}: a C program is compiled and runs", linked)
+    attempt(tap, f"{kind.name}: a Python program runs", module)
+    attempt(tap, f"{kind.name}: the program gpumem runs",
+            lambda: [] if "host" in (said := run(*enter, "gpumem", "info")) else [said])
+    shutil.rmtree(work)
+
+
+def cycle(tap, kind, root, source):
+    """Install, use, remove, and see that all is as before."""
+    before, files = snapshot(root), kind.packages()
+    if not attempt(tap, f"{kind.name}: installed", lambda: kind.install(root, files.values())):
+        return
+    new = snapshot(root)
+    tap.check(f"{kind.name}: nothing that was there changed",
+              [name for name, state in before.items() if new.get(name) != state])
+    use(tap, kind, root, source)
+    if attempt(tap, f"{kind.name}: removed", lambda: kind.remove(root, files)):
+        after = snapshot(root)
+        tap.check(f"{kind.name}: removed without a trace",
+                  [f"left behind: {name}" for name in sorted(after.keys() - before.keys())] +
+                  [f"gone or changed: {name}" for name, state in sorted(before.items()) if after.get(name) != state])
+
+
+def main():
+    source, folder = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    tap = Tap()
+    good = []
+    for kind in (Kind("deb", folder), Kind("rpm", folder)):
+        missing = missing_packages(source, kind.name)
+        if missing:
+            tap.skip(f"{kind.name}: packages", f"not installed: {' '.join(missing)}")
+        elif build(tap, kind, source, folder):
+            good.append(kind)
+    if good:
+        # Not in FOLDER: apt downloads as a user of its own, who may not come there.
+        with tempfile.TemporaryDirectory() as temporary:
+            os.chmod(temporary, 0o755)
+            root = Path(temporary) / "root"
+            if make_root(tap, root):
+                for kind in good:
+                    cycle(tap, kind, root, source)
+    tap.finish()
+
+
+if __name__ == "__main__":
+    main()
