@@ -240,7 +240,7 @@ class MemoryTest(Case):
             info = self.instance.pointer_info(memory.device_pointer + 10)
             self.assertEqual((info.kind, info.size, info.base), (Kind.DEVICE, 1000, memory.device_pointer))
             self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_bytes, 1000)
-            self.assertIn("device of 1000 bytes", repr(memory))
+            self.assertEqual(repr(memory), "<gpumem.Memory 'mine': device, 1000 bytes, device 0>")
         self.assertTrue(memory.closed)
         self.assertIn("closed", repr(memory))
 

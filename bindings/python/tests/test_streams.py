@@ -198,7 +198,7 @@ class KeepingTest(Case):
         # A failed batch may be in the stream in part.
         other = self.device.memory(64)
         with self.assertRaises(gpumem.InvalidArgument):
-            stream.copy_regions([CopyRegion(other, source, 8), CopyRegion(other, source, 65)])
+            stream.copy_regions([CopyRegion(other, source, 8), CopyRegion(other, source, 8, direction="device_to_host")])
         with self.assertRaises(gpumem.Busy):
             other.close()
         release()
@@ -206,7 +206,7 @@ class KeepingTest(Case):
             memory.close()
         with self.device.memory(64) as memory:
             with self.assertRaises(gpumem.InvalidArgument):
-                stream.copy_regions([CopyRegion(memory, bytes(64), 65)])
+                stream.copy_regions([CopyRegion(memory, bytes(64), direction="device_to_host")])
             self.assertEqual((stream._queue.uses, memory._holds), ([], []))
         stream.close()
 
