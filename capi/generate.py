@@ -389,7 +389,8 @@ def python_codes(interface):
     text += "from . import _native as c\nfrom ._enums import Code, Flags\n"
     for numbers, name in offered(interface, "Python"):
         text += f"\n\nclass {name}({'Flags' if numbers.flags else 'Code'}):\n"
-        text += f'    """{translate(purpose(numbers), str, "{}", "``{}``")}"""\n\n'
+        about = re.sub(r"a gpumem_(\w+)_info", lambda match: f"{match[1].title()}Info", purpose(numbers))
+        text += f'    """{translate(about, str, "{}", "``{}``")}"""\n\n'
         text += "".join(f"    {value_name(numbers, constant, 'Python')} = c.{constant.name}\n" for constant in numbers.constants)
     text += "\n\n# How the names in C begin.\nPREFIXES = {\n"
     return text + "".join(f'    "{numbers.prefix}": {name},\n' for numbers, name in offered(interface, "Python")) + "}\n"

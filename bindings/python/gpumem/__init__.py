@@ -15,6 +15,8 @@ driver when a backend is opened. :class:`LibraryNotFound` and :class:`VersionMis
 numpy is optional. Only the functions that return arrays need it, such as :func:`pagelocked_empty`.
 """
 
+# typing.get_type_hints() looks here for the names in the annotations of the classes.
+from typing import Any, Optional, Sequence, Union  # noqa: F401
 from typing import List as _List
 
 from . import errors
@@ -57,12 +59,13 @@ __all__ = [
 
 
 def __dir__() -> _List[str]:
-    return [*__all__, "__doc__", "__version__"]
+    return [*__all__, *{"adapters", "host"} & globals().keys(), "__doc__", "__version__"]
 
 
 # Their names are those of this package, wherever they are written.
 for _name in __all__:
     _thing = globals()[_name]
-    if getattr(_thing, "__module__", "").startswith(f"{__name__}."):
-        _thing.__module__ = __name__
-del _name, _thing
+    for _part in _thing.__mro__ if isinstance(_thing, type) else (_thing,):
+        if getattr(_part, "__module__", "").startswith(f"{__name__}."):
+            _part.__module__ = __name__
+del _name, _thing, _part

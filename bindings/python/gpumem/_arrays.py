@@ -164,11 +164,20 @@ def _place(value: Any, stream: Optional[Stream]) -> Union[Instance, Stream]:
     return stream
 
 
+def _on_device(value: Any) -> bool:
+    memory = memory_of(value)
+    return memory is not None and memory.host_pointer is None
+
+
 def _to_device(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
+    if _on_device(src):
+        raise InvalidArgument("src is device memory; memcpy_dtoh() copies from there, and Instance.copy() between devices")
     place.copy(dest, src, direction=_direction(dest, Direction.HOST_TO_DEVICE))
 
 
 def _to_host(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
+    if _on_device(dest):
+        raise InvalidArgument("dest is device memory; memcpy_htod() copies there, and Instance.copy() between devices")
     _, room, _ = operand(dest, True)
     if room is None:
         raise TypeError("dest must have a length, such as an array, not be an address")
@@ -178,8 +187,7 @@ def _to_host(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
 def _direction(device_side: Any, wanted: Direction) -> Direction:
     """The direction that the name of the function says, unless the side of the device is host memory, which PyCUDA allows
     as well."""
-    memory = memory_of(device_side)
-    return wanted if memory is not None and memory.host_pointer is None else Direction.INFER
+    return wanted if _on_device(device_side) else Direction.INFER
 
 
 def memcpy_htod(dest: Union[Memory, View, int], src: Any) -> None:

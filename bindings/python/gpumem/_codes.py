@@ -55,7 +55,7 @@ class Capability(Code):
 
 
 class AnswerType(Code):
-    """Type of ``value`` in a gpumem_capability_info."""
+    """Type of ``value`` in CapabilityInfo."""
 
     TRI = c.GPUMEM_ANSWER_TYPE_TRI
     INT = c.GPUMEM_ANSWER_TYPE_INT

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from . import _types
 from ._calls import Unique
-from .errors import InvalidArgument
+from .errors import InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
     from ._memory import Memory, View
@@ -98,6 +98,8 @@ class DLPackView:
         readonly: bool
         dlpack_device: Optional[Tuple[int, int]]
 
+        def _gone(self) -> bool: ...
+
         @property
         def contiguous(self) -> bool: ...
 
@@ -118,6 +120,8 @@ class DLPackView:
         number of another stream, or -1 for no wait. It waits for the work in streams of gpumem that uses the memory. Host
         memory accepts None or -1.
         """
+        if self._gone():
+            raise StaleHandle("the memory is closed")
         place = self.dlpack_device
         wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
         wanted = int(wanted[0]), int(wanted[1])

@@ -9,7 +9,7 @@ import sys
 import warnings
 import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _library as c
 from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, sweep, text, u32, u64
@@ -368,6 +368,7 @@ def _finalizer(finalizing: Callable[[], bool], warn: Callable[..., None], last: 
                leftovers: Any) -> Callable[[Instance], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
     def __del__(self: Instance) -> None:
+        """Closes the instance if nothing lives, and warns otherwise."""
         try:
             if self._closed or not self._owned or finalizing():
                 return
@@ -395,10 +396,11 @@ class Device(Unique):
     __slots__ = ("instance", "ordinal", "_handle", "_pointer", "__weakref__")
     _instead = "use the object itself; another process opens an instance of its own"
 
-    instance: Instance
-    ordinal: int
-    _handle: int
-    _pointer: Any
+    if TYPE_CHECKING:
+        instance: Instance
+        ordinal: int
+        _handle: int
+        _pointer: Any
 
     def __init__(self) -> None:
         raise TypeError("get devices from Instance.device() or Instance.devices")

@@ -79,11 +79,12 @@ class Memory(Unique):
     _instead = ("use the object itself, copy the bytes into other memory with copy_from(), or get them as bytes with "
                 "copy_to()")
 
-    device: Device
-    _handle: int
-    _open: bool
-    _info: Optional[MemoryInfo]
-    _source: Any
+    if TYPE_CHECKING:
+        device: Device
+        _handle: int
+        _open: bool
+        _info: Optional[MemoryInfo]
+        _source: Any
 
     def __init__(self, device: Device, size: int, kind: Union[Kind, str, int] = "device", *, alignment: int = 0,
                  require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
@@ -350,6 +351,7 @@ class Memory(Unique):
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
                    dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
+        """A capsule for another library; see :class:`View`."""
         return self.view().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -373,6 +375,7 @@ class Memory(Unique):
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
     # The names of the module are gone at the end of the interpreter, but not what a function encloses.
     def __del__(self: Memory) -> None:
+        """Frees the memory unless it was closed."""
         try:
             if self._open and finalizing():
                 return
@@ -450,19 +453,21 @@ class View(Unique, DLPackView):
     - ``__cuda_array_interface__`` for memory that devices can use, on the cuda backend.
     """
 
-    memory: Optional[Memory]
-    address: int
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]
-    typestr: str
-    itemsize: int
-    nbytes: int
-    readonly: bool
-    dlpack_device: Optional[Tuple[int, int]]
-    _descr: Any
-    _owner: Any
-    _counted: bool
-    _lent: List[Any]
+    if TYPE_CHECKING:
+        memory: Optional[Memory]
+        address: int
+        shape: Tuple[int, ...]
+        strides: Tuple[int, ...]
+        typestr: str
+        itemsize: int
+        nbytes: int
+        readonly: bool
+        dlpack_device: Optional[Tuple[int, int]]
+        _descr: Any
+        _owner: Any
+        _counted: bool
+        _lent: List[Any]
+
     __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
                  "_descr", "_owner", "_counted", "_lent", "__weakref__")
     _instead = "use the object itself, make another one with Memory.view(), or copy the bytes"
@@ -547,6 +552,7 @@ class View(Unique, DLPackView):
         return part
 
     def __del__(self) -> None:
+        """Gives up its hold on the memory."""
         if getattr(self, "_counted", False):
             self._uncount()
 

@@ -195,7 +195,8 @@ class Stream(Unique, Copies):
     __slots__ = ("device", "_queue", "_closed", "__weakref__")
     _instead = "use the object itself: streams work from any thread"
 
-    device: Device
+    if TYPE_CHECKING:
+        device: Device
 
     def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
         self._closed = True
@@ -357,7 +358,8 @@ class Event(Unique):
     __slots__ = ("device", "_handle", "_closed", "_captured", "__weakref__")
     _instead = "use the object itself: events work from any thread"
 
-    device: Device
+    if TYPE_CHECKING:
+        device: Device
 
     def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
         self._closed = True
@@ -468,6 +470,7 @@ def _repr(thing: Union[Stream, Event]) -> str:
 def _stream_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
                       leftovers: Any) -> Callable[[Stream], None]:
     def __del__(self: Stream) -> None:
+        """Destroys the stream, once its work is complete, unless it was closed."""
         try:
             if self._closed or finalizing():
                 return
@@ -482,6 +485,7 @@ def _stream_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., Non
 
 def _event_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Event], None]:
     def __del__(self: Event) -> None:
+        """Destroys the event unless it was closed."""
         try:
             if self._closed or finalizing():
                 return
