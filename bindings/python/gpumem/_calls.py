@@ -23,6 +23,7 @@ from .errors import STATUS_CLASSES, Error, InternalError, InvalidArgument
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
+    from ._stream import Queue
 
 # Structs to pass as the last parameter. Popping and appending are atomic, so each is used by one call at a time, even if
 # a signal handler or finalizer makes a call in between.
@@ -173,6 +174,10 @@ def leave(close: Callable[[], Any], problem: Optional[BaseException]) -> None:
 leftovers: Deque[Callable[[], bool]] = collections.deque()
 # Threads on which the library is calling a function.
 calling_back: Set[int] = set()
+
+# Work queues of streams with work whose operands are kept. They live until the work was observed complete, even if nothing
+# else refers to them.
+active: Set[Queue] = set()
 
 GONE = (c.GPUMEM_ERROR_STALE_HANDLE, c.GPUMEM_ERROR_CLOSED)
 _LATER = (c.GPUMEM_ERROR_BUSY, c.GPUMEM_ERROR_INVALID_STATE)

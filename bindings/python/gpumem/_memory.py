@@ -12,7 +12,7 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn
 
 from . import _library as c
 from . import _types
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, status_error, sweep,
+from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, status_error, sweep,
                      text, u64)
 from ._codes import Backend, Kind, MemoryFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
@@ -86,7 +86,8 @@ class Memory(Unique):
         _info: Optional[MemoryInfo]
         _source: Any
 
-    def __init__(self, device: Device, size: int, kind: Union[Kind, str, int] = "device", *, alignment: int = 0,
+    # Nothing is for keywords alone, because that costs time.
+    def __init__(self, device: Device, size: int, kind: Union[Kind, str, int] = "device", alignment: int = 0,
                  require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
                  name: Optional[str] = None) -> None:
         # Nothing is set before the memory exists: that is how __del__ knows.
@@ -97,7 +98,10 @@ class Memory(Unique):
         except IndexError:
             creation = _Creation()
         if kind.__class__ is str:
-            kind = _KINDS.get(kind, kind)  # type: ignore[arg-type]
+            try:
+                kind = _KINDS[kind]  # type: ignore[index]
+            except KeyError:
+                pass  # written otherwise, or wrong
         try:
             _pack_desc(creation.desc, _DESC_OFFSET, kind, numa_node, size, alignment, require, prefer)
         except struct.error:
@@ -105,7 +109,7 @@ class Memory(Unique):
         if name is not None:
             creation.desc.name = encoded(name)
         try:
-            if kind == _PINNED and operator.index(size) >= LARGE and on_main_thread():
+            if kind == _PINNED and (operator.index(size) >= LARGE or active and _is_busy(device)) and on_main_thread():
                 status = self._create_aside(creation, device)
             else:
                 status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
@@ -118,17 +122,18 @@ class Memory(Unique):
                 self._holds: List[Union[None, bool, Queue]] = []
                 # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
                 self._open = True
+                if name is None:
+                    _creations.append(creation)
+                    return
         except BaseException:  # a signal handler raised as the call returned
-            if creation.out.value != creation.last:
+            if not hasattr(self, "_open") and creation.out.value != creation.last:
                 c.gpumem_memory_destroy(creation.out.value, None)
             raise
-        if name is not None:
-            creation.desc.name = None
-        if status < 0:
-            error = status_error(status, creation.detail)
-            _creations.append(creation)
-            raise error
+        error = status_error(status, creation.detail) if status < 0 else None
+        creation.desc.name = None
         _creations.append(creation)
+        if error is not None:
+            raise error
 
     @staticmethod
     def _create_aside(creation: _Creation, device: Device) -> int:
@@ -164,7 +169,8 @@ class Memory(Unique):
         desc = c.gpumem_register_desc(pointer=address, size=u64(size, "size"), require=required,
                                       prefer=flags(MemoryFlags, prefer, "prefer"), name=encoded(name))
         self = cls.__new__(cls)
-        make = create_aside if size >= LARGE and on_main_thread() else create
+        long = (size >= LARGE or _is_busy(device)) and on_main_thread()
+        make = create_aside if long else create
         self._handle = make(c.gpumem_memory_register, c.gpumem_memory_destroy, device._handle, desc, keep=source)
         self.device, self._info, self._source, self._holds, self._open = device, None, source, [], True
         return self
@@ -185,9 +191,15 @@ class Memory(Unique):
             self._open = True  # at once, because a holder may be waiting for this
             self._refuse()
             return
-        if c.gpumem_memory_destroy(self._handle, None) < 0:
+        if active and self._may_wait():
+            aside(self._destroy)
+        elif c.gpumem_memory_destroy(self._handle, None) < 0:
             self._destroy()
         self._source = None
+
+    def _may_wait(self) -> bool:
+        """Whether a call that frees may have to wait, as for a GPU at work."""
+        return on_main_thread() and _is_busy(self.device)
 
     def free(self) -> None:
         """The same, under its name in PyCUDA."""
@@ -205,7 +217,9 @@ class Memory(Unique):
             self._open = True
             self._refuse()
             return
-        if c.gpumem_memory_destroy(self._handle, None) < 0:
+        if active and self._may_wait():
+            aside(self._destroy)
+        elif c.gpumem_memory_destroy(self._handle, None) < 0:
             self._destroy()
 
     def _destroy(self) -> None:
@@ -388,6 +402,12 @@ def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], las
 Memory.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
 
 
+def _is_busy(device: Device) -> bool:
+    """Whether work is in flight on a GPU. Its driver waits for that when it frees, and the library when it tries out what a
+    device can do."""
+    return device.instance.backend == Backend.CUDA and not all(queue.idle() for queue in list(device.instance._queues))
+
+
 def memory_of(value: Any) -> Optional[Memory]:
     """The memory of a Memory or View; None for any other operand."""
     if isinstance(value, Memory):
@@ -415,10 +435,13 @@ def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[
 
 def extent(shape: Shape, itemsize: int) -> Tuple[Tuple[int, ...], int]:
     """(shape as a tuple, bytes). Fails if no array can be that large."""
-    try:
-        lengths = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
-    except TypeError:
-        raise TypeError(f"shape is {shape!r}; it must be an int or a tuple of ints") from None
+    if shape.__class__ is int:
+        lengths: Tuple[int, ...] = shape,  # type: ignore[assignment]
+    else:
+        try:
+            lengths = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+        except TypeError:
+            raise TypeError(f"shape is {shape!r}; it must be an int or a tuple of ints") from None
     size = itemsize
     for length in lengths:
         if length < 0:
@@ -466,7 +489,7 @@ class View(Unique, DLPackView):
         _descr: Any
         _owner: Any
         _counted: bool
-        _lent: List[Any]
+        _lent: Optional[List[Any]]
 
     __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
                  "_descr", "_owner", "_counted", "_lent", "__weakref__")
@@ -504,7 +527,7 @@ class View(Unique, DLPackView):
 
     def _count(self, memory: Memory) -> None:
         """Makes it one of the views of the memory."""
-        self._lent, self._counted = [], False
+        self._lent, self._counted = None, False
         # Counted first, then checked: close() does it in the reverse order.
         memory._holds.append(None)
         instance = memory.device.instance
@@ -527,7 +550,7 @@ class View(Unique, DLPackView):
                  readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
-        self.memory, self._owner, self._lent, self._counted = None, owner, [], False
+        self.memory, self._owner, self._lent, self._counted = None, owner, None, False
         self.address, self.shape, self.strides = address, shape, strides
         self.typestr, self.itemsize, self._descr = typestr, itemsize, None
         self.nbytes = itemsize
@@ -539,7 +562,7 @@ class View(Unique, DLPackView):
     def _part(self, cls: Type[View], address: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> View:
         """A view of some of the elements."""
         part = cls.__new__(cls)
-        part.memory, part._owner, part._lent, part._counted = None, self, [], False
+        part.memory, part._owner, part._lent, part._counted = None, self, None, False
         part.address, part.shape, part.strides = address, shape, strides
         part.typestr, part.itemsize, part._descr = self.typestr, self.itemsize, self._descr
         part.nbytes = part.itemsize
@@ -655,9 +678,14 @@ class View(Unique, DLPackView):
 
     # ---- the end of the memory, as PyCUDA has it ----
 
+    def _lend(self, to: Any) -> None:
+        if self._lent is None:
+            self._lent = []
+        self._lent.append(to)
+
     def _borrowed(self) -> bool:
         """Whether something else uses the memory through this view."""
-        self._lent = [lent for lent in self._lent if lent is None or lent() is not None]
+        self._lent = [lent for lent in self._lent or () if lent is None or lent() is not None]
         return bool(self._lent) or self._is_exported()
 
     def free(self) -> None:
@@ -714,7 +742,7 @@ class View(Unique, DLPackView):
         # The memoryview keeps the array, and so the view.
         array = (c_ubyte * self.nbytes).from_address(self.address)
         array._view = self  # type: ignore[attr-defined]
-        self._lent.append(weakref.ref(array))
+        self._lend(weakref.ref(array))
         return memoryview(array).cast("B")
 
     def buffer(self) -> memoryview:
@@ -732,7 +760,7 @@ class View(Unique, DLPackView):
     def __array_interface__(self) -> Dict[str, Any]:
         if not self._host_accessible():
             raise AttributeError(_ON_DEVICE)
-        self._lent.append(None)  # nobody says when it is given back
+        self._lend(None)  # nobody says when it is given back
         return self._interface(self.address)
 
     def _interface(self, address: int) -> Dict[str, Any]:
@@ -774,7 +802,7 @@ class View(Unique, DLPackView):
             raise AttributeError('the memory has no device pointer; register it with require="mapped"')
         if self._gone():
             raise StaleHandle("the memory is closed")
-        self._lent.append(None)
+        self._lend(None)
         found = self._interface(address)
         if self.strides == strides_of(self.shape, self.itemsize, "C"):
             found["strides"] = None

@@ -7,10 +7,10 @@ import functools
 import sys
 import threading
 from ctypes import c_int64
-from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, host_function, i32, leave, leftovers,
+from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave, leftovers,
                      pending, sweep, text, u32, u64)
 from ._codes import Backend, EventFlags, WaitCondition
 from ._copies import Copies
@@ -25,9 +25,6 @@ from .errors import DeviceLost, Error, NotReady
 if TYPE_CHECKING:
     from ._instance import Device, Instance
 
-# Queues with work whose operands are kept. They live until the work was observed complete, even if nothing else refers
-# to them.
-_active: Set[Queue] = set()
 # Number of uses after which a queue checks by itself whether its work is complete.
 _MANY = 256
 
@@ -65,7 +62,7 @@ class Queue:
         hold(kept, self)
         with self.lock:
             self.uses.append(use)
-            _active.add(self)
+            active.add(self)
         try:
             call(function, *arguments)
         except BaseException as problem:
@@ -96,7 +93,7 @@ class Queue:
                 (done if complete else pending_uses).append(use)
             self.uses = pending_uses
             if not pending_uses:
-                _active.discard(self)
+                active.discard(self)
         for use in done:
             for value in use.kept:
                 memory = memory_of(value)
@@ -178,7 +175,7 @@ def release(held: List[Memory], by: Union[Queue, bool] = False) -> None:
 
 def instance_closed(instance: Instance) -> None:
     """Nothing of the instance is in flight any more."""
-    for queue in list(_active):
+    for queue in list(active):
         if queue.device.instance is instance:
             queue.closed = True
             queue.observed(None)
@@ -286,7 +283,7 @@ class Stream(Unique, Copies):
     def _work(self, kept: Iterable[Any], size: int, now: Callable[..., int], enqueue: Callable[..., int],
               *arguments: Any, in_part: bool = False) -> None:
         if (size >= LARGE or self._may_wait(kept)) and on_main_thread():
-            aside(lambda: self._queue.enqueue(kept, enqueue, self._queue.handle, *arguments, in_part=in_part))
+            aside(functools.partial(self._queue.enqueue, kept, enqueue, self._queue.handle, *arguments, in_part=in_part))
         else:
             self._queue.enqueue(kept, enqueue, self._queue.handle, *arguments, in_part=in_part)
 

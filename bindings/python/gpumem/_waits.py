@@ -4,6 +4,7 @@ waits in slices, or lets another thread make the call. Other threads simply wait
 
 from __future__ import annotations
 
+import os
 import threading
 from ctypes import c_void_p
 from time import monotonic_ns
@@ -24,31 +25,37 @@ _SLICE = 50_000_000
 _SLICE_OF_A_GPU = 1_000_000
 _SPIN = 200_000
 _NOT_READY: int = c.GPUMEM_NOT_READY
-_main_thread = threading.main_thread
 _ident = threading.get_ident
+_main = [threading.main_thread().ident]
+
+
+def _after_fork() -> None:
+    _main[0] = threading.main_thread().ident
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def on_main_thread() -> bool:
-    return _ident() == _main_thread().ident
+    return _ident() == _main[0]
 
 
 def wait(device: Device, function: Callable[..., int], handle: int, timeout: Optional[float]) -> bool:
     """Calls a synchronize function. Returns whether the work is complete."""
     limit = nanoseconds(timeout)
-    if not on_main_thread() or limit == 0:
+    if _ident() != _main[0] or limit == 0:
         return call(function, handle, limit) != _NOT_READY
     start, polled = monotonic_ns(), device.instance.backend == Backend.CUDA
     piece = 0 if polled else _SLICE
-    while True:
-        if call(function, handle, min(piece, limit)) != _NOT_READY:
-            return True
+    while call(function, handle, piece if piece < limit else limit) == _NOT_READY:
         passed = monotonic_ns() - start
-        if timeout is not None and passed >= limit:
-            return False
         if polled and passed >= _SPIN:
             piece = _SLICE_OF_A_GPU
         if timeout is not None:
+            if passed >= limit:
+                return False
             piece = min(piece, limit - passed)
+    return True
 
 
 def aside(function: Callable[[], Any]) -> Any:

@@ -235,8 +235,8 @@ class ArrayTest(Case):
             allocated.base.unregister()
 
     def test_unregister_while_a_copy_is_in_flight(self):
-        stream, release = self.held_stream()
         found = gpumem.register_host_memory(gpumem.aligned_zeros(4096, "u1"), device=self.device)
+        stream, release = self.held_stream()
         with self.device.memory(4096) as target:
             target.copy_from(found.base, stream=stream)
             with self.assertRaises(gpumem.Busy):

@@ -282,3 +282,20 @@ class InterruptTest(Case):
         memory.close()
         data.clear()
         stream.close()
+
+    @on_cuda
+    def test_a_gpu_at_work_delays_other_calls(self):
+        """The driver frees after the work in flight. The first registration tries out whether it can be done at all."""
+        stream, release = self.held_stream()
+        memory, data = self.device.memory(64), bytearray(8192)
+        self.interrupted(memory.close)
+        self.assertTrue(memory.closed)
+        self.interrupted(lambda: self.device.register(data))
+        with self.assertRaises(BufferError):
+            data.clear()
+        release()
+        stream.close()
+        end = time.monotonic() + LIMIT
+        while self.instance.stats().live_objects and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertEqual(self.instance.stats().live_objects, 0)

@@ -241,8 +241,7 @@ class TextTest(Case):
                          lambda: self.instance.free(registered.host_pointer), lambda: gpumem.set_log_function(print, 99),
                          lambda: self.instance.unregister(pinned.host_pointer),
                          lambda: self.device.register(0, 64), lambda: self.device.memory(64, require=1 << 40),
-                         lambda: self.device.event(flags=1 << 40), lambda: host.fail_step(self.instance, 0, 7),
-                         lambda: gpumem.Stream.wrap(self.device, 4096).close()):
+                         lambda: self.device.event(flags=1 << 40), lambda: host.fail_step(self.instance, 0, 7)):
                 try:
                     call()
                 except gpumem.Error as problem:
