@@ -18,7 +18,7 @@ from . import _library as c
 from ._codes import LogLevel, NativeDomain
 from ._enums import code
 from ._results import known
-from ._words import in_python
+from ._words import in_python, report_in_python
 from .errors import STATUS_CLASSES, Error, InternalError, InvalidArgument
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Unique:
         self._refuse_copy("pickled")
 
 
-def leave(close: Callable[[], Any], problem: Optional[BaseException]) -> None:
+def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]) -> None:
     """Closes at the end of a with block. The exception of the block stays; if closing fails too, it says so in a note."""
     if problem is None:
         close()
@@ -163,7 +163,7 @@ def leave(close: Callable[[], Any], problem: Optional[BaseException]) -> None:
         close()
     except Exception as second:
         if hasattr(problem, "add_note"):  # from Python 3.11 on
-            problem.add_note(f"gpumem: the end of the with block failed too: {type(second).__name__}: {second}")
+            problem.add_note(f"{thing!r} could not be closed: {type(second).__name__}: {second}")
 
 
 # ---- what finalizers leave over ----
@@ -291,7 +291,7 @@ _log_function: List[Optional[Callable[[int, str], Any]]] = [None]
 
 def _log(_: Any, level: int, message: bytes, current: Any = _log_function, threads: Set[int] = calling_back,
          ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable,
-         translate: Callable[[str], str] = in_python, known: Any = known, levels: Any = LogLevel) -> None:
+         translate: Callable[[str], str] = report_in_python, known: Any = known, levels: Any = LogLevel) -> None:
     function, thread = current[0], ident()
     if function is None:
         return

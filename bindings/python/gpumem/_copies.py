@@ -202,8 +202,8 @@ class Copies:
         size = u64(size, "size")
         check_room("destination", room, size)
         self._await_producers(destination)
-        self._work((kept,), size, c.gpumem_fill, c.gpumem_fill_async, target, size, u32(value, "value"),
-                   u32(value_size, "value_size"))
+        self._work((kept,), size, c.gpumem_fill, c.gpumem_fill_async, target, size,
+                   *_pattern(value, value_size))
 
     def fill_2d(self, destination: Any, pitch: int, width: int, height: int, value: int = 0, value_size: int = 1) -> None:
         """Fills ``height`` rows of ``width`` bytes with a number of 1, 2 or 4 bytes, repeated."""
@@ -211,8 +211,8 @@ class Copies:
         numbers = u64(pitch, "pitch"), u64(width, "width"), u64(height, "height")
         check_room("destination", room, _rectangle(*numbers))
         self._await_producers(destination)
-        self._work((kept,), width * height, c.gpumem_fill_2d, c.gpumem_fill_2d_async, target, *numbers, u32(value, "value"),
-                   u32(value_size, "value_size"))
+        self._work((kept,), width * height, c.gpumem_fill_2d, c.gpumem_fill_2d_async, target, *numbers,
+                   *_pattern(value, value_size))
 
     def _copy_exactly(self, destination: View, source: Any) -> None:
         """Copies a source that must be as long as the destination."""
@@ -252,7 +252,15 @@ def _rectangle(pitch: int, width: int, height: int) -> int:
 
 def check_room(what: str, room: Optional[int], size: int) -> None:
     if room is not None and size > room:
-        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are to be used")
+        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed")
+
+
+def _pattern(value: int, value_size: int) -> Tuple[int, int]:
+    """The number of a fill and its bytes. The library would cut a larger one."""
+    number, size = u32(value, "value"), u32(value_size, "value_size")
+    if size in (1, 2) and number >= 1 << 8 * size:
+        raise InvalidArgument(f"value is {number}, which has more than {size} byte{'s' * (size > 1)}; set value_size")
+    return number, size
 
 
 def _direction(value: Union[Direction, str, int]) -> int:

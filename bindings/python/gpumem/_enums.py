@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import enum
 from operator import index
-from typing import List, Type, Union
+from typing import Any, List, Type, Union
 
 from .errors import InvalidArgument
 
@@ -55,17 +55,17 @@ class Flags(enum.IntFlag, metaclass=_EnumType):
         return _format(self, spec)
 
 
-def code(cls: Type[Code], value: Union[int, str], what: str) -> int:
-    """The number of a value that is given by its number or name."""
+def code(cls: Type[Code], value: Union[int, str], what: str, choice: str = "") -> int:
+    """The number of a value that is given by its number or name. ``choice`` are the names that make sense, if not all."""
     if isinstance(value, str):
         try:
             return int(cls[value.upper()])
         except KeyError:
-            raise InvalidArgument(f"{what} is {value!r}; it must be one of {_choice(cls)}") from None
+            raise InvalidArgument(f"{what} is {value!r}; it must be one of {choice or _choice(cls)}") from None
     number = _number(cls, value, what)
     if -1 << 31 <= number < 1 << 31:
         return number
-    raise InvalidArgument(f"{what} is {number}; it must be one of {_choice(cls)}")
+    raise InvalidArgument(f"{what} is {number}; it must be one of {choice or _choice(cls)}")
 
 
 def flags(cls: Type[Flags], value: Union[int, str], what: str) -> int:
@@ -93,3 +93,9 @@ def _number(cls: Type[enum.IntEnum] | Type[enum.IntFlag], value: int, what: str)
 
 def _choice(cls: Type[enum.IntEnum] | Type[enum.IntFlag]) -> str:
     return ", ".join(cls.__members__).lower()
+
+
+def expect(cls: Any, value: Any, what: str) -> None:
+    """Refuses an argument that is no object of a class."""
+    if not isinstance(value, cls):
+        raise TypeError(f"{what} must be a gpumem.{cls.__name__}, not a {type(value).__name__}")

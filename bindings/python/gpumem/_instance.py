@@ -17,7 +17,8 @@ from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftov
 from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, EventFlags, Feature, HostLock, Kind,
                      Location, MemoryFlags, NativeDomain)
 from ._copies import Copies
-from ._enums import code, flags as flags_of
+from ._enums import code, expect
+from ._enums import flags as flags_of
 from ._memory import Memory
 from ._operands import operand
 from ._results import (CapabilityInfo, DeviceInfo, InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats, StatusInfo,
@@ -229,9 +230,9 @@ class Instance(Unique, Copies):
         if problem is None:
             self.close()
         elif isinstance(problem, Exception):
-            leave(lambda: self.close(force=True), problem)
+            leave(self, lambda: self.close(force=True), problem)
         else:
-            leave(self._abandon, problem)  # after Ctrl-C the work may never end
+            leave(self, self._abandon, problem)  # after Ctrl-C the work may never end
 
     def __repr__(self) -> str:
         if self._closed:
@@ -313,6 +314,8 @@ class Instance(Unique, Copies):
         """
         if device is None:
             location, number = Location.HOST, -1
+        elif not isinstance(device, Device):
+            raise TypeError(f"device must be a gpumem.Device or None, not a {type(device).__name__}")
         elif device.instance is self:
             location, number = Location.DEVICE, device.ordinal
         else:
@@ -338,7 +341,7 @@ class Instance(Unique, Copies):
 
     def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
         """Counters of one kind of memory: DEVICE, PINNED or REGISTERED."""
-        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, code(Kind, kind, "kind"))
+        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, code(Kind, kind, "kind", "device, pinned, registered"))
         return KindStats(found.live_count, found.live_bytes, found.peak_count, found.peak_bytes, found.total_count,
                          found.total_bytes)
 
@@ -442,6 +445,8 @@ class Device(Unique):
     def capability(self, capability: Union[Capability, str, int], peer: Optional[Device] = None) -> CapabilityInfo:
         """Whether the device has a :class:`Capability`, how the library found out, and why not. ``capability`` can be its
         name: ``device.capability("pin_register")``. The answer is false if it is no."""
+        if peer is not None:
+            expect(Device, peer, "peer")
         found = ask(c.gpumem_device_get_capability, c.gpumem_capability_info(), self._handle,
                     code(Capability, capability, "capability"), None if peer is None else peer._handle)
         value = known(Answer, found.value) if found.type == AnswerType.TRI else found.value
@@ -451,16 +456,19 @@ class Device(Unique):
 
     def can_access_peer(self, peer: Device) -> bool:
         """Whether this device can be given direct access to the memory of another."""
+        expect(Device, peer, "peer")
         possible = c_uint32()
         call(c.gpumem_device_can_access_peer, self._handle, peer._handle, possible)
         return bool(possible.value)
 
     def enable_peer_access(self, peer: Device) -> None:
         """Lets this device use all device memory of another in place. It goes one way, and calls are counted."""
+        expect(Device, peer, "peer")
         call(c.gpumem_device_enable_peer_access, self._handle, peer._handle)
 
     def disable_peer_access(self, peer: Device) -> None:
         """Undoes one :meth:`enable_peer_access`."""
+        expect(Device, peer, "peer")
         call(c.gpumem_device_disable_peer_access, self._handle, peer._handle)
 
     def memory(self, size: int, kind: Union[Kind, str, int] = "device", *, alignment: int = 0,
@@ -493,7 +501,8 @@ class Device(Unique):
             sweep()
         def undo(pointer: c_void_p, _: None) -> int:
             return c.gpumem_free(self.instance._handle, pointer, None)  # type: ignore[no-any-return]
-        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind"), u64(size, "size"))
+        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned"),
+                      u64(size, "size"))
 
     def register_pointer(self, pointer: int, size: int, require: Union[MemoryFlags, str, int] = 0) -> None:
         """Page-locks memory at an address. Undo it with :meth:`Instance.unregister`."""

@@ -57,7 +57,7 @@ _creations: List[_Creation] = []
 
 def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: Any, prefer: Any, numa_node: Any) -> None:
     """Fills in the description from arguments that are not all plain numbers in range."""
-    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind"), i32(numa_node, "numa_node"), u64(size, "size"),
+    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", "device, pinned"), i32(numa_node, "numa_node"), u64(size, "size"),
                u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
 
 
@@ -250,7 +250,7 @@ class Memory(Unique):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self.close, problem)
+        leave(self, self.close, problem)
 
     def __repr__(self) -> str:
         try:
@@ -371,19 +371,28 @@ class Memory(Unique):
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self.view().__dlpack_device__()
 
+    def _place(self, stream: Optional[Stream]) -> Any:
+        """What copies and fills: a stream, or the instance."""
+        if stream is None:
+            return self.device.instance
+        if not hasattr(stream, "_queue"):
+            raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps "
+                            "others")
+        return stream
+
     def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
                   stream: Optional[Stream] = None) -> None:
         """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
-        (stream or self.device.instance).copy(self.view(offset=offset), source, size)
+        self._place(stream).copy(self.view(offset=offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
         """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
-        (stream or self.device.instance).copy(destination, self.view(offset=offset), size)
+        self._place(stream).copy(destination, self.view(offset=offset), size)
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
-        (stream or self.device.instance).fill(self, None, value, value_size)
+        self._place(stream).fill(self, None, value, value_size)
 
 
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
@@ -506,9 +515,11 @@ class View(Unique, DLPackView):
         info = memory._known()
         offset = u64(offset, "offset")
         if shape is None:
-            if offset > info.size or (info.size - offset) % itemsize:
-                raise InvalidArgument(f"{info.size} bytes from {offset} on are no whole number of elements of "
-                                      f"{itemsize} bytes")
+            if offset > info.size:
+                raise InvalidArgument(f"offset is {offset}, but the memory has {info.size} bytes")
+            if (info.size - offset) % itemsize:
+                raise InvalidArgument(f"{info.size - offset} bytes are no whole number of elements of {itemsize} bytes; give "
+                                      "the view a shape")
             shape = (info.size - offset) // itemsize
         shape, nbytes = extent(shape, itemsize)
         if offset + nbytes > info.size:

@@ -58,8 +58,8 @@ def _fault(owner: Any, writable: bool) -> str:
     except (TypeError, ValueError, BufferError):
         return ""
     if writable and view.readonly:
-        return f"the {type(owner).__name__} is read-only"
-    return "" if view.contiguous else f"the {type(owner).__name__} is not contiguous"
+        return f"this {type(owner).__name__} object is read-only"
+    return "" if view.contiguous else f"this {type(owner).__name__} object is not contiguous"
 
 
 class Strange:
@@ -70,9 +70,9 @@ class Strange:
     def __init__(self, owner: Any, writable: bool) -> None:
         flags = owner.flags
         if not (flags.c_contiguous or flags.f_contiguous):
-            raise InvalidArgument(f"the {type(owner).__name__} is not contiguous")
+            raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
         if writable and not flags.writeable:
-            raise InvalidArgument(f"the {type(owner).__name__} is read-only")
+            raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
         self.owner, self.address, self.size = owner, owner.__array_interface__["data"][0], owner.nbytes
         self.readonly = not flags.writeable
 
@@ -90,7 +90,7 @@ def host_buffer(owner: Any, writable: bool) -> Union[Buffer, Strange]:
 def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, Any]:
     address, readonly = interface["data"]
     if readonly and writable:
-        raise InvalidArgument(f"the {type(owner).__name__} is read-only")
+        raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
     size = int(interface["typestr"][2:])
     strides = interface.get("strides")
     expected: List[int] = []
@@ -98,7 +98,7 @@ def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, A
         expected.insert(0, size)
         size *= length
     if strides is not None and tuple(strides) != tuple(expected):
-        raise InvalidArgument(f"the {type(owner).__name__} is not contiguous")
+        raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
     return address or 0, size, owner
 
 

@@ -14,7 +14,7 @@ from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, e
                      pending, sweep, text, u32, u64)
 from ._codes import Backend, EventFlags, WaitCondition
 from ._copies import Copies
-from ._enums import code
+from ._enums import code, expect
 from ._enums import flags as flags_of
 from ._memory import Memory, View, memory_of
 from ._operands import operand
@@ -247,7 +247,7 @@ class Stream(Unique, Copies):
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
         # After Ctrl-C the work may never end.
-        leave(self.close if problem is None or isinstance(problem, Exception) else self._abandon, problem)
+        leave(self, self.close if problem is None or isinstance(problem, Exception) else self._abandon, problem)
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -307,6 +307,7 @@ class Stream(Unique, Copies):
 
     def wait_event(self, event: Event) -> None:
         """Makes later work wait for the latest record of an event. An event that was never recorded is complete."""
+        expect(Event, event, "event")
         captured = event._captured
         after = captured if captured is not None and captured[0].uses else None
         self._queue.enqueue((), c.gpumem_stream_wait_event, self.handle, event.handle, after=after)
@@ -394,7 +395,7 @@ class Event(Unique):
         return self
 
     def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
-        leave(self.close, problem)
+        leave(self, self.close, problem)
 
     def __repr__(self) -> str:
         return _repr(self)
@@ -417,6 +418,7 @@ class Event(Unique):
 
     def record(self, stream: Stream) -> None:
         """Captures the work that is in a stream of the same device now. A later record replaces it."""
+        expect(Stream, stream, "stream")
         captured = stream._queue, stream._queue.mark()
         call(c.gpumem_event_record, self._handle, stream.handle)
         self._captured = captured
@@ -446,6 +448,7 @@ class Event(Unique):
     def elapsed_time_ns(self, end: Event) -> int:
         """Nanoseconds from this event to another, negative if that one was recorded first. Raises NotReady while one of
         the records is not complete."""
+        expect(Event, end, "end")
         nanoseconds = c_int64()
         if call(c.gpumem_event_get_elapsed_time, self._handle, end.handle, nanoseconds) == c.GPUMEM_NOT_READY:
             raise NotReady("one of the events is not complete", function="gpumem_event_get_elapsed_time")

@@ -24,6 +24,7 @@ _FUNCTIONS = {
     "gpumem_unregister": "Instance.unregister()",
 }
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
+_MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered) memory|(stream|event)) (.*?): (?=\d+ bytes|device \d)")
 
 
@@ -53,9 +54,14 @@ def _in_python(match: Match[str]) -> str:
     return _names.get(name) or _names.get(name.replace("()", "")) or name
 
 
+def _flags(match: Match[str]) -> str:
+    return f"the flags {_codes.MemoryFlags(int(match[1], 16))} are"
+
+
 def in_python(text: str) -> str:
     """A message of the library. Names that Python does not have, such as those of the environment, stay."""
-    return _C_NAME.sub(_in_python, text)
+    text = text.replace("was destroyed; do not use its handle after that", "was closed")
+    return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
 
 
 def _object(match: Match[str]) -> str:

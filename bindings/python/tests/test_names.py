@@ -71,10 +71,11 @@ class NameTest(Case):
                                ("warning", lambda: gpumem.set_log_function(print, "banana")),
                                ("try", lambda: gpumem.Instance("host", host=gpumem.HostOptions(lock_mode="banana"))),
                                ("pinned", lambda: self.instance.kind_stats("banana")),
-                               ("pinned", lambda: self.device.malloc("banana", 64))):
+                               ("pinned", lambda: self.device.malloc("banana", 64)),
+                               ("device, pinned$", lambda: self.device.memory(64, "banana"))):
                 with self.assertRaises(gpumem.InvalidArgument) as caught:
                     call()
-                self.assertRegex(str(caught.exception), f"'banana'.*\\b{name}\\b")
+                self.assertRegex(str(caught.exception), f"'banana'.*\\b{name}")
 
     def test_wrong_types(self):
         with self.pinned(64) as memory, self.device.stream() as stream:
@@ -98,7 +99,11 @@ class NameTest(Case):
                                ("CopyRegion", lambda: self.instance.copy_regions([(memory, memory)])),
                                ("shape", lambda: memory.view("u1", 1.5)), ("shape", lambda: memory.view("u1", "8")),
                                ("size", lambda: self.device.register(bytearray(64), "64")),
-                               ("value", lambda: memory.fill("0")),
+                               ("value", lambda: memory.fill("0")), ("stream", lambda: memory.fill(0, stream=0)),
+                               ("stream", lambda: memory.copy_to(bytearray(64), stream="x")),
+                               ("event", lambda: stream.wait_event(None)),
+                               ("peer", lambda: self.device.can_access_peer(1)),
+                               ("device", lambda: self.instance.pointer_access(memory, 0)),
                                ("unexpected keyword argument 'pinned'", lambda: self.device.memory(64, pinned=True)),
                                ("unexpected keyword argument 'alignment'",
                                 lambda: self.device.register(bytearray(64), alignment=64)),
@@ -256,6 +261,9 @@ class TextTest(Case):
                 ("call gpumem_device_enable_peer_access first", "call Device.enable_peer_access() first"),
                 ("register it with gpumem_memory_register()", "register it with Device.register()"),
                 ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "destroy them, or call close(force=True): x"),
+                ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
+                ("the flags 0x3 are unknown, or do not apply to device memory",
+                 "the flags portable|mapped are unknown, or do not apply to device memory"),
                 ("the pointer is NULL", "the pointer is None"), ("it is GPUMEM_ERROR_BUSY", "it is Busy"),
                 ("GPUMEM_HOST_DEVICES is 99", "GPUMEM_HOST_DEVICES is 99"), ("GPUMEM_BACKEND is x", "GPUMEM_BACKEND is x"),
                 ("ANNULLED and a gpumem_word", "ANNULLED and a gpumem_word")):
@@ -293,7 +301,7 @@ class WithTest(Case):
         self.assertEqual(str(caught.exception), "of the block")
         self.assertIsNone(caught.exception.__context__)
         if hasattr(caught.exception, "add_note"):
-            self.assertIn(expected, caught.exception.__notes__[0])
+            self.assertRegex(caught.exception.__notes__[0], f"^<gpumem.*> could not be closed: {expected}")
         return kept.pop()
 
     def test_memory(self):
