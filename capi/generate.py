@@ -369,7 +369,8 @@ def python_declarations(interface):
     for constant, header in by_header(interface.constants):
         text += f"\n# {header}\n" * bool(header) + f"{constant.name} = {hexadecimal(interface, constant)}\n"
     text += '\n\nclass Growing(ctypes.Structure):\n    """A struct that begins with its own size."""\n\n'
-    text += "    def __init__(self, *values, **fields):\n        super().__init__(ctypes.sizeof(self), *values, **fields)\n\n\n"
+    text += "    def __init__(self, *values: Any, **fields: Any) -> None:\n"
+    text += "        super().__init__(ctypes.sizeof(self), *values, **fields)\n\n\n"
     for callback in interface.callbacks:
         # The structs come later, and a callback takes an address as well.
         kinds = ["c_void_p" if interface.struct(kind.base) else python_type(interface, kind)
@@ -391,16 +392,19 @@ def python_declarations(interface):
     text += "}\n"
     head = f'# {LICENCE}\n# {NOTE}\n"""Every constant, struct and function of the C interface by its C name, for ctypes."""\n\n'
     used = sorted(set(re.findall(r"\b(?:c_\w+|POINTER|CFUNCTYPE)\b", text)), key=lambda name: (name[0].islower(), name))
-    return head + "import ctypes\n" + fill("from ctypes import ", used, "", " " * 4, 1000) + "\n" + text
+    return head + "import ctypes\n" + fill("from ctypes import ", used, "", " " * 4, 1000) + "\nfrom typing import Any\n" + text
 
 
 def python_codes(interface):
-    text = f'# {LICENCE}\n# {NOTE}\n"""The numbers of the C interface as enumerations."""\n\nimport enum\n\nfrom . import _native as c\n'
+    text = f'# {LICENCE}\n# {NOTE}\n"""The numbers of the C interface as enumerations."""\n\n'
+    text += "from . import _native as c\nfrom ._enums import Code, Flags\n"
     for numbers, name in offered(interface, "Python"):
-        text += f"\n\nclass {name}(enum.{'IntFlag' if numbers.flags else 'IntEnum'}):\n"
-        text += f'    """{translate(purpose(numbers), str, "{}", "``{}``")}"""\n\n'
+        text += f"\n\nclass {name}({'Flags' if numbers.flags else 'Code'}):\n"
+        about = re.sub(r"a gpumem_(\w+)_info", lambda match: f"{match[1].title()}Info", purpose(numbers))
+        text += f'    """{translate(about, str, "{}", "``{}``")}"""\n\n'
         text += "".join(f"    {value_name(numbers, constant, 'Python')} = c.{constant.name}\n" for constant in numbers.constants)
-    return text
+    text += "\n\n# How the names in C begin.\nPREFIXES = {\n"
+    return text + "".join(f'    "{numbers.prefix}": {name},\n' for numbers, name in offered(interface, "Python")) + "}\n"
 
 
 # C#.

@@ -3,11 +3,12 @@
 """Tests the Python binding. Usage: python.py SOURCE_ROOT BUILD_ROOT
 
 Runs the binding's own tests from a copy of the package, on each backend, with numpy and without, with warnings as errors.
-Compares the output of the samples, runs the code of the guide, and builds the package.
+Compares the output of the samples, runs the code of the guide, checks the types, and builds the package.
 """
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -111,8 +112,32 @@ def sources(tap, package):
         tap.skip(name, "pyflakes is not installed")
 
 
+def types(tap, package):
+    """mypy finds nothing in the package, nor in programs that use it. With a planted fault it finds that."""
+    name = "mypy finds nothing"
+    interpreter = interpreter_with("mypy", "numpy")
+    if interpreter is None:
+        tap.skip(name, "mypy, or numpy with its types, is not installed")
+        return
+    cache = package / "mypy"
+    planted = package / "planted.py"
+    planted.write_text('import gpumem\n\ngpumem.default_device().memory("64", pinned=True).fill(0)\n', encoding="utf-8")
+
+    def mypy(*what):
+        return run(interpreter, "-m", "mypy", "--strict", "--cache-dir", cache, *what, cwd=package)
+    status, output = mypy("--package", "gpumem")
+    tap.check(name, "" if status == 0 else output)
+    status, output = mypy(*sorted((package / "examples").glob("*.py")))
+    tap.check("mypy finds nothing in the samples", "" if status == 0 else output)
+    status, output = mypy(planted)
+    found = status == 1 and 'unexpected keyword argument "pinned"' in output.lower() and 'type "str"' in output
+    tap.check("mypy finds wrong arguments", "" if found else output)
+    shutil.rmtree(cache, ignore_errors=True)
+
+
 def building(tap, staged, package, folder):
-    """A wheel, built without the network, has the package and works when it is unpacked."""
+    """A wheel, built without the network, has the package and works when it is unpacked. The hooks that pip calls leave
+    nothing where the source lies, nor in the folder for temporary files."""
     name = "the package can be built"
     interpreter = interpreter_with("setuptools.build_meta", "wheel")
     if interpreter is None:
@@ -120,12 +145,20 @@ def building(tap, staged, package, folder):
         return
     copy = folder / "wheel"
     shutil.copytree(package, copy)
-    status, output = run(interpreter, "-c",
-                         "import setuptools.build_meta as build; print(build.build_wheel('dist'))", cwd=copy)
-    wheels = list((copy / "dist").glob("gpumem-*.whl"))
-    if status or not wheels:
-        tap.check(name, output or "no wheel")
+    dist, temporary = folder / "dist", folder / "temporary"
+    for made in (dist, temporary):
+        made.mkdir()
+    before, outputs = sorted(copy.rglob("*")), []
+    for hook in ("prepare_metadata_for_build_wheel", "build_wheel", "build_sdist"):
+        status, output = run(interpreter, "-c", f"import setuptools.build_meta as build; build.{hook}({str(dist)!r})",
+                             cwd=copy, env={**os.environ, "TMPDIR": str(temporary)})
+        outputs.append(f"{hook}: exit status {status}\n{output}" if status else "")
+    wheels = list(dist.glob("gpumem-*.whl"))
+    if any(outputs) or not wheels:
+        tap.check(name, "".join(outputs) or "no wheel")
         return
+    left = [str(path) for path in [*sorted(copy.rglob("*")), *temporary.iterdir()] if path not in before]
+    tap.check("building the package leaves nothing behind", left)
     unpacked = folder / "unpacked"
     shutil.unpack_archive(wheels[0], unpacked, "zip")
     program = "import gpumem, gpumem.adapters, gpumem.host; print(gpumem.__file__, gpumem.version_text(), gpumem.__version__)"
@@ -151,6 +184,7 @@ def main():
         samples(tap, staged, package, source)
         documentation(tap, staged, package, source, numpy)
         sources(tap, package)
+        types(tap, package)
         building(tap, staged, package, Path(folder))
     tap.finish()
 

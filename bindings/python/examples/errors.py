@@ -15,7 +15,7 @@ except gpumem.OutOfDeviceMemory as error:
     print(f"{error.name}: {error}")
 with device.memory(4096) as memory:
     try:
-        instance.copy(memory.device_pointer + 4088, bytes(16))  # only 8 bytes are left there
+        instance.copy(int(memory) + 4088, bytes(16))  # only 8 bytes are left there
     except gpumem.Error as error:
         print(f"{error.name}: {error}")
 busy = gpumem.status_info(gpumem.Busy.code)

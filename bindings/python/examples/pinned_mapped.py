@@ -9,11 +9,11 @@ from gpumem import Kind, MemoryFlags
 SIZE = 65536
 
 
-def yes_or_no(condition):
+def yes_or_no(condition: object) -> str:
     return "yes" if condition else "no"
 
 
-def print_flags(name, memory):
+def print_flags(name: str, memory: gpumem.Memory) -> None:
     flags = memory.granted_flags
     print(f"{name}: portable {yes_or_no(flags & MemoryFlags.PORTABLE)}, mapped {yes_or_no(flags & MemoryFlags.MAPPED)}, "
           f"write_combined {yes_or_no(flags & MemoryFlags.WRITE_COMBINED)}")

@@ -15,10 +15,15 @@ driver when a backend is opened. :class:`LibraryNotFound` and :class:`VersionMis
 numpy is optional. Only the functions that return arrays need it, such as :func:`pagelocked_empty`.
 """
 
+# typing.get_type_hints() looks here for the names in the annotations of the classes.
+from typing import Any, Optional, Sequence, Union  # noqa: F401
+from typing import List as _List
+
 from . import errors
 from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_zeros_like, host_alloc_flags,
-                      host_register_flags, mem_host_register_flags, pagelocked_empty, pagelocked_empty_like,
-                      pagelocked_zeros, pagelocked_zeros_like, register_host_memory)
+                      host_register_flags, mem_alloc, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async,
+                      memcpy_htod, memcpy_htod_async, pagelocked_empty, pagelocked_empty_like, pagelocked_zeros,
+                      pagelocked_zeros_like, register_host_memory)
 from ._calls import set_log_function
 from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, Direction, EventFlags, Feature,
                      HostLock, Kind, Location, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition)
@@ -30,18 +35,37 @@ from ._memory import Memory, View
 from ._results import (CapabilityInfo, DeviceInfo, EventInfo, InstanceInfo, KindStats, MemoryInfo, PointerInfo, ProbeInfo,
                        Stats, StatusInfo, StreamInfo)
 from ._stream import Event, Stream
-from .errors import *  # noqa: F401,F403 - every exception class
-from .errors import __all__ as _exceptions
+from .errors import (AlreadyExists, Busy, Closed, DeviceLost, DriverNotFound, DriverTooOld, Error, Forked, InternalError,
+                     InvalidArgument, InvalidState, LibraryNotFound, LimitExceeded, NoAccess, NoDevice, NoEffect, NotFound,
+                     NotReady, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory, PeerGone, PermissionDenied,
+                     StaleHandle, SymbolMissing, Unsupported, VersionMismatch, WrongKind)
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Access", "Answer", "AnswerSource", "AnswerType", "Backend", "Capability", "CapabilityInfo", "CopyRegion",
-    "CudaOptions", "Device", "DeviceInfo", "Direction", "Event", "EventFlags", "EventInfo", "Feature", "HostLock",
-    "HostOptions", "Instance", "InstanceInfo", "Kind", "KindStats", "Location", "LogLevel", "Memory", "MemoryFlags",
-    "MemoryInfo", "NativeDomain", "PointerInfo", "ProbeInfo", "SourceOrder", "Stats", "StatusInfo", "Stream",
-    "StreamInfo", "View", "WaitCondition", "aligned_empty", "aligned_empty_like", "aligned_zeros", "aligned_zeros_like",
-    "capabilities", "default_device", "default_instance", "errors", "feature_supported", "from_dlpack",
-    "host_alloc_flags", "host_register_flags", "mem_host_register_flags", "pagelocked_empty", "pagelocked_empty_like",
-    "pagelocked_zeros", "pagelocked_zeros_like", "probe", "register_host_memory", "set_log_function", "status_info",
-    "status_name", "statuses", "version", "version_text", *_exceptions]
+    "Access", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Backend", "Busy", "Capability", "CapabilityInfo",
+    "Closed", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost", "Direction", "DriverNotFound",
+    "DriverTooOld", "Error", "Event", "EventFlags", "EventInfo", "Feature", "Forked", "HostLock", "HostOptions", "Instance",
+    "InstanceInfo", "InternalError", "InvalidArgument", "InvalidState", "Kind", "KindStats", "LibraryNotFound",
+    "LimitExceeded", "Location", "LogLevel", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice",
+    "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "PeerGone",
+    "PermissionDenied", "PointerInfo", "ProbeInfo", "SourceOrder", "StaleHandle", "Stats", "StatusInfo", "Stream",
+    "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View", "WaitCondition", "WrongKind", "aligned_empty",
+    "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance",
+    "errors", "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "mem_alloc",
+    "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "pagelocked_empty",
+    "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like", "probe", "register_host_memory",
+    "set_log_function", "status_info", "status_name", "statuses", "version", "version_text"]
+
+
+def __dir__() -> _List[str]:
+    return [*__all__, *{"adapters", "host"} & globals().keys(), "__doc__", "__version__"]
+
+
+# Their names are those of this package, wherever they are written.
+for _name in __all__:
+    _thing = globals()[_name]
+    for _part in _thing.__mro__ if isinstance(_thing, type) else (_thing,):
+        if getattr(_part, "__module__", "").startswith(f"{__name__}."):
+            _part.__module__ = __name__
+del _name, _thing, _part

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays in page-locked memory, with the names, flags and meanings of PyCUDA.
+"""Arrays in page-locked memory, device memory and copies, with the names, flags and meanings of PyCUDA.
 
 The arrays are plain ``numpy.ndarray``. The ``base`` of each is a :class:`View`, which keeps its :class:`Memory` alive: it
 cannot be closed before the last array over it is gone.
@@ -7,16 +7,18 @@ cannot be closed before the last array over it is gone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Union
 
 from . import _library as c
-from ._codes import Kind
-from ._instance import Device, default_device
-from ._memory import Memory, Shape, extent
+from ._codes import Direction
+from ._instance import Device, Instance, default_device, default_instance
+from ._memory import Memory, Shape, View, extent, memory_of
+from ._operands import operand
+from ._stream import Stream
 from .errors import InvalidArgument
 
 if TYPE_CHECKING:
-    import numpy
+    from ._memory import Array
 
 
 class host_alloc_flags:
@@ -44,12 +46,12 @@ _REGISTER_FLAGS = {host_register_flags.PORTABLE: c.GPUMEM_MEMORY_PORTABLE,
                    host_register_flags.READ_ONLY: c.GPUMEM_MEMORY_READ_ONLY}
 
 
-def _order_of(array):
+def _order_of(array: Array) -> str:
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
 def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                     device: Optional[Device] = None) -> numpy.ndarray:
+                     device: Optional[Device] = None) -> Array:
     """An array in page-locked memory with indeterminate contents.
 
     ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
@@ -61,34 +63,34 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
         raise TypeError(f"elements of type {dtype} are Python objects, which a device cannot use")
     shape, size = extent(shape, dtype.itemsize)
     if order not in ("C", "F"):
-        raise ValueError(f"the order is {order!r}; it must be 'C' or 'F'")
+        raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
-        return numpy.empty(shape, dtype, order)
-    memory = Memory(device or default_device(), size, Kind.PINNED, require=mem_flags)
+        return numpy.empty(shape, dtype, "F" if order == "F" else "C")
+    memory = Memory(device or default_device(), size, "pinned", require=mem_flags)
     return memory.numpy(dtype, shape, order=order)
 
 
 def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                     device: Optional[Device] = None) -> numpy.ndarray:
+                     device: Optional[Device] = None) -> Array:
     """As :func:`pagelocked_empty`, filled with zeros."""
     array = pagelocked_empty(shape, dtype, order, mem_flags, device=device)
     array.fill(0)
     return array
 
 
-def pagelocked_empty_like(array: numpy.ndarray, mem_flags: int = 0, *,
-                          device: Optional[Device] = None) -> numpy.ndarray:
+def pagelocked_empty_like(array: Array, mem_flags: int = 0, *,
+                          device: Optional[Device] = None) -> Array:
     """As :func:`pagelocked_empty`, with shape, type and order of another array."""
     return pagelocked_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
-def pagelocked_zeros_like(array: numpy.ndarray, mem_flags: int = 0, *,
-                          device: Optional[Device] = None) -> numpy.ndarray:
+def pagelocked_zeros_like(array: Array, mem_flags: int = 0, *,
+                          device: Optional[Device] = None) -> Array:
     """As :func:`pagelocked_zeros`, with shape, type and order of another array."""
     return pagelocked_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
-def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> numpy.ndarray:
+def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:
     """An ordinary array whose first byte is aligned, as some systems need it for :func:`register_host_memory`."""
     import numpy
     dtype = numpy.dtype(dtype)
@@ -97,31 +99,33 @@ def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4
     shape, size = extent(shape, dtype.itemsize)
     room = numpy.empty(size + alignment - 1, numpy.uint8)
     start = -room.__array_interface__["data"][0] % alignment
-    return room[start:start + size].view(dtype).reshape(shape, order=order)
+    array: Array = room[start:start + size].view(dtype).reshape(shape, order="F" if order == "F" else "C")
+    return array
 
 
-def aligned_zeros(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> numpy.ndarray:
+def aligned_zeros(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:
     """As :func:`aligned_empty`, filled with zeros."""
     array = aligned_empty(shape, dtype, order, alignment)
     array.fill(0)
     return array
 
 
-def aligned_empty_like(array: numpy.ndarray, alignment: int = 4096) -> numpy.ndarray:
+def aligned_empty_like(array: Array, alignment: int = 4096) -> Array:
     """As :func:`aligned_empty`, with shape, type and order of another array."""
     return aligned_empty(array.shape, array.dtype, _order_of(array), alignment)
 
 
-def aligned_zeros_like(array: numpy.ndarray, alignment: int = 4096) -> numpy.ndarray:
+def aligned_zeros_like(array: Array, alignment: int = 4096) -> Array:
     """As :func:`aligned_zeros`, with shape, type and order of another array."""
     return aligned_zeros(array.shape, array.dtype, _order_of(array), alignment)
 
 
-def register_host_memory(ary: numpy.ndarray, flags: int = 0, *, device: Optional[Device] = None) -> numpy.ndarray:
+def register_host_memory(ary: Array, flags: int = 0, *, device: Optional[Device] = None) -> Array:
     """Page-locks the memory of an array in place, and returns an array over the same bytes.
 
-    The memory becomes pageable again when the returned array and all views of it are gone. ``ary`` must be contiguous. It
-    is kept alive and cannot be resized meanwhile. A read-only array needs the flag READ_ONLY.
+    The memory becomes pageable again by ``base.unregister()`` of the returned array, or when it and all views of it are
+    gone. ``ary`` must be contiguous. It is kept alive and cannot be resized meanwhile. A read-only array needs the flag
+    READ_ONLY.
     """
     require = 0
     for flag, wanted in _REGISTER_FLAGS.items():
@@ -129,7 +133,80 @@ def register_host_memory(ary: numpy.ndarray, flags: int = 0, *, device: Optional
             require |= wanted
     if flags & ~sum(_REGISTER_FLAGS):
         raise InvalidArgument(f"flags are {flags:#x}, which has a bit that is not in host_register_flags")
+    if not hasattr(ary, "__array_interface__"):
+        raise TypeError(f"ary must be a numpy array, not a {type(ary).__name__}; Device.register() takes anything with a "
+                        "buffer")
     if not (ary.flags.c_contiguous or ary.flags.f_contiguous):
-        raise ValueError("the array is not contiguous")
+        raise InvalidArgument("the array is not contiguous")
+    if not (ary.flags.writeable or require & c.GPUMEM_MEMORY_READ_ONLY):
+        raise InvalidArgument("the array is read-only; register it with host_register_flags.READ_ONLY")
     memory = Memory.register(device or default_device(), ary, require=require)
     return memory.numpy(ary.dtype, ary.shape, order=_order_of(ary))
+
+
+# ---- device memory and copies ----
+
+def mem_alloc(bytes: int, *, device: Optional[Device] = None) -> Memory:
+    """Allocates device memory. ``int()`` of it is its address; :meth:`Memory.free`, or dropping it, frees it."""
+    return Memory(device or default_device(), bytes)
+
+
+def _instance_of(value: Any) -> Instance:
+    memory = memory_of(value)
+    return default_instance() if memory is None else memory.device.instance
+
+
+def _place(value: Any, stream: Optional[Stream]) -> Union[Instance, Stream]:
+    if stream is None:
+        return _instance_of(value)
+    if not isinstance(stream, Stream):
+        raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps others")
+    return stream
+
+
+def _on_device(value: Any) -> bool:
+    memory = memory_of(value)
+    return memory is not None and memory.host_pointer is None
+
+
+def _to_device(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
+    if _on_device(src):
+        raise InvalidArgument("src is device memory; memcpy_dtoh() copies from there, and Instance.copy() between devices")
+    place.copy(dest, src, direction=_direction(dest, Direction.HOST_TO_DEVICE))
+
+
+def _to_host(place: Union[Instance, Stream], dest: Any, src: Any) -> None:
+    if _on_device(dest):
+        raise InvalidArgument("dest is device memory; memcpy_htod() copies there, and Instance.copy() between devices")
+    _, room, _ = operand(dest, True)
+    if room is None:
+        raise TypeError("dest must have a length, such as an array, not be an address")
+    place.copy(dest, src, room, direction=_direction(src, Direction.DEVICE_TO_HOST))
+
+
+def _direction(device_side: Any, wanted: Direction) -> Direction:
+    """The direction that the name of the function says, unless the side of the device is host memory, which PyCUDA allows
+    as well."""
+    return wanted if _on_device(device_side) else Direction.INFER
+
+
+def memcpy_htod(dest: Union[Memory, View, int], src: Any) -> None:
+    """Copies all bytes of an array or other host buffer to device memory, or its address."""
+    _to_device(_instance_of(dest), dest, src)
+
+
+def memcpy_htod_async(dest: Union[Memory, View, int], src: Any, stream: Optional[Stream] = None) -> None:
+    """As :func:`memcpy_htod`, enqueued in a stream, which keeps both alive. Without a stream it returns when the bytes are
+    copied."""
+    _to_device(_place(dest, stream), dest, src)
+
+
+def memcpy_dtoh(dest: Any, src: Union[Memory, View, int]) -> None:
+    """Fills an array or other host buffer with bytes from device memory, or its address."""
+    _to_host(_instance_of(src), dest, src)
+
+
+def memcpy_dtoh_async(dest: Any, src: Union[Memory, View, int], stream: Optional[Stream] = None) -> None:
+    """As :func:`memcpy_dtoh`, enqueued in a stream, which keeps both alive. Without a stream it returns when the bytes are
+    copied."""
+    _to_host(_place(src, stream), dest, src)

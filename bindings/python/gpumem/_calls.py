@@ -10,28 +10,35 @@ import itertools
 import sys
 import threading
 import time
+from ctypes import c_void_p
 from operator import index
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, NoReturn, Optional, Set, SupportsIndex, Tuple, Union
 
 from . import _library as c
-from ._codes import NativeDomain
+from ._codes import LogLevel, NativeDomain
+from ._enums import code
 from ._results import known
+from ._words import in_python, report_in_python
 from .errors import STATUS_CLASSES, Error, InternalError, InvalidArgument
+
+if TYPE_CHECKING:
+    from ._instance import Device, Instance
+    from ._stream import Queue
 
 # Structs to pass as the last parameter. Popping and appending are atomic, so each is used by one call at a time, even if
 # a signal handler or finalizer makes a call in between.
-_details = []
+_details: List[Any] = []
 
 
-def status_error(status, detail):
+def status_error(status: int, detail: Any) -> Error:
     """The exception for a failed call, from its gpumem_error."""
     return STATUS_CLASSES.get(status, InternalError)(
-        text(detail.message), code=status, function=text(detail.function),
+        in_python(text(detail.message)), code=status, function=text(detail.function),
         native_domain=known(NativeDomain, detail.native_domain), native_code=detail.native_code,
         native_name=text(detail.native_name), entry_point=text(detail.entry_point))
 
 
-def call(function, *arguments):
+def call(function: Callable[..., int], *arguments: Any) -> int:
     """Calls a function of the library. Returns its status, which is 0 or a note; a failure raises its exception."""
     try:
         detail = _details.pop()
@@ -45,48 +52,118 @@ def call(function, *arguments):
     return status
 
 
-def ask(function, struct, *arguments):
+def create(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> int:
+    """Calls a function that creates an object, and returns its handle. An exception of a signal handler, which can come
+    as the call returns, destroys it again."""
+    handle = c_void_p()
+    try:
+        call(function, *arguments, handle)
+        return handle.value or 0
+    except BaseException:
+        if handle.value:
+            destroy(handle, None)
+        raise
+
+
+def ask(function: Callable[..., int], struct: Any, *arguments: Any) -> Any:
     """Calls a function that fills a struct, and returns the struct."""
     call(function, *arguments, struct)
     return struct
 
 
-def text(value):
+def text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
 
 
-def encoded(name):
+def encoded(name: Optional[str], what: str = "name") -> Optional[bytes]:
     """A name for the C interface; None stays None."""
-    return None if name is None else name.encode("utf-8")
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str or None, not a {type(name).__name__}")
+    if "\0" in name:
+        raise InvalidArgument(f"{what} is {name!r}; it must have no zero character")
+    return name.encode("utf-8")
 
 
 # ctypes would truncate a number silently. These are hot, so each is one call.
-def u64(value, what):
-    value = index(value)
-    return value if 0 <= value < 1 << 64 else _refuse(value, what, 0, (1 << 64) - 1)
+def u64(value: SupportsIndex, what: str) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        _refuse_type(value, what)
+    return number if 0 <= number < 1 << 64 else _refuse(number, what, 0, (1 << 64) - 1)
 
 
-def u32(value, what):
-    value = index(value)
-    return value if 0 <= value < 1 << 32 else _refuse(value, what, 0, (1 << 32) - 1)
+def u32(value: SupportsIndex, what: str) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        _refuse_type(value, what)
+    return number if 0 <= number < 1 << 32 else _refuse(number, what, 0, (1 << 32) - 1)
 
 
-def i32(value, what):
-    value = index(value)
-    return value if -1 << 31 <= value < 1 << 31 else _refuse(value, what, -1 << 31, (1 << 31) - 1)
+def i32(value: SupportsIndex, what: str) -> int:
+    try:
+        number = index(value)
+    except TypeError:
+        _refuse_type(value, what)
+    return number if -1 << 31 <= number < 1 << 31 else _refuse(number, what, -1 << 31, (1 << 31) - 1)
 
 
-def _refuse(value, what, low, high):
+def _refuse(value: int, what: str, low: int, high: int) -> NoReturn:
     raise InvalidArgument(f"{what} is {value}; it must be between {low} and {high}")
 
 
-def nanoseconds(timeout):
+def _refuse_type(value: object, what: str) -> NoReturn:
+    raise TypeError(f"{what} must be an int, not a {type(value).__name__}") from None
+
+
+def nanoseconds(timeout: Optional[float]) -> int:
     """A timeout in seconds as nanoseconds; None waits without limit."""
     if timeout is None:
-        return c.GPUMEM_TIMEOUT_INFINITE
-    if not timeout >= 0:
+        return _INFINITE
+    try:
+        valid = timeout >= 0
+    except TypeError:
+        raise TypeError(f"timeout must be a number of seconds or None, not a {type(timeout).__name__}") from None
+    if not valid:
         raise InvalidArgument(f"timeout is {timeout}; it must be 0 or more seconds, or None")
-    return min(int(timeout * 1e9), c.GPUMEM_TIMEOUT_INFINITE) if timeout < 1e10 else c.GPUMEM_TIMEOUT_INFINITE
+    return min(int(timeout * 1e9), _INFINITE) if timeout < 1e10 else _INFINITE
+
+
+_INFINITE: int = c.GPUMEM_TIMEOUT_INFINITE
+
+
+class Unique:
+    """An object that owns something of the library. A copy would free it a second time."""
+
+    __slots__ = ()
+    _instead = "use the object itself"
+
+    def _refuse_copy(self, done: str) -> NoReturn:
+        raise TypeError(f"a gpumem.{type(self).__name__} cannot be {done}; {self._instead}")
+
+    def __copy__(self) -> NoReturn:
+        self._refuse_copy("copied")
+
+    def __deepcopy__(self, memo: Any) -> NoReturn:
+        self._refuse_copy("copied")
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        self._refuse_copy("pickled")
+
+
+def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]) -> None:
+    """Closes at the end of a with block. The exception of the block stays; if closing fails too, it says so in a note."""
+    if problem is None:
+        close()
+        return
+    try:
+        close()
+    except Exception as second:
+        if hasattr(problem, "add_note"):  # from Python 3.11 on
+            problem.add_note(f"{thing!r} could not be closed: {type(second).__name__}: {second}")
 
 
 # ---- what finalizers leave over ----
@@ -94,22 +171,26 @@ def nanoseconds(timeout):
 # A finalizer can run anywhere: also inside a function that the library calls, where nothing can be destroyed, or before
 # work that uses the memory was observed complete. Whatever could not be destroyed is tried again when something is
 # created or an instance is closed. Each entry is a function that returns whether it succeeded.
-leftovers = collections.deque()
+leftovers: Deque[Callable[[], bool]] = collections.deque()
 # Threads on which the library is calling a function.
-calling_back = set()
+calling_back: Set[int] = set()
+
+# Work queues of streams with work whose operands are kept. They live until the work was observed complete, even if nothing
+# else refers to them.
+active: Set[Queue] = set()
 
 GONE = (c.GPUMEM_ERROR_STALE_HANDLE, c.GPUMEM_ERROR_CLOSED)
 _LATER = (c.GPUMEM_ERROR_BUSY, c.GPUMEM_ERROR_INVALID_STATE)
 
 
-def destroy_quietly(destroy, handle, keep=None):
+def destroy_quietly(destroy: Callable[..., int], handle: Optional[int], keep: Any = None) -> None:
     """Destroys for a finalizer, now or later; ``keep`` is kept alive until then. Failures are not reported, because
     nobody could act on them."""
     if calling_back and threading.get_ident() in calling_back or destroy(handle, None) in _LATER:
-        leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)
+        leftovers.append(lambda keep=keep: destroy(handle, None) not in _LATER)  # type: ignore[misc]
 
 
-def sweep():
+def sweep() -> None:
     """Tries once more to destroy each leftover."""
     if calling_back and threading.get_ident() in calling_back:
         return
@@ -127,22 +208,22 @@ def sweep():
 class Pending:
     """Functions that are enqueued in streams, each by the number that is passed as its user data."""
 
-    def __init__(self):
-        self.entries = {}
+    def __init__(self) -> None:
+        self.entries: Dict[int, Tuple[Device, Callable[..., Any]]] = {}
         self.numbers = itertools.count(1)
 
-    def add(self, device, function):
+    def add(self, device: Device, function: Callable[..., Any]) -> int:
         number = next(self.numbers)
         self.entries[number] = device, function
         return number
 
-    def forget(self, instance):
+    def forget(self, instance: Instance) -> None:
         """Drops the functions of a closed instance, which will not run any more."""
         for number, (device, _) in list(self.entries.items()):
             if device.instance is instance:
                 self.entries.pop(number, None)
 
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         """Waits while functions can still run: after the end of the interpreter they must not be called."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -151,7 +232,7 @@ class Pending:
             time.sleep(0.001)
 
 
-def _can_run(device):
+def _can_run(device: Device) -> bool:
     try:
         return not device.info().lost
     except Error:  # closed, or inherited by a forked child
@@ -159,22 +240,22 @@ def _can_run(device):
 
 
 pending = Pending()
-_EXIT_SECONDS = 5
+_EXIT_SECONDS: float = 5
 
 
 # No module has a name for this type.
 (_UnraisableHookArgs,) = (cls for cls in tuple.__subclasses__() if cls.__name__ == "UnraisableHookArgs")
 
 
-def report_unraisable(function, sys=sys, arguments=_UnraisableHookArgs):
+def report_unraisable(function: Any, sys: Any = sys, arguments: Any = _UnraisableHookArgs) -> None:
     """Passes the current exception to sys.unraisablehook, with the user's function as its object."""
     sys.unraisablehook(arguments((*sys.exc_info(), "Exception ignored in a function called by gpumem", function)))
 
 
 # The functions below have everything they need as defaults, because a module's names are gone at the end of the
 # interpreter.
-def _run(number, kernel=None, entries=pending.entries, threads=calling_back, ident=threading.get_ident,
-         report=report_unraisable):
+def _run(number: int, kernel: Any = None, entries: Any = pending.entries, threads: Set[int] = calling_back,
+         ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable) -> None:
     entry = entries.get(number)
     if entry is None:
         return
@@ -192,30 +273,32 @@ def _run(number, kernel=None, entries=pending.entries, threads=calling_back, ide
         entries.pop(number, None)
 
 
-def _run_host_function(number, run=_run):
+def _run_host_function(number: int, run: Any = _run) -> None:
     run(number)
 
 
-def _run_kernel(kernel, number, run=_run):
+def _run_kernel(kernel: Any, number: int, run: Any = _run) -> None:
     run(number, kernel)
 
 
-host_function = c.gpumem_host_function(_run_host_function)
-kernel_function = c.gpumem_host_kernel_function(_run_kernel)
+_c: Any = c
+host_function = _c.gpumem_host_function(_run_host_function)
+kernel_function = _c.gpumem_host_kernel_function(_run_kernel)
 
 _log_lock = threading.Lock()
-_log_function = [None]
+_log_function: List[Optional[Callable[[int, str], Any]]] = [None]
 
 
-def _log(_, level, message, current=_log_function, threads=calling_back, ident=threading.get_ident,
-         report=report_unraisable):
+def _log(_: Any, level: int, message: bytes, current: Any = _log_function, threads: Set[int] = calling_back,
+         ident: Callable[[], int] = threading.get_ident, report: Callable[[Any], None] = report_unraisable,
+         translate: Callable[[str], str] = report_in_python, known: Any = known, levels: Any = LogLevel) -> None:
     function, thread = current[0], ident()
     if function is None:
         return
     outermost = thread not in threads
     threads.add(thread)
     try:
-        function(level, message.decode("utf-8", "replace"))
+        function(known(levels, level), translate(message.decode("utf-8", "replace")))
     except BaseException:
         report(function)
     finally:
@@ -223,29 +306,30 @@ def _log(_, level, message, current=_log_function, threads=calling_back, ident=t
             threads.discard(thread)
 
 
-_log_callback = c.gpumem_log_function(_log)
+_log_callback = _c.gpumem_log_function(_log)
 
 # They are never freed, because a thread of the library may be about to call one.
 for _callback in (host_function, kernel_function, _log_callback):
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
 
 
-def set_log_function(function: Optional[Callable[[int, str], Any]], level: int = c.GPUMEM_LOG_WARNING) -> None:
+def set_log_function(function: Optional[Callable[[LogLevel, str], Any]],
+                     level: Union[LogLevel, int, str] = "warning") -> None:
     """Sets the function that receives log messages, for the whole process; None for no function.
 
     ``function(level, message)`` may be called on any thread and must not call gpumem. ``level`` is the least important
-    :class:`LogLevel` to deliver. An exception goes to ``sys.unraisablehook``.
+    :class:`LogLevel` to deliver: "error", "warning", "info" or "debug". An exception goes to ``sys.unraisablehook``.
     """
     if function is not None and not callable(function):
         raise TypeError("the log function must be callable or None")
     with _log_lock:
         raw = c.gpumem_log_function() if function is None else _log_callback
-        call(c.gpumem_log_set_function, raw, None, i32(level, "level"))
-        _log_function[0] = function
+        call(c.gpumem_log_set_function, raw, None, code(LogLevel, level, "level"))
+        _log_function[0] = function  # type: ignore[assignment]
 
 
 @atexit.register
-def _at_exit():
+def _at_exit() -> None:
     """Makes sure that the library does not call into the interpreter after its end. It makes no driver call."""
     if pending.entries:
         pending.wait(_EXIT_SECONDS)

@@ -1,12 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """DLPack in both directions, with capsules through ctypes."""
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 from ctypes import (CFUNCTYPE, POINTER, PYFUNCTYPE, Structure, addressof, c_char_p, c_int, c_int32, c_int64, c_uint8,
                     c_uint16, c_uint32, c_uint64, c_void_p, py_object)
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Tuple
 
 from . import _types
+from ._calls import Unique
+from .errors import InvalidArgument, StaleHandle
+
+if TYPE_CHECKING:
+    from ._memory import Memory, View
 
 # Device types.
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
@@ -45,16 +53,16 @@ _dying_is_valid = PYFUNCTYPE(c_int, c_void_p, c_char_p)(("PyCapsule_IsValid", ct
 _dying_get_pointer = PYFUNCTYPE(c_void_p, c_void_p, c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 
 # Tensors that consumers have not released: the address of the struct, and everything that it points to.
-_exported = {}
+_exported: Dict[int, Tuple[Any, ...]] = {}
 
 
 # These have everything they need as defaults, because a module's names are gone at the end of the interpreter.
-def _delete(address, exported=_exported):
+def _delete(address: int, exported: Dict[int, Tuple[Any, ...]] = _exported) -> None:
     exported.pop(address, None)
 
 
-def _destroy_capsule(capsule, is_valid=_dying_is_valid, get_pointer=_dying_get_pointer, exported=_exported,
-                     names=tuple(unused for unused, _ in _NAMES.values())):
+def _destroy_capsule(capsule: int, is_valid: Any = _dying_is_valid, get_pointer: Any = _dying_get_pointer,
+                     exported: Any = _exported, names: Tuple[bytes, ...] = (b"dltensor", b"dltensor_versioned")) -> None:
     """A capsule that was not consumed releases its tensor itself."""
     for name in names:
         if is_valid(capsule, name):
@@ -68,7 +76,7 @@ for _lasting in (_deleter, _destructor, _exported):
 
 
 @atexit.register
-def _at_exit(exported=_exported):
+def _at_exit(exported: Any = _exported) -> None:
     """Removes the deleters: consumers that outlive the interpreter must not call into it."""
     for managed, *_ in list(exported.values()):
         managed.deleter = None
@@ -79,23 +87,43 @@ class DLPackView:
 
     __slots__ = ()
 
-    def __dlpack_device__(self):
+    if TYPE_CHECKING:
+        memory: Optional[Memory]
+        address: int
+        shape: Tuple[int, ...]
+        strides: Tuple[int, ...]
+        typestr: str
+        itemsize: int
+        nbytes: int
+        readonly: bool
+        dlpack_device: Optional[Tuple[int, int]]
+
+        def _gone(self) -> bool: ...
+
+        @property
+        def contiguous(self) -> bool: ...
+
+        @property
+        def device_pointer(self) -> Optional[int]: ...
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
         """(type, number) of the device of the memory."""
         if self.dlpack_device is None:
             raise BufferError("DLPack has no device type for device memory of the host backend; copy it to host memory")
         return self.dlpack_device
 
-    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
+                   dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
         """A capsule for another library, as the array API specifies it.
 
         ``stream`` is the consumer's CUDA stream: None or 1 (the legacy default stream), 2 (the per-thread one), the
         number of another stream, or -1 for no wait. It waits for the work in streams of gpumem that uses the memory. Host
         memory accepts None or -1.
         """
+        if self._gone():
+            raise StaleHandle("the memory is closed")
         place = self.dlpack_device
-        wanted = tuple(dl_device) if dl_device is not None else place
-        if wanted is None:
-            self.__dlpack_device__()
+        wanted = tuple(dl_device) if dl_device is not None else place or self.__dlpack_device__()
         wanted = int(wanted[0]), int(wanted[1])
         versioned = max_version is not None and max_version[0] >= 1
         if self.readonly and not versioned:
@@ -112,33 +140,34 @@ class DLPackView:
         return self._capsule(wanted, versioned, 0)
 
     @staticmethod
-    def _check_stream(stream, wanted):
+    def _check_stream(stream: Optional[int], wanted: Tuple[int, int]) -> None:
         if stream is None:
             return
         if wanted[0] != CUDA:
             if stream != -1:
-                raise ValueError(f"the stream is {stream}; for host memory it must be None or -1")
+                raise InvalidArgument(f"the stream is {stream}; for host memory it must be None or -1")
         elif stream == 0 or stream < -1:
-            raise ValueError(f"the stream is {stream}; pass 1 or 2 for a default stream, or -1 for no wait")
+            raise InvalidArgument(f"the stream is {stream}; pass 1 or 2 for a default stream, or -1 for no wait")
 
-    def _order_before(self, stream):
+    def _order_before(self, stream: Optional[int]) -> None:
         """Makes the consumer's stream wait for the work in flight on the memory."""
-        queues = {hold for hold in self.memory._holds if hold is not None} if self.memory else ()
-        if queues:
+        queues: Any = {hold for hold in self.memory._holds if hold} if self.memory else ()
+        if self.memory and queues:
             from ._stream import Stream
             # The legacy default stream is 1 in DLPack and NULL in the driver; both take 2 for the per-thread one.
-            with Stream.wrap(self.memory.device, 0 if stream in (None, 1) else stream) as consumer:
+            with Stream.wrap(self.memory.device, 0 if stream is None or stream == 1 else stream) as consumer:
                 for queue in queues:
                     queue.order_before(consumer.handle)
 
-    def _copied(self):
+    def _copied(self) -> View:
         """A view of a copy in ordinary memory, made after the work in flight."""
         from ._memory import View
         if not self.contiguous:
             raise BufferError("the view is not contiguous and cannot be copied")
         target = (c_uint8 * max(self.nbytes, 1))()
         if self.nbytes and self.memory:
-            for queue in {hold for hold in self.memory._holds if hold is not None}:
+            queues: Any = {hold for hold in self.memory._holds if hold}
+            for queue in queues:
                 queue.synchronize()
             self.memory.device.instance.copy(addressof(target), self, self.nbytes)
         elif self.nbytes:
@@ -146,9 +175,12 @@ class DLPackView:
         return View._foreign(target, addressof(target), self.shape, self.strides, self.typestr, self.itemsize, False,
                              (CPU, 0))
 
-    def _capsule(self, place, versioned, flags):
+    def _is_exported(self) -> bool:
+        return any(entry[-1] is self for entry in list(_exported.values()))
+
+    def _capsule(self, place: Tuple[int, int], versioned: bool, flags: int) -> Any:
         code, bits = _types.to_dlpack(self.typestr)
-        managed = _ManagedVersioned() if versioned else _Managed()
+        managed: Any = _ManagedVersioned() if versioned else _Managed()
         if versioned:
             managed.major, managed.minor = VERSION
             managed.flags = flags | (READ_ONLY if self.readonly else 0)
@@ -170,22 +202,23 @@ class DLPackView:
             raise
 
 
-class _Imported:
+class _Imported(Unique):
     """A tensor of another library, released when this object is destroyed."""
 
     __slots__ = ("managed",)
 
-    def __init__(self, managed):
+    def __init__(self, managed: Any) -> None:
         self.managed = managed
 
-    def __del__(self, deleter_type=_Deleter, address_of=addressof):
+    def __del__(self, deleter_type: Any = _Deleter, address_of: Callable[[Any], int] = addressof) -> None:
         deleter = self.managed.deleter
         if deleter:
             deleter_type(deleter)(address_of(self.managed))
 
 
-def _take(capsule):
+def _take(capsule: Any) -> _Imported:
     """Consumes the tensor of a capsule."""
+    cls: Any
     for cls in (_ManagedVersioned, _Managed):
         unused, used = _NAMES[cls]
         if _is_valid(capsule, unused):
@@ -195,10 +228,10 @@ def _take(capsule):
             # From here on the capsule does not release the tensor any more, and _Imported does it exactly once.
             _set_name(capsule, used)
             return _Imported(managed)
-    raise ValueError("the capsule has no tensor, or its tensor was consumed before")
+    raise InvalidArgument("the capsule has no tensor, or its tensor was consumed before")
 
 
-def from_dlpack(source, *, device=None, copy=None):
+def from_dlpack(source: Any, *, device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> View:
     """A view of an array of another library, without a copy.
 
     ``source`` is an object with ``__dlpack__``, or a capsule. ``device`` and ``copy`` are passed to ``__dlpack__``.
@@ -225,7 +258,7 @@ def from_dlpack(source, *, device=None, copy=None):
                          (tensor.device_type, tensor.device_id))
 
 
-def _ask(source, device, copy):
+def _ask(source: Any, device: Any, copy: Any) -> Any:
     more = {name: value for name, value in (("dl_device", device), ("copy", copy)) if value is not None}
     try:
         return source.__dlpack__(max_version=VERSION, **more)

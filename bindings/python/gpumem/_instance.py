@@ -5,22 +5,27 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import sys
 import warnings
 import weakref
 from ctypes import c_int32, c_uint32, c_uint64, c_void_p
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, ask, call, encoded, i32, leftovers, pending, sweep, text, u32, u64
-from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, HostLock, Kind, Location, MemoryFlags,
-                     NativeDomain)
+from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, sweep, text, u32, u64
+from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, EventFlags, Feature, HostLock, Kind,
+                     Location, MemoryFlags, NativeDomain)
 from ._copies import Copies
+from ._enums import code, expect
+from ._enums import flags as flags_of
 from ._memory import Memory
 from ._operands import operand
 from ._results import (CapabilityInfo, DeviceInfo, InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats, StatusInfo,
                        known)
-from ._stream import Event, Stream, hold, instance_closed, release
+from ._stream import Event, Queue, Stream, hold, instance_closed, release
+from ._waits import LARGE, aside, on_main_thread
+from ._words import in_python, report_in_python
 from .errors import Error, InvalidArgument, NotFound
 
 
@@ -34,7 +39,7 @@ class HostOptions:
     granularity: int = 0
     pageable: Optional[bool] = None
     same_pointer: Optional[bool] = None
-    lock_mode: int = HostLock.DEFAULT
+    lock_mode: Union[HostLock, str, int] = "default"
     numa_nodes: int = 0
     register_count_max: int = 0
     lock_piece: int = 0
@@ -43,15 +48,17 @@ class HostOptions:
     peers: Optional[str] = None
     masked: Optional[str] = None
 
-    def _struct(self):
+    def _struct(self) -> Any:
         options = c.gpumem_host_options()
         for name, value in dataclasses.asdict(self).items():
             if name in ("strict", "pageable", "same_pointer", "fill"):
+                if value not in (None, True, False):
+                    raise TypeError(f"{name} is {value!r}; it must be True, False or None")
                 value = {None: c.GPUMEM_TOGGLE_DEFAULT, True: c.GPUMEM_TOGGLE_ON, False: c.GPUMEM_TOGGLE_OFF}[value]
             elif name in ("peers", "masked"):
-                value = encoded(value)
+                value = encoded(value, name)
             elif name == "lock_mode":
-                value = i32(value, name)
+                value = code(HostLock, value, name)
             elif name in ("device_count", "numa_nodes", "quarantine"):
                 value = u32(value, name)
             else:
@@ -70,19 +77,10 @@ class CudaOptions:
 
     contexts: Sequence[int] = ()
 
-    def _struct(self):
+    def _struct(self) -> Any:
         contexts = [u64(context, "a context") for context in self.contexts]
         return c.gpumem_cuda_options(contexts=(c_void_p * len(contexts))(*contexts) if contexts else None,
                                      context_count=len(contexts))
-
-
-def _backend(value):
-    if isinstance(value, str):
-        try:
-            return Backend[value.upper()]
-        except KeyError:
-            raise InvalidArgument(f"the backend is {value!r}; it must be any, cuda or host") from None
-    return i32(value, "backend")
 
 
 def version() -> Tuple[int, int, int]:
@@ -96,9 +94,9 @@ def version_text() -> str:
     return text(c.gpumem_version_text())
 
 
-def feature_supported(feature: int) -> bool:
+def feature_supported(feature: Union[Feature, str, int]) -> bool:
     """Whether this build of the library has a :class:`Feature`."""
-    return bool(c.gpumem_feature_supported(i32(feature, "feature")))
+    return bool(c.gpumem_feature_supported(code(Feature, feature, "feature")))
 
 
 def status_name(code: int) -> str:
@@ -109,12 +107,12 @@ def status_name(code: int) -> str:
 def status_info(code: int) -> StatusInfo:
     """The name, cause and remedy of a status code."""
     found = ask(c.gpumem_status_get_info, c.gpumem_status_info(), i32(code, "code"))
-    return StatusInfo(found.status, text(found.name), text(found.cause), text(found.remedy))
+    return StatusInfo(found.status, text(found.name), in_python(text(found.cause)), in_python(text(found.remedy)))
 
 
-def _enumerate(function):
+def _enumerate(function: Callable[..., int]) -> List[int]:
     number = ctypes.c_int32()
-    found = []
+    found: List[int] = []
     while True:
         try:
             call(function, len(found), number)
@@ -123,25 +121,25 @@ def _enumerate(function):
         found.append(number.value)
 
 
-def statuses() -> list:
+def statuses() -> List[int]:
     """The status codes of the loaded library."""
     return _enumerate(c.gpumem_status_enumerate)
 
 
-def capabilities() -> list:
+def capabilities() -> List[Capability]:
     """The capabilities that the loaded library knows."""
     return [known(Capability, number) for number in _enumerate(c.gpumem_capability_enumerate)]
 
 
-def probe(backend: Union[str, int] = Backend.ANY) -> ProbeInfo:
+def probe(backend: Union[Backend, str, int] = "any") -> ProbeInfo:
     """Finds out whether a backend can be opened here, without opening it. If not, the exception says why."""
     found = c.gpumem_probe_info()
-    call(c.gpumem_instance_probe, _backend(backend), found)
+    call(c.gpumem_instance_probe, code(Backend, backend, "backend"), found)
     return ProbeInfo(known(Backend, found.backend), found.driver_version, found.device_count, found.fallback_status,
-                     text(found.name), text(found.fallback_reason))
+                     text(found.name), in_python(text(found.fallback_reason)))
 
 
-class Instance(Copies):
+class Instance(Unique, Copies):
     """An open backend with its devices and every object made through it.
 
     ``backend`` is a :class:`Backend`, or "any" (cuda if it can be opened, otherwise host), "cuda" or "host". After "any",
@@ -151,24 +149,31 @@ class Instance(Copies):
     The end of a ``with`` block closes it, which fails if objects are live. After an exception it is closed by force.
     """
 
-    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_info", "__weakref__")
+    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_info", "__weakref__")
+    _instead = "use the object itself, or open another instance"
 
-    def __init__(self, backend: Union[str, int] = Backend.ANY, *, name: Optional[str] = None, pin_budget: int = 0,
-                 host: Optional[HostOptions] = None, cuda: Optional[CudaOptions] = None):
+    def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
+                 host: Optional[HostOptions] = None, cuda: Optional[CudaOptions] = None) -> None:
         self._closed = True
-        desc = c.gpumem_instance_desc(backend=_backend(backend), name=encoded(name),
+        desc = c.gpumem_instance_desc(backend=code(Backend, backend, "backend"), name=encoded(name),
                                       pin_budget=u64(pin_budget, "pin_budget"))
         if host is not None:
+            if not isinstance(host, HostOptions):
+                raise TypeError(f"host must be HostOptions, not a {type(host).__name__}")
             desc.host = ctypes.pointer(host._struct())
         if cuda is not None:
+            if not isinstance(cuda, CudaOptions):
+                raise TypeError(f"cuda must be CudaOptions, not a {type(cuda).__name__}")
             desc.cuda = ctypes.pointer(cuda._struct())
-        handle = c_void_p()
-        call(c.gpumem_instance_open, desc, handle)
-        self._open(handle.value, True)
+        self._open(create(c.gpumem_instance_open, _close_new, desc), True)
 
-    def _open(self, handle, owned):
-        self._handle, self._owned, self._views, self._info = handle, owned, [], None
-        self._devices = weakref.WeakValueDictionary()  # which refer to their instance
+    def _open(self, handle: int, owned: bool) -> None:
+        self._handle, self._owned = handle, owned
+        self._views: List[None] = []
+        self._info: Optional[InstanceInfo] = None
+        # The devices refer to their instance, and so do the queues of its streams.
+        self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
+        self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
         self._closed = False
 
     def close(self, *, force: bool = False) -> int:
@@ -181,55 +186,63 @@ class Instance(Copies):
         if self._closed:
             return 0
         sweep()
+        if force and not self._views and on_main_thread():
+            self._await_streams()
         self._closed = bool(force)  # before the views are counted
         if force and self._views:
             self._closed = False
-            raise BufferError("the instance cannot be closed by force while views of its memory are alive")
+            raise BufferError("the instance cannot be closed by force while views of its memory are alive: arrays, "
+                              "memoryviews or tensors of other libraries; drop them first, for example with del")
         destroyed = c_uint64()
         try:
-            call(c.gpumem_instance_close, self._handle, int(force), destroyed)
+            call(c.gpumem_instance_close, self._handle, int(bool(force)), destroyed)
         except Error as problem:
             self._closed = problem.code in GONE
             if not self._closed:
+                if "GPUMEM_ERROR_BUSY" == problem.name:
+                    problem.message = report_in_python(problem.message)
+                    problem.args = (problem.message,)
                 raise
         self._closed = True
         pending.forget(self)
         instance_closed(self)
         return destroyed.value
 
-    def __del__(self, finalizing=sys.is_finalizing, warn=warnings.warn):
-        try:
-            if self._closed or not self._owned or finalizing():
-                return
-        except AttributeError:
-            return
-        # Its memory, streams and events refer to it. So only memory that was made as a plain address can be left, or what
-        # a finalizer could not destroy yet.
-        handle = self._handle
-        if c.gpumem_instance_close(handle, c.GPUMEM_CLOSE_CHECK, None, None) != c.GPUMEM_ERROR_BUSY:
-            return
-        if leftovers:
-            leftovers.append(lambda: c.gpumem_instance_close(handle, c.GPUMEM_CLOSE_CHECK, None, None)
-                             != c.GPUMEM_ERROR_BUSY)
-        else:
-            warn("a gpumem.Instance was dropped while memory allocated through it is live", ResourceWarning, source=self)
+    def _await_streams(self) -> None:
+        """Waits as closing by force does, but answers Ctrl-C."""
+        for queue in list(self._queues):
+            try:
+                queue.synchronize()
+            except Error:
+                pass  # closing deals with it
+
+    def _abandon(self) -> None:
+        """Closes by force, unless that would wait."""
+        if all(queue.idle() for queue in list(self._queues)):
+            self.close(force=True)
 
     def __enter__(self) -> Instance:
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
         if not self._owned:
             return
-        if kind is None:
+        if problem is None:
             self.close()
-            return
-        try:
-            self.close(force=True)
-        except (Error, BufferError):
-            pass  # the exception of the block matters more; live objects keep the instance
+        elif isinstance(problem, Exception):
+            leave(self, lambda: self.close(force=True), problem)
+        else:
+            leave(self, self._abandon, problem)  # after Ctrl-C the work may never end
 
-    def __repr__(self):
-        return "<gpumem.Instance, closed>" if self._closed else f"<gpumem.Instance of backend {self.backend.name.lower()}>"
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<gpumem.Instance, closed>"
+        try:
+            info = self._info or self.info()
+        except Exception as problem:
+            return f"<gpumem.Instance: {problem}>"
+        name = f" {info.name!r}" if info.name else ""
+        return f"<gpumem.Instance{name}: {info.backend}, {info.device_count} device{'s' * (info.device_count != 1)}>"
 
     @property
     def handle(self) -> int:
@@ -246,7 +259,7 @@ class Instance(Copies):
         found = ask(c.gpumem_instance_get_info, c.gpumem_instance_info(), self._handle)
         self._info = InstanceInfo(known(Backend, found.backend), found.driver_version, found.device_count,
                                   bool(found.strict), found.pin_budget, found.fallback_status, text(found.name),
-                                  text(found.fallback_reason))
+                                  in_python(text(found.fallback_reason)))
         return self._info
 
     @property
@@ -260,7 +273,7 @@ class Instance(Copies):
         if found is None:
             handle = c_void_p()
             call(c.gpumem_device_get, self._handle, u32(ordinal, "ordinal"), handle)
-            found = self._devices.setdefault(ordinal, Device._of(self, handle.value, ordinal))
+            found = self._devices.setdefault(ordinal, Device._of(self, handle.value or 0, ordinal))
         return found
 
     @property
@@ -270,13 +283,17 @@ class Instance(Copies):
 
     # ---- copies and fills ----
 
-    def _instance(self):
+    def _instance(self) -> Instance:
         return self
 
-    def _work(self, kept, function, _, *arguments, in_part=False):
-        held = hold(kept, None)
+    def _work(self, kept: Iterable[Any], size: int, now: Callable[..., int], enqueue: Callable[..., int],
+              *arguments: Any, in_part: bool = False) -> None:
+        if size >= LARGE and on_main_thread():
+            aside(functools.partial(self._work, kept, 0, now, enqueue, *arguments))
+            return
+        held = hold(kept, False)
         try:
-            call(function, self._handle, *arguments)
+            call(now, self._handle, *arguments)
         finally:
             release(held)
 
@@ -297,13 +314,15 @@ class Instance(Copies):
         """
         if device is None:
             location, number = Location.HOST, -1
+        elif not isinstance(device, Device):
+            raise TypeError(f"device must be a gpumem.Device or None, not a {type(device).__name__}")
         elif device.instance is self:
             location, number = Location.DEVICE, device.ordinal
         else:
             raise InvalidArgument("the device belongs to another instance")
         access = c_int32()
         call(c.gpumem_pointer_get_access, self._handle, operand(pointer, False)[0], location, number, access)
-        return known(Access, access.value)
+        return known(Access, access.value)  # type: ignore[no-any-return]
 
     def free(self, pointer: int) -> None:
         """Frees an allocation by its address, such as one from :meth:`Device.malloc`."""
@@ -320,9 +339,9 @@ class Instance(Copies):
         found = ask(c.gpumem_stats_get, c.gpumem_stats(), self._handle)
         return Stats(found.live_count, found.live_bytes, found.streams, found.events)
 
-    def kind_stats(self, kind: int) -> KindStats:
+    def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
         """Counters of one kind of memory: DEVICE, PINNED or REGISTERED."""
-        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, i32(kind, "kind"))
+        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, code(Kind, kind, "kind", "device, pinned, registered"))
         return KindStats(found.live_count, found.live_bytes, found.peak_count, found.peak_bytes, found.total_count,
                          found.total_bytes)
 
@@ -338,27 +357,72 @@ class Instance(Copies):
             buffer = ctypes.create_string_buffer(capacity)
             call(c.gpumem_stats_report, self._handle, buffer, capacity, required)
             if required.value <= capacity:
-                return text(buffer.value)
+                return report_in_python(text(buffer.value))
             capacity = required.value
 
 
-class Device:
+def _close_new(handle: c_void_p, _: None) -> int:
+    return c.gpumem_instance_close(handle, c.GPUMEM_CLOSE_FORCE, None, None)  # type: ignore[no-any-return]
+
+
+def _finalizer(finalizing: Callable[[], bool], warn: Callable[..., None], last: Any,
+               leftovers: Any) -> Callable[[Instance], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def __del__(self: Instance) -> None:
+        """Closes the instance if nothing lives, and warns otherwise."""
+        try:
+            if self._closed or not self._owned or finalizing():
+                return
+        except AttributeError:
+            return
+        # Its memory, streams and events refer to it. So only memory that was made as a plain address can be left, or what
+        # a finalizer could not destroy yet.
+        handle = self._handle
+        if last.gpumem_instance_close(handle, last.GPUMEM_CLOSE_CHECK, None, None) != last.GPUMEM_ERROR_BUSY:
+            return
+        if leftovers:
+            leftovers.append(lambda: last.gpumem_instance_close(handle, last.GPUMEM_CLOSE_CHECK, None, None)
+                             != last.GPUMEM_ERROR_BUSY)
+        else:
+            warn("a gpumem.Instance was dropped while memory allocated through it is live", ResourceWarning, source=self)
+    return __del__
+
+
+Instance.__del__ = _finalizer(sys.is_finalizing, warnings.warn, c, leftovers)  # type: ignore[attr-defined]
+
+
+_new = object.__new__
+
+
+class Device(Unique):
     """One processor with its memory. It lives as long as its instance."""
 
     __slots__ = ("instance", "ordinal", "_handle", "_pointer", "__weakref__")
+    _instead = "use the object itself; another process opens an instance of its own"
 
-    def __init__(self):
+    if TYPE_CHECKING:
+        instance: Instance
+        ordinal: int
+        _handle: int
+        _pointer: Any
+
+    def __init__(self) -> None:
         raise TypeError("get devices from Instance.device() or Instance.devices")
 
     @classmethod
-    def _of(cls, instance, handle, ordinal):
+    def _of(cls, instance: Instance, handle: int, ordinal: int) -> Device:
         self = cls.__new__(cls)
         self.instance, self.ordinal, self._handle = instance, ordinal, handle
         self._pointer = c_void_p.from_param(handle)  # see PREPARED in _library
         return self
 
-    def __repr__(self):
-        return f"<gpumem.Device {self.ordinal}>"
+    def __repr__(self) -> str:
+        if self.instance._closed:
+            return f"<gpumem.Device {self.ordinal}, closed>"
+        try:
+            return f"<gpumem.Device {self.ordinal} of {self.instance.backend}: {self.info().name}>"
+        except Exception as problem:
+            return f"<gpumem.Device {self.ordinal}: {problem}>"
 
     @property
     def handle(self) -> int:
@@ -378,67 +442,81 @@ class Device:
         call(c.gpumem_device_get_memory, self._handle, free, total)
         return free.value, total.value
 
-    def capability(self, capability: int, peer: Optional[Device] = None) -> CapabilityInfo:
-        """Whether the device has a capability, how the library found out, and why not."""
+    def capability(self, capability: Union[Capability, str, int], peer: Optional[Device] = None) -> CapabilityInfo:
+        """Whether the device has a :class:`Capability`, how the library found out, and why not. ``capability`` can be its
+        name: ``device.capability("pin_register")``. The answer is false if it is no."""
+        if peer is not None:
+            expect(Device, peer, "peer")
         found = ask(c.gpumem_device_get_capability, c.gpumem_capability_info(), self._handle,
-                    i32(capability, "capability"), None if peer is None else peer._handle)
+                    code(Capability, capability, "capability"), None if peer is None else peer._handle)
         value = known(Answer, found.value) if found.type == AnswerType.TRI else found.value
         return CapabilityInfo(known(Capability, found.capability), known(AnswerType, found.type), value,
                               known(AnswerSource, found.source), found.status, known(NativeDomain, found.native_domain),
-                              found.native_code, text(found.name), text(found.reason))
+                              found.native_code, text(found.name), in_python(text(found.reason)))
 
     def can_access_peer(self, peer: Device) -> bool:
         """Whether this device can be given direct access to the memory of another."""
+        expect(Device, peer, "peer")
         possible = c_uint32()
         call(c.gpumem_device_can_access_peer, self._handle, peer._handle, possible)
         return bool(possible.value)
 
     def enable_peer_access(self, peer: Device) -> None:
         """Lets this device use all device memory of another in place. It goes one way, and calls are counted."""
+        expect(Device, peer, "peer")
         call(c.gpumem_device_enable_peer_access, self._handle, peer._handle)
 
     def disable_peer_access(self, peer: Device) -> None:
         """Undoes one :meth:`enable_peer_access`."""
+        expect(Device, peer, "peer")
         call(c.gpumem_device_disable_peer_access, self._handle, peer._handle)
 
-    def memory(self, size: int, kind: int = Kind.DEVICE, **options: Any) -> Memory:
-        """Allocates memory; see :class:`Memory`."""
-        return Memory(self, size, kind, **options) if options else Memory(self, size, kind)
+    def memory(self, size: int, kind: Union[Kind, str, int] = "device", *, alignment: int = 0,
+               require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
+               name: Optional[str] = None) -> Memory:
+        """Allocates memory: "device" memory, or "pinned" host memory; see :class:`Memory`."""
+        memory = _new(Memory)
+        # Faster than Memory(...), because both are functions in Python.
+        memory.__init__(self, size, kind, alignment, require, prefer, numa_node, name)  # type: ignore[misc]
+        return memory
 
-    def register(self, source: Any, size: Optional[int] = None, **options: Any) -> Memory:
-        """Page-locks existing memory; see :meth:`Memory.register`."""
-        return Memory.register(self, source, size, **options)
+    def register(self, source: Any, size: Optional[int] = None, *, require: Union[MemoryFlags, str, int] = 0,
+                 prefer: Union[MemoryFlags, str, int] = 0, name: Optional[str] = None) -> Memory:
+        """Page-locks existing memory, such as an array; see :meth:`Memory.register`."""
+        return Memory.register(self, source, size, require=require, prefer=prefer, name=name)
 
-    def stream(self, **options: Any) -> Stream:
+    def stream(self, *, priority: int = 0, name: Optional[str] = None) -> Stream:
         """Creates a stream; see :class:`Stream`."""
-        return Stream(self, **options)
+        return Stream(self, priority=priority, name=name)
 
-    def event(self, **options: Any) -> Event:
+    def event(self, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> Event:
         """Creates an event; see :class:`Event`."""
-        return Event(self, **options)
+        return Event(self, flags=flags, name=name)
 
     # ---- plain addresses ----
 
-    def malloc(self, kind: int, size: int) -> int:
+    def malloc(self, kind: Union[Kind, str, int], size: int) -> int:
         """Allocates memory and returns only its address. Free it with :meth:`Instance.free`."""
         if leftovers:
             sweep()
-        pointer = c_void_p()
-        call(c.gpumem_malloc, self._handle, i32(kind, "kind"), u64(size, "size"), pointer)
-        return pointer.value
+        def undo(pointer: c_void_p, _: None) -> int:
+            return c.gpumem_free(self.instance._handle, pointer, None)  # type: ignore[no-any-return]
+        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned"),
+                      u64(size, "size"))
 
-    def register_pointer(self, pointer: int, size: int, require: int = 0) -> None:
+    def register_pointer(self, pointer: int, size: int, require: Union[MemoryFlags, str, int] = 0) -> None:
         """Page-locks memory at an address. Undo it with :meth:`Instance.unregister`."""
-        call(c.gpumem_register, self._handle, u64(pointer, "pointer"), u64(size, "size"), u64(require, "require"))
+        call(c.gpumem_register, self._handle, u64(pointer, "pointer"), u64(size, "size"),
+             flags_of(MemoryFlags, require, "require"))
 
     def device_pointer(self, pointer: Any) -> int:
         """The address of a byte of host memory for this device."""
         found = c_void_p()
         call(c.gpumem_pointer_get_device_pointer, self._handle, operand(pointer, False)[0], found)
-        return found.value
+        return found.value or 0
 
 
-_default: list = [None]
+_default: List[Optional[Instance]] = [None]
 
 
 def default_instance() -> Instance:
@@ -452,7 +530,7 @@ def default_instance() -> Instance:
     found = _default[0]
     if found is None or found._handle != handle.value:
         found = Instance.__new__(Instance)
-        found._open(handle.value, False)
+        found._open(handle.value or 0, False)
         _default[0] = found
     return found
 

@@ -12,10 +12,13 @@ nothing: handles and addresses are plain integers, and memory that is passed by 
 header says. Every call releases the interpreter lock.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import threading
 from ctypes import c_uint32
+from typing import Any, Optional
 
 from . import _native
 from ._native import GPUMEM_VERSION, GPUMEM_VERSION_MAJOR, GPUMEM_VERSION_MINOR, PROTOTYPES, gpumem_table
@@ -25,12 +28,12 @@ from .errors import LibraryNotFound, VersionMismatch
 globals().update({name: value for name, value in vars(_native).items() if name.lower().startswith("gpumem_")})
 
 
-def GPUMEM_MAKE_VERSION(major, minor, patch):
+def GPUMEM_MAKE_VERSION(major: int, minor: int, patch: int) -> int:
     """A version as one number; newer versions are larger."""
     return major << 22 | minor << 12 | patch
 
 
-def GPUMEM_FAILED(status):
+def GPUMEM_FAILED(status: int) -> bool:
     """Whether a status is a failure. Success and notes are not."""
     return status < 0
 
@@ -41,17 +44,17 @@ PREPARED = {"memory_create_prepared": "gpumem_memory_create"}
 
 SONAME = "libgpumem.so.0"
 _lock = threading.Lock()
-_loaded = None
+_loaded: Optional[ctypes.CDLL] = None
 
 
-def _open(path, source):
+def _open(path: str, source: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)
     except OSError as problem:
         raise LibraryNotFound(f"the gpumem library cannot be loaded: {problem} ({source})") from None
 
 
-def _check(library, path):
+def _check(library: ctypes.CDLL, path: str) -> None:
     """Checks that the library has this interface, before any other function of it is called."""
     try:
         version = library.gpumem_version
@@ -66,7 +69,7 @@ def _check(library, path):
             f"least {GPUMEM_VERSION_MINOR}")
 
 
-def _declare(library, path):
+def _declare(library: ctypes.CDLL, path: str) -> None:
     for name, (result, arguments) in PROTOTYPES.items():
         try:
             function = getattr(library, name)
@@ -75,7 +78,7 @@ def _declare(library, path):
         function.restype, function.argtypes = result, arguments
 
 
-def load():
+def load() -> ctypes.CDLL:
     """Loads the library unless it is loaded, and returns it as a ``ctypes.CDLL`` with every function declared.
 
     A failure is not remembered: the next call tries again.
@@ -98,7 +101,7 @@ def load():
     return _loaded
 
 
-def table():
+def table() -> gpumem_table:
     """The addresses of all functions as a gpumem_table, for code that calls them through pointers."""
     found = gpumem_table()
     if GPUMEM_FAILED(load().gpumem_table_get(GPUMEM_VERSION, found, None)):
@@ -106,7 +109,7 @@ def table():
     return found
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     """Loads the library at the first use of a function, which makes every function an attribute of this module."""
     if name in PROTOTYPES or name in PREPARED:
         load()

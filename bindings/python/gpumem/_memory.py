@@ -3,62 +3,93 @@
 
 from __future__ import annotations
 
+import operator
 import struct
 import sys
+import weakref
 from ctypes import byref, c_ubyte, c_void_p
-from typing import TYPE_CHECKING, Any, Optional, Tuple, Union
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Tuple, Type, Union)
 
 from . import _library as c
 from . import _types
-from ._calls import GONE, ask, call, destroy_quietly, encoded, leftovers, status_error, sweep, text, u64
-from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
+from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, status_error, sweep,
+                     text, u64)
 from ._codes import Backend, Kind, MemoryFlags
-from ._operands import host_buffer
+from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
+from ._enums import code, flags
+from ._operands import Buffer, Strange, host_buffer
 from ._results import MemoryInfo, known
-from .errors import Busy, InvalidArgument, StaleHandle
+from ._waits import LARGE, aside, create_aside, on_main_thread
+from .errors import Busy, InvalidArgument, StaleHandle, WrongKind
 
 if TYPE_CHECKING:
-    from ._instance import Device
-    from ._stream import Stream
+    import numpy
+    from typing_extensions import TypeAlias
 
-Shape = Union[int, Tuple[int, ...]]
+    from ._instance import Device
+    from ._stream import Queue, Stream
+
+    Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
+
+Shape = Union[int, Sequence[int]]
 
 _DEVICE = int(Kind.DEVICE)
+_PINNED = int(Kind.PINNED)
+_KINDS = {str(kind): int(kind) for kind in Kind}
 # Writes kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc at once.
 _pack_desc = struct.Struct("=iiQQQQ").pack_into
-_DESC_OFFSET = c.gpumem_memory_desc.kind.offset
+_DESC_OFFSET: int = getattr(c, "gpumem_memory_desc").kind.offset
 
 
 class _Creation:
     """Structs for a call of gpumem_memory_create, kept for the next one."""
 
-    __slots__ = ("desc", "out", "detail", "desc_pointer", "out_pointer", "detail_pointer")
+    __slots__ = ("desc", "out", "detail", "desc_pointer", "out_pointer", "detail_pointer", "last")
 
-    def __init__(self):
+    def __init__(self) -> None:
+        self.last: Optional[int] = None  # the handle that `out` had before
         self.desc, self.out, self.detail = c.gpumem_memory_desc(), c_void_p(), c.gpumem_error()
         self.desc_pointer, self.out_pointer, self.detail_pointer = byref(self.desc), byref(self.out), byref(self.detail)
 
 
-_creations: list = []
+_creations: List[_Creation] = []
 
 
-class Memory:
+def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: Any, prefer: Any, numa_node: Any) -> None:
+    """Fills in the description from arguments that are not all plain numbers in range."""
+    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", "device, pinned"), i32(numa_node, "numa_node"), u64(size, "size"),
+               u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
+
+
+class Memory(Unique):
     """One allocation, or existing memory that is page-locked in place.
 
-    ``Memory(device, size)`` allocates device memory, ``Memory(device, size, Kind.PINNED)`` page-locked host memory.
-    :meth:`register` page-locks existing memory.
+    ``device.memory(size)`` allocates device memory, ``device.memory(size, "pinned")`` page-locked host memory.
+    ``device.register(array)`` page-locks existing memory.
 
-    ``require`` are properties without which the call fails. Those in ``prefer`` may be missing from
-    :attr:`granted_flags`. The contents of fresh memory are indeterminate.
+    ``kind`` is a :class:`Kind` or its name. ``require`` are :class:`MemoryFlags`, or their names with "|" between them,
+    without which the call fails. Those in ``prefer`` may be missing from :attr:`granted_flags`. The contents of fresh
+    memory are indeterminate.
 
     The memory is freed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it any more: neither
     this object, nor a view of it, nor a copy in a stream that was not observed complete.
     """
 
     __slots__ = ("device", "_handle", "_open", "_holds", "_info", "_source", "__weakref__")
+    _instead = ("use the object itself, copy the bytes into other memory with copy_from(), or get them as bytes with "
+                "copy_to()")
 
-    def __init__(self, device: Device, size: int, kind: int = _DEVICE, *, alignment: int = 0, require: int = 0,
-                 prefer: int = 0, numa_node: int = 0, name: Optional[str] = None):
+    if TYPE_CHECKING:
+        device: Device
+        _handle: int
+        _open: bool
+        _info: Optional[MemoryInfo]
+        _source: Any
+
+    # Nothing is for keywords alone, because that costs time.
+    def __init__(self, device: Device, size: int, kind: Union[Kind, str, int] = "device", alignment: int = 0,
+                 require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
+                 name: Optional[str] = None) -> None:
         # Nothing is set before the memory exists: that is how __del__ knows.
         if leftovers:
             sweep()
@@ -66,46 +97,81 @@ class Memory:
             creation = _creations.pop()
         except IndexError:
             creation = _Creation()
+        if kind.__class__ is str:
+            try:
+                kind = _KINDS[kind]  # type: ignore[index]
+            except KeyError:
+                pass  # written otherwise, or wrong
         try:
             _pack_desc(creation.desc, _DESC_OFFSET, kind, numa_node, size, alignment, require, prefer)
         except struct.error:
-            raise InvalidArgument(f"a number is out of its range: size {size}, alignment {alignment}, kind {kind}, "
-                                  f"numa_node {numa_node}, require {require}, prefer {prefer}") from None
+            _write(creation, size, kind, alignment, require, prefer, numa_node)
         if name is not None:
             creation.desc.name = encoded(name)
-        status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
-                                          creation.detail_pointer)
-        self._handle = creation.out.value
+        try:
+            if kind == _PINNED and (operator.index(size) >= LARGE or active and _is_busy(device)) and on_main_thread():
+                status = self._create_aside(creation, device)
+            else:
+                status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
+                                                  creation.detail_pointer)
+            if status == 0:
+                self._handle = creation.last = creation.out.value  # type: ignore[assignment]
+                self.device, self._info, self._source = device, None, None
+                # One entry for each view (None) and each call (False), and the work queue for each use in a stream that
+                # was not observed complete. A list, because append, pop and remove are atomic.
+                self._holds: List[Union[None, bool, Queue]] = []
+                # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
+                self._open = True
+                if name is None:
+                    _creations.append(creation)
+                    return
+        except BaseException:  # a signal handler raised as the call returned
+            if not hasattr(self, "_open") and creation.out.value != creation.last:
+                c.gpumem_memory_destroy(creation.out.value, None)
+            raise
         error = status_error(status, creation.detail) if status < 0 else None
-        if name is not None:
-            creation.desc.name = None
+        creation.desc.name = None
         _creations.append(creation)
         if error is not None:
             raise error
-        self.device, self._info, self._source = device, None, None
-        # One entry for each view (None), and the work queue for each use in a stream that was not observed complete. A
-        # list, because append, pop and remove are atomic.
-        self._holds = []
-        # Missing once it is closed, and while a thread tries that: the one that deletes it, which is atomic.
-        self._open = True
+
+    @staticmethod
+    def _create_aside(creation: _Creation, device: Device) -> int:
+        """The prepared call on another thread, because locking that many pages takes long. If Ctrl-C comes first, the
+        memory is freed as soon as it is there."""
+        waiting = [True]
+
+        def run() -> int:
+            status: int = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
+                                                   creation.detail_pointer)
+            if not waiting and status == 0:
+                c.gpumem_memory_destroy(creation.out.value, None)
+            return status
+        try:
+            return aside(run)  # type: ignore[no-any-return]
+        except BaseException:
+            waiting.clear()
+            raise
 
     @classmethod
-    def register(cls, device: Device, source: Any, size: Optional[int] = None, *, require: int = 0, prefer: int = 0,
+    def register(cls, device: Device, source: Any, size: Optional[int] = None, *,
+                 require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0,
                  name: Optional[str] = None) -> Memory:
         """Page-locks existing memory, so that devices can use it; closing makes it pageable again.
 
         ``source`` is an array or any other object with a buffer, which is kept alive, or the address of memory that you
-        keep mapped, with its ``size``. A read-only source needs ``MemoryFlags.READ_ONLY`` in ``require``.
+        keep mapped, with its ``size``. A read-only source needs ``require="read_only"``.
         """
-        source, address, size = _registered_source(source, size, require)
+        required = flags(MemoryFlags, require, "require")
+        source, address, size = _registered_source(source, size, required)
         if leftovers:
             sweep()
-        desc = c.gpumem_register_desc(pointer=address, size=u64(size, "size"), require=u64(require, "require"),
-                                      prefer=u64(prefer, "prefer"), name=encoded(name))
-        handle = c_void_p()
-        call(c.gpumem_memory_register, device._handle, desc, handle)
+        desc = c.gpumem_register_desc(pointer=address, size=u64(size, "size"), require=required,
+                                      prefer=flags(MemoryFlags, prefer, "prefer"), name=encoded(name))
         self = cls.__new__(cls)
-        self._handle = handle.value
+        long = (size >= LARGE or _is_busy(device)) and on_main_thread()
+        make = create_aside if long else create
+        self._handle = make(c.gpumem_memory_register, c.gpumem_memory_destroy, device._handle, desc, keep=source)
         self.device, self._info, self._source, self._holds, self._open = device, None, source, [], True
         return self
 
@@ -125,11 +191,38 @@ class Memory:
             self._open = True  # at once, because a holder may be waiting for this
             self._refuse()
             return
-        if c.gpumem_memory_destroy(self._handle, None) < 0:
+        if active and self._may_wait():
+            aside(self._destroy)
+        elif c.gpumem_memory_destroy(self._handle, None) < 0:
             self._destroy()
         self._source = None
 
-    def _destroy(self):
+    def _may_wait(self) -> bool:
+        """Whether a call that frees may have to wait, as for a GPU at work."""
+        return on_main_thread() and _is_busy(self.device)
+
+    def free(self) -> None:
+        """The same, under its name in PyCUDA."""
+        self.close()
+
+    def _unregister(self) -> None:
+        """Makes registered memory pageable again under its views, which keep the source."""
+        if self.kind != Kind.REGISTERED:
+            raise WrongKind(f"the memory is {self.kind}, not registered; free it")
+        try:
+            del self._open
+        except AttributeError:
+            return
+        if any(hold is not None for hold in self._holds):
+            self._open = True
+            self._refuse()
+            return
+        if active and self._may_wait():
+            aside(self._destroy)
+        elif c.gpumem_memory_destroy(self._handle, None) < 0:
+            self._destroy()
+
+    def _destroy(self) -> None:
         """Destroys it again, for the detail of the error."""
         try:
             call(c.gpumem_memory_destroy, self._handle)
@@ -138,41 +231,40 @@ class Memory:
                 self._open = True
                 raise
 
-    def _refuse(self):
+    def _refuse(self) -> None:
         try:
             self.info()  # a fork or a closed instance is reported first
         except StaleHandle:
             if not self.closed:
                 raise
             return  # another thread has closed it since
-        if any(hold is not None for hold in self._holds):
+        if any(self._holds):
             raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
                        function="gpumem_memory_destroy")
-        raise BufferError("memory cannot be closed while views of it are alive or another thread is in a call with it")
-
-    def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
-        try:
-            if self._open and finalizing():
-                return
-        except AttributeError:  # it is closed, or was never created
-            return
-        destroy(c.gpumem_memory_destroy, self._handle, self._source)
+        if False in self._holds:
+            raise BufferError("the memory cannot be closed while another thread copies or fills it")
+        raise BufferError("the memory cannot be closed while views of it are alive: arrays, memoryviews or tensors of "
+                          "other libraries; drop them first, for example with del")
 
     def __enter__(self) -> Memory:
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
 
-    def __repr__(self):
-        if self.closed:
-            return "<gpumem.Memory, closed>"
+    def __repr__(self) -> str:
         try:
-            info = self.info()
+            info = self._info or self.info()
         except Exception as problem:
-            return f"<gpumem.Memory: {problem}>"
-        return (f"<gpumem.Memory {getattr(info.kind, 'name', info.kind).lower()} of {info.size} bytes on device "
-                f"{info.device_ordinal}>")
+            return "<gpumem.Memory, closed>" if self.closed else f"<gpumem.Memory: {problem}>"
+        name = f" {info.name!r}" if info.name else ""
+        return (f"<gpumem.Memory{name}: {info.kind}, {info.size} bytes, device {info.device_ordinal}"
+                f"{', closed' if self.closed else ''}>")
+
+    def __int__(self) -> int:
+        """The address for devices, or of host memory that has none for the CPU."""
+        info = self._known()
+        return info.device_pointer or info.host_pointer or 0
 
     @property
     def handle(self) -> int:
@@ -187,13 +279,14 @@ class Memory:
     def info(self) -> MemoryInfo:
         """Information about the memory. It queries the library, so it fails once the memory is destroyed."""
         found = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), self._handle)
-        self._info = MemoryInfo(
+        result = MemoryInfo(
             known(Kind, found.kind), found.numa_node, found.device_ordinal, found.host_pointer, found.device_pointer,
             found.size, found.granted_size, found.alignment, MemoryFlags(found.requested_flags),
             MemoryFlags(found.granted_flags), found.buffer_id, text(found.name))
-        return self._info
+        self._info = result
+        return result
 
-    def _known(self):
+    def _known(self) -> MemoryInfo:
         """The same without a call, because it never changes."""
         return self._info or self.info()
 
@@ -237,9 +330,14 @@ class Memory:
         """As given at creation."""
         return self._known().name
 
-    def _operand(self, _):
+    def _address(self) -> int:
+        """The address by which copies know it."""
         info = self._known()
-        return info.host_pointer or info.device_pointer, info.size, self
+        return info.host_pointer or info.device_pointer or 0
+
+    def _operand(self, _: bool) -> Tuple[int, int, Memory]:
+        info = self._known()
+        return info.host_pointer or info.device_pointer or 0, info.size, self
 
     def view(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> View:
         """A typed view of the memory or of a part of it; of bytes by default.
@@ -253,69 +351,117 @@ class Memory:
         """A memoryview of the bytes of host memory."""
         return self.view().buffer()
 
-    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C"):
-        """The memory as a numpy array, whose ``base`` is the view that keeps the memory alive."""
+    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> Array:
+        """Host memory as a numpy array without a copy; its ``base`` is a view that keeps the memory alive. Raises
+        BufferError for device memory."""
         return self.view(dtype, shape, offset=offset, order=order).numpy()
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
+        """``numpy.asarray(memory)`` is its bytes, without a copy."""
+        return self.view().__array__(dtype, copy)
 
     def __buffer__(self, flags: int) -> memoryview:
         return self.buffer()
 
-    def __dlpack__(self, **arguments):
-        return self.view().__dlpack__(**arguments)
+    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
+                   dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
+        """A capsule for another library; see :class:`View`."""
+        return self.view().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
 
-    def __dlpack_device__(self):
+    def __dlpack_device__(self) -> Tuple[int, int]:
         return self.view().__dlpack_device__()
+
+    def _place(self, stream: Optional[Stream]) -> Any:
+        """What copies and fills: a stream, or the instance."""
+        if stream is None:
+            return self.device.instance
+        if not hasattr(stream, "_queue"):
+            raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps "
+                            "others")
+        return stream
 
     def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
                   stream: Optional[Stream] = None) -> None:
         """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
-        (stream or self.device.instance).copy(self.view(offset=offset), source, size)
+        self._place(stream).copy(self.view(offset=offset), source, size)
 
     def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
                 stream: Optional[Stream] = None) -> None:
         """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
-        (stream or self.device.instance).copy(destination, self.view(offset=offset), size)
+        self._place(stream).copy(destination, self.view(offset=offset), size)
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
-        (stream or self.device.instance).fill(self, None, value, value_size)
+        self._place(stream).fill(self, None, value, value_size)
 
 
-def memory_of(value):
+def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def __del__(self: Memory) -> None:
+        """Frees the memory unless it was closed."""
+        try:
+            if self._open and finalizing():
+                return
+        except AttributeError:  # it is closed, or was never created
+            return
+        destroy(last.gpumem_memory_destroy, self._handle, self._source)
+    return __del__
+
+
+Memory.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]
+
+
+def _is_busy(device: Device) -> bool:
+    """Whether work is in flight on a GPU. Its driver waits for that when it frees, and the library when it tries out what a
+    device can do."""
+    return device.instance.backend == Backend.CUDA and not all(queue.idle() for queue in list(device.instance._queues))
+
+
+def memory_of(value: Any) -> Optional[Memory]:
     """The memory of a Memory or View; None for any other operand."""
     if isinstance(value, Memory):
         return value
     return value.memory if isinstance(value, View) else None
 
 
-def _registered_source(source, size, require):
+def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[Union[Buffer, Strange, None], int, int]:
     """(object to keep alive, address, size) of memory to register."""
     if isinstance(source, int):
         if size is None:
-            raise TypeError("the size is missing")
-        return None, u64(source, "the address"), size
-    buffer = host_buffer(source, writable=not require & c.GPUMEM_MEMORY_READ_ONLY)
-    if size is None:
-        size = buffer.size
-    elif size > buffer.size:
-        raise InvalidArgument(f"size is {size}, but the source has only {buffer.size} bytes")
+            raise TypeError("the size is missing: an address needs one")
+        return None, u64(source, "the address"), u64(size, "size")
+    try:
+        buffer = host_buffer(source, writable=not require & c.GPUMEM_MEMORY_READ_ONLY)
+    except InvalidArgument as problem:
+        if "read-only" in problem.message:
+            raise InvalidArgument(f'{problem.message}; register it with READ_ONLY: require="read_only"') from None
+        raise
+    size = buffer.size if size is None else u64(size, "size")
+    if size > buffer.size:
+        raise InvalidArgument(f"the {type(source).__name__} has {buffer.size} bytes, but {size} are to be registered")
     return buffer, buffer.address, size
 
 
-def extent(shape, itemsize):
+def extent(shape: Shape, itemsize: int) -> Tuple[Tuple[int, ...], int]:
     """(shape as a tuple, bytes). Fails if no array can be that large."""
-    shape = tuple(int(length) for length in shape) if isinstance(shape, (tuple, list)) else (int(shape),)
+    if shape.__class__ is int:
+        lengths: Tuple[int, ...] = shape,  # type: ignore[assignment]
+    else:
+        try:
+            lengths = tuple(map(operator.index, shape if isinstance(shape, (tuple, list)) else (shape,)))
+        except TypeError:
+            raise TypeError(f"shape is {shape!r}; it must be an int or a tuple of ints") from None
     size = itemsize
-    for length in shape:
+    for length in lengths:
         if length < 0:
-            raise InvalidArgument(f"a length of {length} is negative")
+            raise InvalidArgument(f"shape is {shape!r}; a length cannot be negative")
         size *= length
     if size >= 1 << 63:
-        raise InvalidArgument(f"an array of shape {shape} with elements of {itemsize} bytes is too large")
-    return shape, size
+        raise InvalidArgument(f"an array of shape {lengths} with elements of {itemsize} bytes is too large")
+    return lengths, size
 
 
-def strides_of(shape, itemsize, order):
+def strides_of(shape: Sequence[int], itemsize: int, order: str) -> Tuple[int, ...]:
     strides = []
     for length in reversed(shape) if order == "C" else shape:
         strides.append(itemsize)
@@ -323,11 +469,15 @@ def strides_of(shape, itemsize, order):
     return tuple(reversed(strides) if order == "C" else strides)
 
 
-class View(DLPackView):
+_ON_DEVICE = "the CPU cannot access device memory; copy it to host memory with copy_to()"
+
+
+class View(Unique, DLPackView):
     """A typed view of memory, which other libraries can use in place.
 
     :meth:`Memory.view` and :func:`from_dlpack` make them. The memory cannot be closed while a view is alive, or an array,
-    memoryview or tensor made from it. A view offers:
+    memoryview or tensor made from it. Slices of a view are views, and elements of host memory are numbers: ``view[2:5]``,
+    ``view[0, 1]``, ``view[3] = 1.5``. A view also offers:
 
     - the buffer protocol (:meth:`buffer`, and ``memoryview(view)`` from Python 3.12 on) and numpy's array interface
       (``numpy.asarray(view)``) for memory that the CPU can access;
@@ -335,32 +485,41 @@ class View(DLPackView):
     - ``__cuda_array_interface__`` for memory that devices can use, on the cuda backend.
     """
 
-    memory: Optional[Memory]
-    address: int
-    shape: Tuple[int, ...]
-    strides: Tuple[int, ...]
-    typestr: str
-    itemsize: int
-    nbytes: int
-    readonly: bool
-    dlpack_device: Optional[Tuple[int, int]]
-    __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
-                 "_descr", "_owner", "__weakref__")
+    if TYPE_CHECKING:
+        memory: Optional[Memory]
+        address: int
+        shape: Tuple[int, ...]
+        strides: Tuple[int, ...]
+        typestr: str
+        itemsize: int
+        nbytes: int
+        readonly: bool
+        dlpack_device: Optional[Tuple[int, int]]
+        _descr: Any
+        _owner: Any
+        _counted: bool
+        _lent: Optional[List[Any]]
 
-    def __init__(self):
+    __slots__ = ("memory", "address", "shape", "strides", "typestr", "itemsize", "nbytes", "readonly", "dlpack_device",
+                 "_descr", "_owner", "_counted", "_lent", "__weakref__")
+    _instead = "use the object itself, make another one with Memory.view(), or copy the bytes"
+
+    def __init__(self) -> None:
         raise TypeError("get views from Memory.view() or gpumem.from_dlpack()")
 
     @classmethod
-    def _of(cls, memory, dtype, shape, offset, order):
+    def _of(cls, memory: Memory, dtype: Any, shape: Optional[Shape], offset: int, order: str) -> View:
         if order not in ("C", "F"):
-            raise ValueError(f"the order is {order!r}; it must be 'C' or 'F'")
+            raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
         typestr, itemsize, descr = _types.element_type(dtype)
         info = memory._known()
         offset = u64(offset, "offset")
         if shape is None:
-            if offset > info.size or (info.size - offset) % itemsize:
-                raise InvalidArgument(f"{info.size} bytes from {offset} on are no whole number of elements of "
-                                      f"{itemsize} bytes")
+            if offset > info.size:
+                raise InvalidArgument(f"offset is {offset}, but the memory has {info.size} bytes")
+            if (info.size - offset) % itemsize:
+                raise InvalidArgument(f"{info.size - offset} bytes are no whole number of elements of {itemsize} bytes; give "
+                                      "the view a shape")
             shape = (info.size - offset) // itemsize
         shape, nbytes = extent(shape, itemsize)
         if offset + nbytes > info.size:
@@ -368,28 +527,41 @@ class View(DLPackView):
 
         self = cls.__new__(cls)
         self.memory = self._owner = None
-        self.address = (info.host_pointer or info.device_pointer) + offset
+        self.address = (info.host_pointer or info.device_pointer or 0) + offset
         self.shape, self.nbytes = shape, nbytes
         self.strides = strides_of(shape, itemsize, order)
         self.typestr, self.itemsize, self._descr = typestr, itemsize, descr
         self.readonly = bool(info.granted_flags & MemoryFlags.READ_ONLY)
         self.dlpack_device = _dlpack_device(memory)
+        self._count(memory)
+        return self
+
+    def _count(self, memory: Memory) -> None:
+        """Makes it one of the views of the memory."""
+        self._lent, self._counted = None, False
         # Counted first, then checked: close() does it in the reverse order.
         memory._holds.append(None)
         instance = memory.device.instance
         instance._views.append(None)
+        self.memory, self._counted = memory, True
         if memory.closed or instance._closed:
-            memory._holds.remove(None)
-            instance._views.pop()
+            self._uncount()
+            self.memory = None
             raise StaleHandle("the memory is closed")
-        self.memory = memory
-        return self
+
+    def _uncount(self) -> None:
+        memory = self.memory
+        if memory is not None and self._counted:
+            self._counted = False
+            memory._holds.remove(None)
+            memory.device.instance._views.pop()
 
     @classmethod
-    def _foreign(cls, owner, address, shape, strides, typestr, itemsize, readonly, device):
+    def _foreign(cls, owner: Any, address: int, shape: Tuple[int, ...], strides: Tuple[int, ...], typestr: str, itemsize: int,
+                 readonly: bool, device: Tuple[int, int]) -> View:
         """A view of memory of another library, which ``owner`` keeps alive."""
         self = cls.__new__(cls)
-        self.memory, self._owner = None, owner
+        self.memory, self._owner, self._lent, self._counted = None, owner, None, False
         self.address, self.shape, self.strides = address, shape, strides
         self.typestr, self.itemsize, self._descr = typestr, itemsize, None
         self.nbytes = itemsize
@@ -398,58 +570,195 @@ class View(DLPackView):
         self.readonly, self.dlpack_device = readonly, device
         return self
 
-    def __del__(self):
-        memory = getattr(self, "memory", None)
-        if memory is not None:
-            memory._holds.remove(None)
-            memory.device.instance._views.pop()
+    def _part(self, cls: Type[View], address: int, shape: Tuple[int, ...], strides: Tuple[int, ...]) -> View:
+        """A view of some of the elements."""
+        part = cls.__new__(cls)
+        part.memory, part._owner, part._lent, part._counted = None, self, None, False
+        part.address, part.shape, part.strides = address, shape, strides
+        part.typestr, part.itemsize, part._descr = self.typestr, self.itemsize, self._descr
+        part.nbytes = part.itemsize
+        for length in shape:
+            part.nbytes *= length
+        part.readonly, part.dlpack_device = self.readonly, self.dlpack_device
+        if self.memory is not None:
+            part._count(self.memory)
+            part._owner = None
+        return part
 
-    def __repr__(self):
-        return f"<gpumem.View of shape {self.shape} and type {self.typestr} at {self.address:#x}>"
+    def __del__(self) -> None:
+        """Gives up its hold on the memory."""
+        if getattr(self, "_counted", False):
+            self._uncount()
 
-    def __len__(self):
+    def __repr__(self) -> str:
+        what = f"<gpumem.View: {self.typestr} {self.shape} at {self.address:#x}"
+        if self.memory is None:
+            return what + ", of another library>"
+        info = self.memory._known()
+        name = f" {info.name!r}" if info.name else ""
+        return f"{what} in {info.kind} memory{name} of device {info.device_ordinal}{', closed' if self._gone() else ''}>"
+
+    # ---- elements ----
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a view without dimensions has no length")
         return self.shape[0]
+
+    def _select(self, key: Any) -> Tuple[int, Tuple[int, ...], Tuple[int, ...], bool]:
+        """(address, shape, strides, whether it is one element) of what a key selects."""
+        keys = list(key) if isinstance(key, tuple) else [key]
+        if sum(part is Ellipsis for part in keys) > 1 or len(keys) - (Ellipsis in keys) > len(self.shape):
+            raise IndexError(f"{len(keys)} indices are too many for a view of {len(self.shape)} dimensions")
+        missing = len(self.shape) - len(keys) + (Ellipsis in keys)
+        place = keys.index(Ellipsis) if Ellipsis in keys else len(keys)
+        keys[place:place + 1] = [slice(None)] * missing
+        address, shape, strides = self.address, [], []
+        for part, length, stride in zip(keys, self.shape, self.strides):
+            if isinstance(part, slice):
+                start, stop, step = part.indices(length)
+                count = len(range(start, stop, step))
+                address += start * stride if count else 0
+                shape.append(count)
+                strides.append(stride * step)
+                continue
+            try:
+                number = operator.index(part)
+            except TypeError:
+                raise TypeError(f"an index of a view is an int, a slice or ..., not a {type(part).__name__}") from None
+            if not -length <= number < length:
+                raise IndexError(f"index {number} is out of range for a length of {length}")
+            address += (number + length if number < 0 else number) * stride
+        return address, tuple(shape), tuple(strides), not shape and Ellipsis not in (key if isinstance(key, tuple) else (key,))
+
+    def __getitem__(self, key: Any) -> Any:
+        """``view[2:5]`` and ``view[0]`` of several dimensions are views without a copy; the index of one element gives its
+        value, if the memory is host memory."""
+        address, shape, strides, single = self._select(key)
+        part = self._part(View, address, shape, strides)
+        return part._scalar().tolist() if single else part
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Writes an element of host memory, or copies as many bytes as a slice has into it."""
+        address, shape, strides, single = self._select(key)
+        part = self._part(View, address, shape, strides)
+        if part.readonly:
+            raise InvalidArgument("the memory is read-only")
+        if single:
+            part._scalar()[()] = value  # type: ignore[call-overload]
+            return
+        if self.memory is None:
+            raise InvalidArgument("the memory belongs to another library; only single elements can be set here")
+        self.memory.device.instance._copy_exactly(part, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def _scalar(self) -> memoryview:
+        """The one element."""
+        code = _types.buffer_format(self.typestr)
+        if code is None:
+            raise TypeError(f"elements of type {self.typestr} have no number in Python; use numpy()")
+        return self._bytes().cast(code, ())
 
     @property
     def contiguous(self) -> bool:
         """Whether there are no gaps between the elements."""
         return 0 in self.shape or any(self.strides == strides_of(self.shape, self.itemsize, order) for order in "CF")
 
-    def _operand(self, writable):
+    def _operand(self, writable: bool) -> Tuple[int, int, View]:
         if writable and self.readonly and self.memory is None:
-            raise ValueError("the array is read-only")
+            raise InvalidArgument("the view is read-only")
         if not self.contiguous:
-            raise ValueError("the array is not contiguous")
+            raise InvalidArgument("the view is not contiguous")
         return self.address, self.nbytes, self
 
     @property
     def device_pointer(self) -> Optional[int]:
         """Address of the first byte for devices; None if the memory has none."""
         if self.memory is None:
-            return self.address if self.dlpack_device[0] != CPU else None
+            return self.address if self.dlpack_device is not None and self.dlpack_device[0] != CPU else None
         info = self.memory._known()
         if info.device_pointer is None:
             return None
-        return info.device_pointer + self.address - (info.host_pointer or info.device_pointer)
+        return info.device_pointer + self.address - self.memory._address()
 
     def get_device_pointer(self) -> Optional[int]:
         """The same, under its name in PyCUDA."""
         return self.device_pointer
 
+    # ---- the end of the memory, as PyCUDA has it ----
+
+    def _lend(self, to: Any) -> None:
+        if self._lent is None:
+            self._lent = []
+        self._lent.append(to)
+
+    def _borrowed(self) -> bool:
+        """Whether something else uses the memory through this view."""
+        self._lent = [lent for lent in self._lent or () if lent is None or lent() is not None]
+        return bool(self._lent) or self._is_exported()
+
+    def free(self) -> None:
+        """Frees the memory of the view: ``array.base.free()`` in PyCUDA.
+
+        Raises BufferError, and frees nothing, while the array or anything else over the memory is alive. PyCUDA would
+        leave them with freed memory. So: ``base = array.base``, ``del array``, ``base.free()``.
+        """
+        memory = self._own_memory()
+        if memory.kind == Kind.REGISTERED:
+            raise WrongKind("the memory is registered, not allocated; call unregister()")
+        if memory.closed:
+            return
+        if self._borrowed():
+            raise BufferError("the memory cannot be freed while an array or a memoryview over it is alive; keep its base and "
+                              "drop the array first: base = array.base; del array; base.free()")
+        self._uncount()
+        try:
+            memory.close()
+        finally:
+            if not memory.closed:
+                self._count(memory)
+
+    def unregister(self) -> None:
+        """Makes registered memory pageable again: ``array.base.unregister()`` in PyCUDA.
+
+        The array stays good, as ordinary memory. Raises Busy while work in a stream that uses it was not observed
+        complete.
+        """
+        self._own_memory()._unregister()
+
+    def _own_memory(self) -> Memory:
+        if self.memory is None:
+            raise InvalidArgument("the memory belongs to another library, which frees it")
+        return self.memory
+
     # ---- the CPU ----
 
-    def _host_accessible(self):
-        return self.memory._known().host_pointer is not None if self.memory else self.dlpack_device[0] != CUDA
+    def _gone(self) -> bool:
+        return self.memory is not None and not self._counted
+
+    def _host_accessible(self) -> bool:
+        if self._gone():
+            raise StaleHandle("the memory is closed")
+        if self.memory is not None:
+            return self.memory._known().host_pointer is not None
+        return self.dlpack_device is None or self.dlpack_device[0] != CUDA
+
+    def _bytes(self) -> memoryview:
+        if not self._host_accessible():
+            raise BufferError(_ON_DEVICE)
+        if not self.contiguous:
+            raise BufferError("the view is not contiguous; numpy() makes an array of it")
+        # The memoryview keeps the array, and so the view.
+        array = (c_ubyte * self.nbytes).from_address(self.address)
+        array._view = self  # type: ignore[attr-defined]
+        self._lend(weakref.ref(array))
+        return memoryview(array).cast("B")
 
     def buffer(self) -> memoryview:
         """A memoryview of the bytes: typed and shaped if the view is C-contiguous and memoryview has its type."""
-        if not self._host_accessible():
-            raise BufferError("the CPU cannot access device memory; copy it")
-        if not self.contiguous:
-            raise BufferError("the view is not contiguous")
-        array = (c_ubyte * self.nbytes).from_address(self.address)
-        array._view = self  # the memoryview keeps the array, and so the view
-        found = memoryview(array).cast("B")
+        found = self._bytes()
         code = _types.buffer_format(self.typestr)
         if code and self.nbytes and self.shape and self.strides == strides_of(self.shape, self.itemsize, "C"):
             found = found.cast(code, self.shape) if self.shape != found.shape or code != "B" else found
@@ -459,40 +768,72 @@ class View(DLPackView):
         return self.buffer()
 
     @property
-    def __array_interface__(self) -> dict:
+    def __array_interface__(self) -> Dict[str, Any]:
         if not self._host_accessible():
-            raise AttributeError("the CPU cannot access device memory; copy it")
-        found = {"version": 3, "shape": self.shape, "typestr": self.typestr, "data": (self.address, self.readonly),
+            raise AttributeError(_ON_DEVICE)
+        self._lend(None)  # nobody says when it is given back
+        return self._interface(self.address)
+
+    def _interface(self, address: int) -> Dict[str, Any]:
+        found = {"version": 3, "shape": self.shape, "typestr": self.typestr, "data": (address, self.readonly),
                  "strides": self.strides}
         if self._descr:
             found["descr"] = self._descr
         return found
 
-    def numpy(self):
-        """The memory as a numpy array, whose ``base`` is this view."""
+    def numpy(self) -> Array:
+        """Host memory as a numpy array without a copy. Its ``base`` is a view that keeps the memory alive. Raises
+        BufferError for device memory."""
         import numpy
-        return numpy.asarray(self)
+        if not self._host_accessible():
+            raise BufferError(_ON_DEVICE)
+        base = self._part(_ArrayBase, self.address, self.shape, self.strides)
+        array: Array = numpy.asarray(base)
+        base._lent = [weakref.ref(array)]
+        return array
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
+        array = self.numpy()
+        if dtype is not None and dtype != array.dtype:
+            if copy is False:
+                raise ValueError(f"elements of type {array.dtype} cannot become {dtype} without a copy")
+            return array.astype(dtype)
+        return array.copy() if copy else array
 
     # ---- devices ----
 
     @property
-    def __cuda_array_interface__(self) -> dict:
+    def __cuda_array_interface__(self) -> Dict[str, Any]:
         """Version 3 of the interface. ``stream`` is the stream to wait for, if work is in flight."""
         memory = self.memory
         if memory is None or memory.device.instance.backend != Backend.CUDA:
             raise AttributeError("only memory of the cuda backend has a __cuda_array_interface__")
         address = self.device_pointer
         if address is None:
-            raise AttributeError("the memory has no device pointer; register it with MemoryFlags.MAPPED")
-        found = {"version": 3, "shape": self.shape, "typestr": self.typestr, "data": (address, self.readonly),
-                 "strides": None if self.strides == strides_of(self.shape, self.itemsize, "C") else self.strides,
-                 "stream": _work_stream(memory)}
-        if self._descr:
-            found["descr"] = self._descr
+            raise AttributeError('the memory has no device pointer; register it with require="mapped"')
+        if self._gone():
+            raise StaleHandle("the memory is closed")
+        self._lend(None)
+        found = self._interface(address)
+        if self.strides == strides_of(self.shape, self.itemsize, "C"):
+            found["strides"] = None
+        found["stream"] = _work_stream(memory)
         return found
 
 
-def _dlpack_device(memory):
+class _ArrayBase(View):
+    """The base of a numpy array. Its array is the only thing that uses the memory through it."""
+
+    __slots__ = ()
+
+    def __buffer__(self, flags: int) -> NoReturn:
+        raise BufferError("numpy takes the array interface, and so this object as the base")
+
+
+_ArrayBase.__name__ = _ArrayBase.__qualname__ = "View"
+
+
+def _dlpack_device(memory: Memory) -> Optional[Tuple[int, int]]:
     """Device type and number in DLPack, or None if DLPack has none for the memory."""
     kind, host = memory.kind, memory.device.instance.backend == Backend.HOST
     if kind == _DEVICE:
@@ -500,12 +841,12 @@ def _dlpack_device(memory):
     return (CPU, 0) if host else (CUDA_HOST, 0)
 
 
-def _work_stream(memory):
+def _work_stream(memory: Memory) -> Optional[int]:
     """The native stream to wait for before using the memory, or None if no work is in flight."""
-    queues = {hold for hold in memory._holds if hold is not None}
+    queues: Any = {hold for hold in memory._holds if hold}
     if not queues:
         return None
     last = queues.pop()
     for queue in queues:
         queue.order_before(last.handle)
-    return last.native()
+    return last.native()  # type: ignore[no-any-return]

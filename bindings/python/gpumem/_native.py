@@ -4,6 +4,7 @@
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_uint8, c_void_p
+from typing import Any
 
 # base.h
 GPUMEM_TOGGLE_DEFAULT = 0
@@ -159,7 +160,7 @@ GPUMEM_WAIT_NOR = 3
 class Growing(ctypes.Structure):
     """A struct that begins with its own size."""
 
-    def __init__(self, *values, **fields):
+    def __init__(self, *values: Any, **fields: Any) -> None:
         super().__init__(ctypes.sizeof(self), *values, **fields)
 
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Operands of copies: memory and views of gpumem, arrays of other libraries, anything with a buffer, and addresses."""
 
+from __future__ import annotations
+
 import ctypes
 import numbers
 from ctypes import POINTER, c_char_p, c_int, c_ssize_t, c_void_p, py_object
+from typing import Any, Callable, List, Optional, Tuple, Union
 
-from ._calls import u64
+from ._calls import Unique, u64
 from ._dlpack import from_dlpack
+from .errors import InvalidArgument
 
 
 class _PyBuffer(ctypes.Structure):
@@ -23,75 +27,88 @@ _release_buffer = ctypes.pythonapi.PyBuffer_Release
 _release_buffer.argtypes, _release_buffer.restype = (POINTER(_PyBuffer),), None
 
 
-class Buffer:
+class Buffer(Unique):
     """The bytes of an object with the buffer protocol. While this is alive, the object cannot free or move them."""
 
     __slots__ = ("_buffer", "address", "size", "readonly")
 
-    def __init__(self, owner, writable):
+    def __init__(self, owner: Any, writable: bool) -> None:
         buffer = _PyBuffer()
         try:
             _get_buffer(owner, buffer, _PYBUF_ANY_CONTIGUOUS | (_PYBUF_WRITABLE if writable else 0))
         except TypeError:
             raise TypeError(f"a {type(owner).__name__} is neither memory nor an address nor an object with a buffer"
                             ) from None
+        except (BufferError, ValueError) as problem:
+            raise InvalidArgument(_fault(owner, writable) or str(problem)) from None
         self._buffer = buffer
         self.address, self.size, self.readonly = buffer.buf or 0, buffer.len, bool(buffer.readonly)
 
-    def __del__(self, release=_release_buffer):
+    def __del__(self, release: Callable[[Any], None] = _release_buffer) -> None:
         try:
             release(self._buffer)
         except AttributeError:  # there is no buffer
             pass
 
 
-class _Strange:
+def _fault(owner: Any, writable: bool) -> str:
+    """Why an object does not give its bytes."""
+    try:
+        view = memoryview(owner)
+    except (TypeError, ValueError, BufferError):
+        return ""
+    if writable and view.readonly:
+        return f"this {type(owner).__name__} object is read-only"
+    return "" if view.contiguous else f"this {type(owner).__name__} object is not contiguous"
+
+
+class Strange:
     """An array of a type that the buffer protocol does not have, such as numpy's dates."""
 
     __slots__ = ("owner", "address", "size", "readonly")
 
-    def __init__(self, owner, writable):
+    def __init__(self, owner: Any, writable: bool) -> None:
         flags = owner.flags
         if not (flags.c_contiguous or flags.f_contiguous):
-            raise ValueError("the array is not contiguous")
+            raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
         if writable and not flags.writeable:
-            raise ValueError("the array is read-only")
+            raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
         self.owner, self.address, self.size = owner, owner.__array_interface__["data"][0], owner.nbytes
         self.readonly = not flags.writeable
 
 
-def host_buffer(owner, writable):
-    """The bytes of an array or buffer. ValueError or BufferError if they are not contiguous, or read-only."""
+def host_buffer(owner: Any, writable: bool) -> Union[Buffer, Strange]:
+    """The bytes of an array or buffer. InvalidArgument if they are not contiguous, or read-only."""
     dtype = getattr(owner, "dtype", None)
     if getattr(dtype, "hasobject", False):
         raise TypeError("a device cannot use an array of Python objects")
     if getattr(dtype, "kind", "") in ("m", "M"):
-        return _Strange(owner, writable)
+        return Strange(owner, writable)
     return Buffer(owner, writable)
 
 
-def _cuda_array(owner, interface, writable):
+def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, Any]:
     address, readonly = interface["data"]
     if readonly and writable:
-        raise ValueError("the array is read-only")
+        raise InvalidArgument(f"this {type(owner).__name__} object is read-only")
     size = int(interface["typestr"][2:])
     strides = interface.get("strides")
-    expected = []
+    expected: List[int] = []
     for length in reversed(interface["shape"]):
         expected.insert(0, size)
         size *= length
     if strides is not None and tuple(strides) != tuple(expected):
-        raise ValueError("the array is not contiguous")
+        raise InvalidArgument(f"this {type(owner).__name__} object is not contiguous")
     return address or 0, size, owner
 
 
-def operand(value, writable):
+def operand(value: Any, writable: bool) -> Tuple[int, Optional[int], Any]:
     """(address, size or None if unknown, object to keep alive or None) of an operand of a copy or fill."""
     if isinstance(value, int):
         return u64(value, "the address"), None, None
     found = getattr(value, "_operand", None)  # Memory and View
     if found is not None:
-        return found(writable)
+        return found(writable)  # type: ignore[no-any-return]
     interface = getattr(value, "__cuda_array_interface__", None)
     if interface is not None:
         return _cuda_array(value, interface, writable)

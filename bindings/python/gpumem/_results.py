@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Type
 
 from ._codes import (AnswerSource, AnswerType, Backend, Capability, EventFlags, Kind, Location, MemoryFlags,
                      NativeDomain)
 
 
-def known(cls, number):
+def known(cls: Type[Any], number: int) -> Any:
     """The member of an enumeration, or the number itself if only a newer version has a name for it."""
     try:
         return cls(number)
@@ -76,7 +76,7 @@ class DeviceInfo(NamedTuple):
 
 
 class CapabilityInfo(NamedTuple):
-    """Answer to a capability query.
+    """Answer to a capability query; false if it is no.
 
     ``value`` is an :class:`Answer` if ``type`` is ``AnswerType.TRI``, otherwise a number. ``source`` says how the library
     found it. ``status`` is the status of a call that needs the capability: 0 unless the answer is no.
@@ -91,6 +91,10 @@ class CapabilityInfo(NamedTuple):
     native_code: int
     name: str
     reason: str
+
+    def __bool__(self) -> bool:
+        """Whether the device has it: the answer is not no, or the number not 0."""
+        return bool(self.value)
 
 
 class MemoryInfo(NamedTuple):

@@ -3,27 +3,28 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
-from ctypes import c_int64, c_void_p
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from ctypes import c_int64
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, ask, call, destroy_quietly, encoded, host_function, i32, leftovers, nanoseconds, pending,
-                     sweep, text, u32, u64)
-from ._codes import EventFlags, WaitCondition
+from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave, leftovers,
+                     pending, sweep, text, u32, u64)
+from ._codes import Backend, EventFlags, WaitCondition
 from ._copies import Copies
-from ._memory import memory_of
+from ._enums import code, expect
+from ._enums import flags as flags_of
+from ._memory import Memory, View, memory_of
 from ._operands import operand
 from ._results import EventInfo, StreamInfo, known
+from ._waits import LARGE, aside, on_main_thread, wait
 from .errors import DeviceLost, Error, NotReady
 
 if TYPE_CHECKING:
-    from ._instance import Device
+    from ._instance import Device, Instance
 
-# Queues with work whose operands are kept. They live until the work was observed complete, even if nothing else refers
-# to them.
-_active: set = set()
 # Number of uses after which a queue checks by itself whether its work is complete.
 _MANY = 256
 
@@ -33,20 +34,24 @@ class _Use:
 
     __slots__ = ("sequence", "kept", "after")
 
-    def __init__(self, kept, after):
-        self.sequence, self.kept, self.after = None, kept, after
+    def __init__(self, kept: List[Any], after: Optional[Tuple[Queue, int]]) -> None:
+        self.sequence: Optional[int] = None
+        self.kept, self.after = kept, after
 
 
 class Queue:
     """The work of one stream. It outlives the Stream object while work is in flight."""
 
-    __slots__ = ("device", "handle", "lock", "sequence", "uses", "closed")
+    __slots__ = ("device", "handle", "lock", "sequence", "uses", "closed", "__weakref__")
 
-    def __init__(self, device, handle):
+    def __init__(self, device: Device, handle: int) -> None:
         self.device, self.handle, self.closed = device, handle, False
-        self.lock, self.sequence, self.uses = threading.Lock(), 0, []
+        self.lock, self.sequence = threading.Lock(), 0
+        self.uses: List[_Use] = []
+        device.instance._queues.add(self)
 
-    def enqueue(self, kept, function, *arguments, after=None, in_part=False):
+    def enqueue(self, kept: Iterable[Any], function: Callable[..., int], *arguments: Any,
+                after: Optional[Tuple[Queue, int]] = None, in_part: bool = False) -> None:
         """Makes a call that enqueues work, and keeps its operands until the work was observed complete. ``in_part``: a
         call that fails may have enqueued some of it."""
         kept = [value for value in kept if value is not None]
@@ -57,11 +62,12 @@ class Queue:
         hold(kept, self)
         with self.lock:
             self.uses.append(use)
-            _active.add(self)
+            active.add(self)
         try:
             call(function, *arguments)
-        except Exception:
-            if in_part:
+        except BaseException as problem:
+            # A signal handler raises once the call has returned, so the work may be in the stream.
+            if in_part or not isinstance(problem, Exception):
                 self._enqueued(use)
                 self.poll()  # releases them at once if the stream is idle
             else:
@@ -72,21 +78,22 @@ class Queue:
         if len(self.uses) > _MANY:
             self.poll()
 
-    def _enqueued(self, use):
+    def _enqueued(self, use: _Use) -> None:
         with self.lock:
             self.sequence += 1
             use.sequence = self.sequence
 
-    def observed(self, mark):
+    def observed(self, mark: Optional[int]) -> None:
         """Releases the operands of work that was observed complete: up to the mark, or all of it if that is None."""
-        done, pending_uses = [], []
+        done: List[_Use] = []
+        pending_uses: List[_Use] = []
         with self.lock:
             for use in self.uses:
                 complete = mark is None or use.sequence is not None and use.sequence <= mark
                 (done if complete else pending_uses).append(use)
             self.uses = pending_uses
             if not pending_uses:
-                _active.discard(self)
+                active.discard(self)
         for use in done:
             for value in use.kept:
                 memory = memory_of(value)
@@ -96,23 +103,27 @@ class Queue:
                 queue, after = use.after
                 queue.observed(after)
 
-    def mark(self):
+    def mark(self) -> int:
         """A mark of the work that is in the stream now, for ``observed``."""
         with self.lock:
             return self.sequence
 
-    def poll(self):
+    def poll(self) -> bool:
         """Whether the work is known to be complete."""
         mark = self.mark()
-        status = c.gpumem_stream_query(self.handle, None)
-        if status == 0 or status == c.GPUMEM_ERROR_DEVICE_LOST or status in GONE:
+        if self.idle():
             self.observed(mark)
         return not self.uses
 
-    def synchronize(self, timeout=None):
-        limit, mark = nanoseconds(timeout), self.mark()
+    def idle(self) -> bool:
+        """Whether nothing runs in the stream, or ever will."""
+        status: int = c.gpumem_stream_query(self.handle, None)
+        return status == 0 or status == c.GPUMEM_ERROR_DEVICE_LOST or status in GONE
+
+    def synchronize(self, timeout: Optional[float] = None) -> bool:
+        mark = self.mark()
         try:
-            if call(c.gpumem_stream_synchronize, self.handle, limit) == c.GPUMEM_NOT_READY:
+            if not wait(self.device, c.gpumem_stream_synchronize, self.handle, timeout):
                 return False
         except DeviceLost:
             self.observed(mark)  # nothing will run any more
@@ -120,17 +131,17 @@ class Queue:
         self.observed(mark)
         return True
 
-    def native(self):
+    def native(self) -> int:
         """The native stream, as DLPack and the CUDA array interface number it."""
         return ask(c.gpumem_stream_get_info, c.gpumem_stream_info(), self.handle).native_stream or 1
 
-    def order_before(self, stream):
+    def order_before(self, stream: int) -> None:
         """Makes another stream, given by its handle, wait for the work that is in this one now."""
         with Event(self.device, flags=EventFlags.DISABLE_TIMING) as event:
             call(c.gpumem_event_record, event.handle, self.handle)
             call(c.gpumem_stream_wait_event, stream, event.handle)
 
-    def finish(self):
+    def finish(self) -> bool:
         """Destroys a stream that nothing refers to any more once its work is complete. Returns whether it did."""
         if self.poll():
             destroy_quietly(c.gpumem_stream_destroy, self.handle)
@@ -138,39 +149,39 @@ class Queue:
         return False
 
 
-def hold(kept, by):
-    """Keeps the memory of operands open while a call uses its addresses: on behalf of the queue of a stream, or of None
+def hold(kept: Iterable[Any], by: Union[Queue, bool]) -> List[Memory]:
+    """Keeps the memory of operands open while a call uses its addresses: on behalf of the queue of a stream, or of False
     until ``release``. Fails if it is closed."""
-    held = []
+    held: List[Memory] = []
     for memory in map(memory_of, kept):
         if memory is None:
             continue
         # Counted first, then checked: close() does it in the reverse order.
         memory._holds.append(by)
         held.append(memory)
-        while memory.closed:
-            try:
+        try:
+            while memory.closed:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
-            except Exception:
-                release(held, by)
-                raise
+        except BaseException:
+            release(held, by)
+            raise
     return held
 
 
-def release(held, by=None):
+def release(held: List[Memory], by: Union[Queue, bool] = False) -> None:
     for memory in held:
         memory._holds.remove(by)
 
 
-def instance_closed(instance):
+def instance_closed(instance: Instance) -> None:
     """Nothing of the instance is in flight any more."""
-    for queue in list(_active):
+    for queue in list(active):
         if queue.device.instance is instance:
             queue.closed = True
             queue.observed(None)
 
 
-class Stream(Copies):
+class Stream(Unique, Copies):
     """An ordered queue of work on one device.
 
     A stream keeps the operands of its copies and fills alive, and they cannot be closed, until the work was observed
@@ -179,27 +190,28 @@ class Stream(Copies):
     """
 
     __slots__ = ("device", "_queue", "_closed", "__weakref__")
+    _instead = "use the object itself: streams work from any thread"
 
-    def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None):
+    if TYPE_CHECKING:
+        device: Device
+
+    def __init__(self, device: Device, *, priority: int = 0, name: Optional[str] = None) -> None:
         self._closed = True
         if leftovers:
             sweep()
         desc = c.gpumem_stream_desc(priority=i32(priority, "priority"), name=encoded(name))
-        handle = c_void_p()
-        call(c.gpumem_stream_create, device._handle, desc, handle)
-        self._open(device, handle.value)
+        self._open(device, create(c.gpumem_stream_create, c.gpumem_stream_destroy, device._handle, desc))
 
-    def _open(self, device, handle):
+    def _open(self, device: Device, handle: int) -> None:
         self.device, self._queue, self._closed = device, Queue(device, handle), False
 
     @classmethod
     def wrap(cls, device: Device, native_stream: int) -> Stream:
         """Wraps a stream that other code created, such as a CUstream; 0 is the legacy default stream of the device. The
         native stream must live until this object is closed, which does not destroy it."""
-        handle = c_void_p()
-        call(c.gpumem_stream_wrap, device._handle, u64(native_stream, "native_stream"), handle)
         self = cls.__new__(cls)
-        self._open(device, handle.value)
+        self._open(device, create(c.gpumem_stream_wrap, c.gpumem_stream_destroy, device._handle,
+                                  u64(native_stream, "native_stream")))
         return self
 
     def close(self) -> None:
@@ -223,25 +235,22 @@ class Stream(Copies):
                 self._closed = False
                 raise
 
-    def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        if self._queue.uses:
+    def _abandon(self) -> None:
+        """Closes it without waiting: the stream is destroyed once its work is complete."""
+        if not self._closed:
+            self._closed = True
             leftovers.append(self._queue.finish)
-        else:
-            destroy(c.gpumem_stream_destroy, self._queue.handle)
+            sweep()
 
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        # After Ctrl-C the work may never end.
+        leave(self, self.close if problem is None or isinstance(problem, Exception) else self._abandon, problem)
 
-    def __repr__(self):
-        return "<gpumem.Stream, closed>" if self._closed else f"<gpumem.Stream of device {self.device.ordinal}>"
+    def __repr__(self) -> str:
+        return _repr(self)
 
     @property
     def handle(self) -> int:
@@ -264,15 +273,24 @@ class Stream(Copies):
         """The CUstream, for other code."""
         return self.info().native_stream
 
-    def __cuda_stream__(self):
+    def __cuda_stream__(self) -> Tuple[int, int]:
         """The protocol of cuda.core: (version, CUstream)."""
         return 0, self.native_stream
 
-    def _instance(self):
+    def _instance(self) -> Instance:
         return self.device.instance
 
-    def _work(self, kept, _, function, *arguments, in_part=False):
-        self._queue.enqueue(kept, function, self._queue.handle, *arguments, in_part=in_part)
+    def _work(self, kept: Iterable[Any], size: int, now: Callable[..., int], enqueue: Callable[..., int],
+              *arguments: Any, in_part: bool = False) -> None:
+        if (size >= LARGE or self._may_wait(kept)) and on_main_thread():
+            aside(functools.partial(self._queue.enqueue, kept, enqueue, self._queue.handle, *arguments, in_part=in_part))
+        else:
+            self._queue.enqueue(kept, enqueue, self._queue.handle, *arguments, in_part=in_part)
+
+    def _may_wait(self, kept: Iterable[Any]) -> bool:
+        """Whether a call may wait for the work before it, as a GPU's driver does for ordinary memory."""
+        return (not all(isinstance(value, (Memory, View)) for value in kept)
+                and self.device.instance.backend == Backend.CUDA and not self._queue.idle())
 
     def query(self) -> bool:
         """Whether all work is complete. True counts as observing it complete, as :meth:`synchronize` does."""
@@ -289,6 +307,7 @@ class Stream(Copies):
 
     def wait_event(self, event: Event) -> None:
         """Makes later work wait for the latest record of an event. An event that was never recorded is complete."""
+        expect(Event, event, "event")
         captured = event._captured
         after = captured if captured is not None and captured[0].uses else None
         self._queue.enqueue((), c.gpumem_stream_wait_event, self.handle, event.handle, after=after)
@@ -302,8 +321,9 @@ class Stream(Copies):
         """
         if not callable(function):
             raise TypeError("the function must be callable")
-        enqueue_function(self, c.gpumem_stream_launch_host_function, host_function,
-                         (lambda: function(*arguments)) if arguments else function)
+        if arguments:
+            function = functools.partial(function, *arguments)
+        enqueue_function(self, c.gpumem_stream_launch_host_function, host_function, function)
 
     def write_value(self, address: Any, value: int, size: int = 4) -> None:
         """Enqueues a write of a value to a word of pinned or device memory. ``size`` is 4 or 8 bytes."""
@@ -311,14 +331,16 @@ class Stream(Copies):
         self._queue.enqueue((kept,), c.gpumem_stream_write_value, self.handle, address, u64(value, "value"),
                             u32(size, "size"))
 
-    def wait_value(self, address: Any, value: int, size: int = 4, condition: int = WaitCondition.GEQ) -> None:
-        """Makes later work wait until a word of pinned or device memory meets a :class:`WaitCondition`."""
+    def wait_value(self, address: Any, value: int, size: int = 4,
+                   condition: Union[WaitCondition, str, int] = "geq") -> None:
+        """Makes later work wait until a word of pinned or device memory meets a :class:`WaitCondition`: it is "geq",
+        greater or equal, "eq", or has bits in common ("and"), or "nor" says so of the value and the word."""
         address, _, kept = operand(address, True)
         self._queue.enqueue((kept,), c.gpumem_stream_wait_value, self.handle, address, u64(value, "value"),
-                            u32(size, "size"), i32(condition, "condition"))
+                            u32(size, "size"), code(WaitCondition, condition, "condition"))
 
 
-def enqueue_function(stream, enqueue, callback, function):
+def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any, function: Callable[..., Any]) -> None:
     """Enqueues a Python function through one of the callbacks of the C interface."""
     number = pending.add(stream.device, function)
     try:
@@ -328,32 +350,33 @@ def enqueue_function(stream, enqueue, callback, function):
         raise
 
 
-class Event:
+class Event(Unique):
     """A point in a stream that can be waited for. An event that was never recorded is complete."""
 
     __slots__ = ("device", "_handle", "_closed", "_captured", "__weakref__")
+    _instead = "use the object itself: events work from any thread"
 
-    def __init__(self, device: Device, *, flags: int = 0, name: Optional[str] = None):
+    if TYPE_CHECKING:
+        device: Device
+
+    def __init__(self, device: Device, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> None:
         self._closed = True
         if leftovers:
             sweep()
-        desc = c.gpumem_event_desc(flags=u64(flags, "flags"), name=encoded(name))
-        handle = c_void_p()
-        call(c.gpumem_event_create, device._handle, desc, handle)
-        self._open(device, handle.value)
+        desc = c.gpumem_event_desc(flags=flags_of(EventFlags, flags, "flags"), name=encoded(name))
+        self._open(device, create(c.gpumem_event_create, c.gpumem_event_destroy, device._handle, desc))
 
-    def _open(self, device, handle):
+    def _open(self, device: Device, handle: int) -> None:
         self.device, self._handle, self._closed = device, handle, False
-        self._captured = None  # (queue, mark) of the latest record
+        self._captured: Optional[Tuple[Queue, int]] = None  # (queue, mark) of the latest record
 
     @classmethod
-    def wrap(cls, device: Device, native_event: int, *, flags: int = 0) -> Event:
+    def wrap(cls, device: Device, native_event: int, *, flags: Union[EventFlags, str, int] = 0) -> Event:
         """Wraps an event that other code created, such as a CUevent, with the flags that it was created with. The native
         event must live until this object is closed, which does not destroy it."""
-        handle = c_void_p()
-        call(c.gpumem_event_wrap, device._handle, u64(native_event, "native_event"), u64(flags, "flags"), handle)
         self = cls.__new__(cls)
-        self._open(device, handle.value)
+        self._open(device, create(c.gpumem_event_wrap, c.gpumem_event_destroy, device._handle,
+                                  u64(native_event, "native_event"), flags_of(EventFlags, flags, "flags")))
         return self
 
     def close(self) -> None:
@@ -368,22 +391,14 @@ class Event:
                 self._closed = False
                 raise
 
-    def __del__(self, finalizing=sys.is_finalizing, destroy=destroy_quietly):
-        try:
-            if self._closed or finalizing():
-                return
-        except AttributeError:
-            return
-        destroy(c.gpumem_event_destroy, self._handle)
-
     def __enter__(self) -> Event:
         return self
 
-    def __exit__(self, *_):
-        self.close()
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
 
-    def __repr__(self):
-        return "<gpumem.Event, closed>" if self._closed else f"<gpumem.Event of device {self.device.ordinal}>"
+    def __repr__(self) -> str:
+        return _repr(self)
 
     @property
     def handle(self) -> int:
@@ -403,11 +418,12 @@ class Event:
 
     def record(self, stream: Stream) -> None:
         """Captures the work that is in a stream of the same device now. A later record replaces it."""
+        expect(Stream, stream, "stream")
         captured = stream._queue, stream._queue.mark()
         call(c.gpumem_event_record, self._handle, stream.handle)
         self._captured = captured
 
-    def _observed(self, captured):
+    def _observed(self, captured: Optional[Tuple[Queue, int]]) -> None:
         if captured is not None:
             queue, mark = captured
             queue.observed(mark)
@@ -423,8 +439,8 @@ class Event:
     def synchronize(self, timeout: Optional[float] = None) -> bool:
         """Waits until the work of the latest record is complete, for at most ``timeout`` seconds. Returns False if the
         timeout expired."""
-        limit, captured = nanoseconds(timeout), self._captured
-        if call(c.gpumem_event_synchronize, self._handle, limit) == c.GPUMEM_NOT_READY:
+        captured = self._captured
+        if not wait(self.device, c.gpumem_event_synchronize, self._handle, timeout):
             return False
         self._observed(captured)
         return True
@@ -432,7 +448,52 @@ class Event:
     def elapsed_time_ns(self, end: Event) -> int:
         """Nanoseconds from this event to another, negative if that one was recorded first. Raises NotReady while one of
         the records is not complete."""
+        expect(Event, end, "end")
         nanoseconds = c_int64()
         if call(c.gpumem_event_get_elapsed_time, self._handle, end.handle, nanoseconds) == c.GPUMEM_NOT_READY:
             raise NotReady("one of the events is not complete", function="gpumem_event_get_elapsed_time")
         return nanoseconds.value
+
+
+def _repr(thing: Union[Stream, Event]) -> str:
+    what = f"gpumem.{type(thing).__name__}"
+    if thing.closed:
+        return f"<{what}, closed>"
+    try:
+        name = thing.info().name
+    except Exception as problem:
+        return f"<{what}: {problem}>"
+    return f"<{what}{f' {name!r}' if name else ''}: device {thing.device.ordinal}>"
+
+
+# The names of the module are gone at the end of the interpreter, but not what a function encloses.
+def _stream_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
+                      leftovers: Any) -> Callable[[Stream], None]:
+    def __del__(self: Stream) -> None:
+        """Destroys the stream, once its work is complete, unless it was closed."""
+        try:
+            if self._closed or finalizing():
+                return
+        except AttributeError:
+            return
+        if self._queue.uses:
+            leftovers.append(self._queue.finish)
+        else:
+            destroy(last.gpumem_stream_destroy, self._queue.handle)
+    return __del__
+
+
+def _event_finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Event], None]:
+    def __del__(self: Event) -> None:
+        """Destroys the event unless it was closed."""
+        try:
+            if self._closed or finalizing():
+                return
+        except AttributeError:
+            return
+        destroy(last.gpumem_event_destroy, self._handle)
+    return __del__
+
+
+Stream.__del__ = _stream_finalizer(sys.is_finalizing, destroy_quietly, c, leftovers)  # type: ignore[attr-defined]
+Event.__del__ = _event_finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Element types as type strings of the array interface ("<f4"), with numpy or without."""
 
+from __future__ import annotations
+
 import re
 import sys
+from typing import Any, Optional, Tuple
 
 _NATIVE = "<" if sys.byteorder == "little" else ">"
 _NAMES = {"bool": "b1", "int8": "i1", "int16": "i2", "int32": "i4", "int64": "i8", "uint8": "u1", "uint16": "u2",
@@ -17,7 +20,7 @@ _DL_CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _DL_KINDS = {code: kind for kind, code in _DL_CODES.items()}
 
 
-def element_type(dtype):
+def element_type(dtype: Any) -> Tuple[str, int, Any]:
     """(type string, bytes, description of fields or None) of a type as the user names it."""
     if dtype is None:
         return "|u1", 1, None
@@ -25,9 +28,8 @@ def element_type(dtype):
         match = _TYPESTR.match(_NAMES.get(dtype, dtype))
         if match:
             order, kind, size = match.groups()
-            size = int(size)
-            order = "|" if size == 1 or kind == "V" else order.replace("=", _NATIVE).replace("|", _NATIVE) or _NATIVE
-            return f"{order}{kind}{size}", size, None
+            order = "|" if size == "1" or kind == "V" else order.replace("=", _NATIVE).replace("|", _NATIVE) or _NATIVE
+            return f"{order}{kind}{size}", int(size), None
     try:
         import numpy
     except ImportError:
@@ -39,14 +41,14 @@ def element_type(dtype):
     return found.str, found.itemsize, found.descr if found.fields else None
 
 
-def buffer_format(typestr):
+def buffer_format(typestr: str) -> Optional[str]:
     """Format for memoryview.cast, or None if there is none for the type."""
     if typestr[0] not in "|" + _NATIVE:
         return None
     return _FORMATS.get(typestr[1:])
 
 
-def to_dlpack(typestr):
+def to_dlpack(typestr: str) -> Tuple[int, int]:
     """(code, bits) of DLPack."""
     match = _TYPESTR.match(typestr)
     if not match or match[2] not in _DL_CODES or match[1] not in "|" + _NATIVE:
@@ -54,7 +56,7 @@ def to_dlpack(typestr):
     return _DL_CODES[match[2]], int(match[3]) * 8
 
 
-def from_dlpack(code, bits, lanes):
+def from_dlpack(code: int, bits: int, lanes: int) -> Tuple[str, int]:
     """(type string, bytes). Elements that numpy has no type for, such as bfloat16, become plain bytes."""
     size = bits // 8 * lanes
     if bits % 8 or lanes != 1:

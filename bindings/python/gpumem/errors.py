@@ -4,7 +4,7 @@
 Decide by the class or by :attr:`Error.code`. The texts are for people and may change.
 """
 
-from typing import Optional
+from typing import Any, Dict, Optional, Tuple, Type
 
 
 class Error(Exception):
@@ -19,7 +19,7 @@ class Error(Exception):
     region: Optional[int] = None
 
     def __init__(self, message: str = "", *, code: Optional[int] = None, function: str = "", native_domain: int = 0,
-                 native_code: int = 0, native_name: str = "", entry_point: str = ""):
+                 native_code: int = 0, native_name: str = "", entry_point: str = "") -> None:
         super().__init__(message)
         #: One line: what is wrong, and what to do.
         self.message = message
@@ -39,13 +39,13 @@ class Error(Exception):
     @property
     def name(self) -> str:
         """Name of the status, such as "GPUMEM_ERROR_BUSY"; empty if the class belongs to no status."""
-        return STATUS_NAMES.get(self.code, "" if self.code is None else "GPUMEM_ERROR_?")
+        return "" if self.code is None else STATUS_NAMES.get(self.code, "GPUMEM_ERROR_?")
 
-    def __reduce__(self):
+    def __reduce__(self) -> Tuple[Any, ...]:
         return _restore, (type(self), self.message, dict(self.__dict__))
 
 
-def _restore(cls, message, attributes):
+def _restore(cls: Type[Error], message: str, attributes: Dict[str, Any]) -> Error:
     error = cls(message)
     error.__dict__.update(attributes)
     return error
@@ -210,15 +210,15 @@ class InternalError(Error):
 
 
 #: The exception class of each status.
-STATUS_CLASSES = {cls.code: cls for cls in Error.__subclasses__() if cls.code is not None}
+STATUS_CLASSES: Dict[int, Type[Error]] = {cls.code: cls for cls in Error.__subclasses__() if cls.code is not None}
 
 
-def _status_name(cls):
+def _status_name(cls: Type[Error]) -> str:
     words = "".join("_" + letter if letter.isupper() else letter.upper() for letter in cls.__name__)[1:]
     words = "INTERNAL" if cls is InternalError else words
-    return f"GPUMEM_{words}" if cls.code > 0 else f"GPUMEM_ERROR_{words}"
+    return f"GPUMEM_{words}" if cls in (NotReady, NoEffect) else f"GPUMEM_ERROR_{words}"
 
 
-STATUS_NAMES = {0: "GPUMEM_SUCCESS", **{code: _status_name(cls) for code, cls in STATUS_CLASSES.items()}}
+STATUS_NAMES: Dict[int, str] = {0: "GPUMEM_SUCCESS", **{code: _status_name(cls) for code, cls in STATUS_CLASSES.items()}}
 
 __all__ = ["Error", *(cls.__name__ for cls in Error.__subclasses__())]

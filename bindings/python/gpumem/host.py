@@ -5,55 +5,67 @@ rare on a GPU. On the cuda backend they raise :class:`gpumem.Unsupported`; :func
 from __future__ import annotations
 
 from ctypes import c_int32, c_ubyte, c_void_p
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Union
 
 from . import _library as c
-from ._calls import call, i32, kernel_function, u32, u64
-from ._codes import Access
+from ._calls import Unique, call, i32, kernel_function, u32, u64
+from ._codes import Access, Kind
+from ._enums import code
 from ._operands import operand
 from ._stream import enqueue_function
+
+if TYPE_CHECKING:
+    from ._instance import Device, Instance
+    from ._stream import Stream
 
 __all__ = ["Kernel", "launch", "native_stream_create", "native_stream_destroy", "set_capturing", "lose", "fail_step",
            "foreign_alloc", "foreign_free", "foreign_peer_access", "set_current_device"]
 
 
-class Kernel:
+class Kernel(Unique):
     """A running stand-in for a kernel; valid only while its function runs."""
 
     __slots__ = ("_handle", "_views")
 
-    def __init__(self, handle):
-        self._handle, self._views = handle, []
+    def __init__(self, handle: Optional[int] = None) -> None:
+        if handle is None:
+            raise TypeError("the function that launch() runs gets a Kernel")
+        self._handle = handle
+        self._views: List[memoryview] = []
 
-    def view(self, address, size=None, access=Access.READWRITE):
+    def view(self, address: Any, size: Optional[int] = None, access: Union[Access, str, int] = "readwrite") -> memoryview:
         """Opens memory with the rights of the device, as a memoryview that is valid until the function returns.
 
         ``address`` is a device address, or a Memory or View. A view that the device has no right to loses the device, as
         a faulting kernel does, and raises DeviceLost.
         """
-        start = getattr(address, "device_pointer", None)
+        start, (place, length, _) = getattr(address, "device_pointer", None), operand(address, False)
         if start is None:
-            start = operand(address, False)[0]
+            start = place
         if size is None:
-            size = address.nbytes
+            size = length
+        if size is None:
+            raise TypeError("the size is missing: an address needs one")
+        rights = code(Access, access, "access")
         found = c_void_p()
-        call(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), i32(access, "access"), found)
-        view = memoryview((c_ubyte * size).from_address(found.value)).cast("B")
-        view = view if access == Access.READWRITE else view.toreadonly()
+        call(c.gpumem_host_kernel_view, self._handle, start, u64(size, "size"), rights, found)
+        view = memoryview((c_ubyte * size).from_address(found.value or 0)).cast("B")
+        view = view if rights == Access.READWRITE else view.toreadonly()
         self._views.append(view)
         return view
 
-    def _end(self):
+    def _end(self) -> None:
         for view in self._views:
             view.release()  # BufferError, if something made from it outlives the kernel
 
 
-def launch(stream, function, *arguments):
+def launch(stream: Stream, function: Callable[..., Any], *arguments: Any) -> None:
     """Enqueues ``function(kernel, *arguments)``, which stands in for a kernel. An exception goes to
     ``sys.unraisablehook``."""
     if not callable(function):
         raise TypeError("the function must be callable")
 
-    def run(handle):
+    def run(handle: int) -> None:
         kernel = Kernel(handle)
         try:
             function(kernel, *arguments)
@@ -63,51 +75,51 @@ def launch(stream, function, *arguments):
     enqueue_function(stream, c.gpumem_host_launch, kernel_function, run)
 
 
-def native_stream_create(device) -> int:
+def native_stream_create(device: Device) -> int:
     """Creates a native stream as other code would, to be wrapped with :meth:`gpumem.Stream.wrap`."""
     found = c_void_p()
     call(c.gpumem_host_native_stream_create, device.handle, found)
-    return found.value
+    return found.value or 0
 
 
-def native_stream_destroy(device, native_stream):
+def native_stream_destroy(device: Device, native_stream: int) -> None:
     """Destroys a stream of :func:`native_stream_create`."""
     call(c.gpumem_host_native_stream_destroy, device.handle, u64(native_stream, "native_stream"))
 
 
-def set_capturing(stream, capturing):
+def set_capturing(stream: Stream, capturing: bool) -> None:
     """Marks a stream as being captured into a graph by other code, or not."""
     call(c.gpumem_host_stream_set_capturing, stream.handle, u32(capturing, "capturing"))
 
 
-def lose(device):
+def lose(device: Device) -> None:
     """Loses a device, as a faulting kernel does."""
     call(c.gpumem_host_device_lose, device.handle)
 
 
-def fail_step(instance, step, repeat=False):
+def fail_step(instance: Instance, step: int, repeat: bool = False) -> None:
     """Makes the ``step``-th step of the backend from now fail, and all later ones with ``repeat``; 0 switches it off."""
     call(c.gpumem_host_fail_step, instance.handle, u64(step, "step"), u32(repeat, "repeat"))
 
 
-def foreign_alloc(device, kind, size) -> int:
+def foreign_alloc(device: Device, kind: Union[Kind, str, int], size: int) -> int:
     """Allocates memory as other code would through the driver."""
     found = c_void_p()
-    call(c.gpumem_host_foreign_alloc, device.handle, i32(kind, "kind"), u64(size, "size"), found)
-    return found.value
+    call(c.gpumem_host_foreign_alloc, device.handle, code(Kind, kind, "kind"), u64(size, "size"), found)
+    return found.value or 0
 
 
-def foreign_free(device, pointer):
+def foreign_free(device: Device, pointer: int) -> None:
     """Frees memory of :func:`foreign_alloc`."""
     call(c.gpumem_host_foreign_free, device.handle, u64(pointer, "pointer"))
 
 
-def foreign_peer_access(device, peer, enabled):
+def foreign_peer_access(device: Device, peer: Device, enabled: bool) -> None:
     """Enables or disables peer access as other code of the process would."""
     call(c.gpumem_host_foreign_peer_access, device.handle, peer.handle, u32(enabled, "enabled"))
 
 
-def set_current_device(ordinal) -> int:
+def set_current_device(ordinal: int) -> int:
     """Sets the current device of the calling thread, -1 for none, and returns the previous one."""
     previous = c_int32()
     call(c.gpumem_host_set_current_device, i32(ordinal, "ordinal"), previous)

@@ -139,8 +139,14 @@ class ArrayTest(Case):
     def test_register_read_only(self):
         frozen = numpy.arange(1000)
         frozen.flags.writeable = False
-        with self.assertRaises((BufferError, ValueError)):
+        with self.assertRaisesRegex(gpumem.InvalidArgument, r"read-only; .*host_register_flags\.READ_ONLY"):
             gpumem.register_host_memory(frozen, device=self.device)
+        for source in (frozen, bytes(8192), memoryview(bytes(8192))):
+            with self.assertRaisesRegex(gpumem.InvalidArgument, 'read-only; .*require="read_only"'):
+                self.device.register(source)
+            self.device.register(source, require="read_only").close()
+        with self.assertRaisesRegex(TypeError, "numpy array, not a bytearray"):
+            gpumem.register_host_memory(bytearray(8192), device=self.device)
         found = gpumem.register_host_memory(frozen, host_register_flags.READ_ONLY, device=self.device)
         self.assertFalse(found.flags.writeable)
         self.assertTrue(found.base.memory.granted_flags & MemoryFlags.READ_ONLY)
@@ -154,3 +160,133 @@ class ArrayTest(Case):
             memory.copy_to(received, stream=stream)
             stream.synchronize()
         self.assertTrue((received == sent).all())
+
+    def test_free_by_the_base(self):
+        found = gpumem.pagelocked_zeros(100, "u1", device=self.device)
+        base, part = found.base, found[10:20]
+        for _ in range(2):  # refused, and nothing is freed
+            with self.assertRaisesRegex(BufferError, "del array"):
+                base.free()
+        found[:] = 1
+        del found
+        with self.assertRaises(BufferError):
+            base.free()
+        part[:] = 2
+        del part
+        base.free()
+        base.free()
+        self.assertEqual(self.instance.stats().live_objects, 0)
+        self.assertIn("closed", repr(base))
+        for use in (base.buffer, base.numpy, lambda: base[0], lambda: numpy.asarray(base), base.__dlpack__,
+                    lambda: self.instance.copy(base, bytes(100))):
+            with self.assertRaises((gpumem.StaleHandle, BufferError)):
+                use()
+
+    def test_free_while_something_else_uses_it(self):
+        def others(base):
+            yield base.memory.view()
+            yield base.memory.buffer()
+            yield base.buffer()
+            yield base.__dlpack__()
+            yield numpy.asarray(base)
+            yield base.numpy()
+            yield base[1:5]
+        count = len(list(others(gpumem.pagelocked_zeros(100, "u1", device=self.device).base)))
+        for number in range(count):
+            base = gpumem.pagelocked_zeros(100, "u1", device=self.device).base
+            other = next(value for index, value in enumerate(others(base)) if index == number)
+            with self.subTest(type(other).__name__), self.assertRaises(BufferError):
+                base.free()
+            del other
+            self.assertFalse(base.memory.closed)
+        del base
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_free_while_a_copy_is_in_flight(self):
+        stream, release = self.held_stream()
+        with self.device.memory(100) as target:
+            base = gpumem.pagelocked_zeros(100, "u1", device=self.device).base
+            target.copy_from(base, stream=stream)
+            with self.assertRaises(gpumem.Busy):
+                base.free()
+            self.assertEqual(bytes(base.buffer()), bytes(100))
+            release()
+            base.free()
+        stream.close()
+
+    def test_unregister_by_the_base(self):
+        array = gpumem.aligned_zeros(4096, "u1")
+        found = gpumem.register_host_memory(array, device=self.device)
+        pointer = array.__array_interface__["data"][0]
+        with self.assertRaises(gpumem.WrongKind):
+            found.base.free()
+        found.base.unregister()
+        found.base.unregister()
+        self.assertEqual(self.instance.pointer_info(pointer).kind, Kind.PAGEABLE)
+        self.assertEqual(self.instance.stats().live_objects, 0)
+        del array
+        gc.collect()
+        found[:] = 7  # still good, as ordinary memory
+        self.assertEqual(found.sum(), 7 * 4096)
+        again = gpumem.register_host_memory(found, device=self.device)
+        again.base.unregister()
+        allocated = gpumem.pagelocked_zeros(16, "u1", device=self.device)
+        with self.assertRaises(gpumem.WrongKind):
+            allocated.base.unregister()
+
+    def test_unregister_while_a_copy_is_in_flight(self):
+        found = gpumem.register_host_memory(gpumem.aligned_zeros(4096, "u1"), device=self.device)
+        stream, release = self.held_stream()
+        with self.device.memory(4096) as target:
+            target.copy_from(found.base, stream=stream)
+            with self.assertRaises(gpumem.Busy):
+                found.base.unregister()
+            release()
+            found.base.unregister()
+        stream.close()
+
+    def test_copies(self):
+        sent, received = numpy.arange(100, dtype="f4"), numpy.zeros(100, "f4")
+        memory = gpumem.mem_alloc(sent.nbytes, device=self.device)
+        self.assertEqual((type(memory), memory.kind, int(memory)), (gpumem.Memory, Kind.DEVICE, memory.device_pointer))
+        gpumem.memcpy_htod(memory, sent)
+        gpumem.memcpy_dtoh(received, memory)
+        self.assertTrue((received == sent).all())
+        part = numpy.zeros(10, "f4")
+        gpumem.memcpy_dtoh(part, memory)  # as much as the destination has
+        self.assertTrue((part == sent[:10]).all())
+        with self.device.stream() as stream:
+            gpumem.memcpy_htod_async(memory, sent[::-1].copy(), stream)
+            gpumem.memcpy_dtoh_async(received, memory, stream=stream)
+            stream.synchronize()
+            self.assertTrue((received == sent[::-1]).all())
+        gpumem.memcpy_htod_async(memory, sent)
+        gpumem.memcpy_dtoh_async(received, memory)
+        self.assertTrue((received == sent).all())
+        for wrong, error in ((lambda: gpumem.memcpy_htod(memory, numpy.zeros(101, "f4")), gpumem.InvalidArgument),
+                             (lambda: gpumem.memcpy_dtoh(numpy.zeros(101, "f4"), memory), gpumem.InvalidArgument),
+                             (lambda: gpumem.memcpy_dtoh(memory, sent), gpumem.InvalidArgument),
+                             (lambda: gpumem.memcpy_htod(memory, memory), gpumem.InvalidArgument),
+                             (lambda: gpumem.memcpy_dtoh(4096, memory), TypeError),
+                             (lambda: gpumem.memcpy_dtoh(bytes(4), memory), gpumem.InvalidArgument),
+                             (lambda: gpumem.memcpy_htod_async(memory, sent, 7), TypeError)):
+            with self.assertRaises(error):
+                wrong()
+        memory.free()
+        self.assertTrue(memory.closed)
+
+    def test_copies_by_address(self):
+        memory = gpumem.mem_alloc(16)
+        received = bytearray(8)
+        gpumem.memcpy_htod(int(memory) + 8, b"by place")
+        gpumem.memcpy_dtoh(received, int(memory) + 8)
+        self.assertEqual(received, b"by place")
+        memory.free()
+
+    def test_mapped_memory_takes_part(self):
+        pinned = self.pinned(8)
+        gpumem.memcpy_htod(pinned, b"from cpu")
+        received = bytearray(8)
+        gpumem.memcpy_dtoh(received, pinned)
+        self.assertEqual(received, b"from cpu")
+        pinned.free()

@@ -16,6 +16,12 @@ from gpumem import Access, CopyRegion, Kind, MemoryFlags, _calls
 from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
 
 
+def _frozen():
+    array = numpy.zeros(64, "u1")
+    array.flags.writeable = False
+    return array
+
+
 class InstanceTest(unittest.TestCase):
     def test_probe(self):
         info = gpumem.probe(BACKEND)
@@ -240,7 +246,7 @@ class MemoryTest(Case):
             info = self.instance.pointer_info(memory.device_pointer + 10)
             self.assertEqual((info.kind, info.size, info.base), (Kind.DEVICE, 1000, memory.device_pointer))
             self.assertEqual(self.instance.kind_stats(Kind.DEVICE).live_bytes, 1000)
-            self.assertIn("device of 1000 bytes", repr(memory))
+            self.assertEqual(repr(memory), "<gpumem.Memory 'mine': device, 1000 bytes, device 0>")
         self.assertTrue(memory.closed)
         self.assertIn("closed", repr(memory))
 
@@ -559,6 +565,29 @@ class CopyTest(Case):
             result = bytearray(16)
             memory.copy_to(result, 16)
             self.assertEqual(result.hex(), "11111111efbeadde1111111111111111")
+            for value, size in ((256, 1), (1 << 16, 2), (-1, 1)):  # which the library would cut
+                with self.assertRaisesRegex(gpumem.InvalidArgument, f"value is {value}"):
+                    memory.fill(value, value_size=size)
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "offset is 65, but the memory has 64"):
+                memory.copy_from(b"", offset=65)
+
+    def test_short_destinations_and_sources_answer_alike(self):
+        with self.device.memory(64) as memory, self.pinned(16) as pinned, self.device.stream() as stream:
+            for where in (self.instance, stream):
+                for destination in (bytearray(16), pinned, pinned.view("u2")):
+                    with self.assertRaises(gpumem.InvalidArgument) as caught:
+                        where.copy(destination, memory)
+                    self.assertEqual(str(caught.exception), "the destination has 16 bytes, but 64 are needed")
+                for source in (bytes(16), pinned, pinned.view("u2")):
+                    with self.assertRaises(gpumem.InvalidArgument) as caught:
+                        where.copy(memory, source, 17)
+                    self.assertEqual(str(caught.exception), "the source has 16 bytes, but 17 are needed")
+            for destination in (bytes(64), memoryview(bytearray(64)).toreadonly(), *([_frozen()] if numpy else [])):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "^this [a-z]+ object is read-only$"):
+                    memory.copy_to(destination)
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "^this memoryview object is not contiguous$"):
+                memory.copy_from(memoryview(bytes(64))[::2])
+            del source, destination
 
     def test_rectangles(self):
         with self.device.memory(64) as memory:

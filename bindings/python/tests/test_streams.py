@@ -8,7 +8,7 @@ import threading
 import time
 
 import gpumem
-from gpumem import CopyRegion, Kind, _calls, _stream, host
+from gpumem import CopyRegion, Kind, _calls, host
 
 from .support import Case, on_cuda, on_host
 
@@ -185,7 +185,7 @@ class KeepingTest(Case):
             with self.assertRaises(gpumem.InvalidArgument):
                 stream.copy(memory, bytes(64), direction=3)
             self.assertEqual(stream._queue.uses, [])
-            self.assertNotIn(stream._queue, _stream._active)
+            self.assertNotIn(stream._queue, _calls.active)
 
     def test_a_batch_of_regions_is_kept(self):
         stream, release = self.held_stream()
@@ -198,7 +198,7 @@ class KeepingTest(Case):
         # A failed batch may be in the stream in part.
         other = self.device.memory(64)
         with self.assertRaises(gpumem.InvalidArgument):
-            stream.copy_regions([CopyRegion(other, source, 8), CopyRegion(other, source, 65)])
+            stream.copy_regions([CopyRegion(other, source, 8), CopyRegion(other, source, 8, direction="device_to_host")])
         with self.assertRaises(gpumem.Busy):
             other.close()
         release()
@@ -206,7 +206,7 @@ class KeepingTest(Case):
             memory.close()
         with self.device.memory(64) as memory:
             with self.assertRaises(gpumem.InvalidArgument):
-                stream.copy_regions([CopyRegion(memory, bytes(64), 65)])
+                stream.copy_regions([CopyRegion(memory, bytes(64), direction="device_to_host")])
             self.assertEqual((stream._queue.uses, memory._holds), ([], []))
         stream.close()
 
@@ -244,7 +244,7 @@ class KeepingTest(Case):
         self.assertEqual(self.instance.close(force=True), 2)
         memory.close()
         stream.close()
-        self.assertFalse(any(queue.device.instance is self.instance for queue in _stream._active))
+        self.assertFalse(any(queue.device.instance is self.instance for queue in _calls.active))
 
     def test_many_uses_are_released_on_the_way(self):
         with self.device.memory(64) as memory, self.device.stream() as stream:

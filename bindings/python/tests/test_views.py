@@ -3,6 +3,7 @@
 
 import ctypes
 import gc
+import struct
 import sys
 import threading
 
@@ -124,6 +125,168 @@ class BufferTest(Case):
         self.assertEqual(failures, [])
         del keep
         memory.close()
+
+
+class IndexTest(Case):
+    def view(self, memory):
+        return memory.view("i4", (4, 6))
+
+    def test_elements(self):
+        with self.pinned(96) as memory:
+            memory.view("i4").buffer()[:] = memoryview(struct.pack("=24i", *range(24))).cast("i")
+            view = self.view(memory)
+            self.assertEqual((view[0, 0], view[1, 2], view[-1, -1], view[3][5], view[3, ...][0]), (0, 8, 23, 23, 18))
+            view[1, 2] = -5
+            self.assertEqual((view[1, 2], memory.view("i4")[8]), (-5, -5))
+            self.assertEqual(list(memory.view("u1", 4)), list(struct.pack("=i", 0)))
+            self.assertEqual([row[0] for row in view], [0, 6, 12, 18])
+            memory.view("f8", 1)[0] = 1.5
+            self.assertEqual(memory.view("f8", 1)[0], 1.5)
+            for wrong in ((4, 0), (0, 6), (-5, 0), (0, 0, 0), (..., 0, ...)):
+                with self.assertRaises(IndexError):
+                    view[wrong]
+            for wrong in ("a", 1.5, None, [0]):
+                with self.assertRaises(TypeError):
+                    view[wrong]
+            with self.assertRaises(TypeError):
+                view[0, 0] = "text"
+            with self.assertRaises(TypeError):
+                len(view[0, 0, ...])
+            with self.assertRaises(TypeError):
+                memory.view("c8")[0]
+            del view
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_slices(self):
+        with self.pinned(96) as memory:
+            memory.fill(0)
+            view = self.view(memory)
+            for key, shape, offset, contiguous in (
+                    (slice(1, 3), (2, 6), 24, True), (2, (6,), 48, True), ((2, slice(1, 4)), (3,), 52, True),
+                    ((slice(None), 1), (4,), 4, False), ((..., slice(0, 2)), (4, 2), 0, False),
+                    (slice(None, None, -1), (4, 6), 72, False), (slice(3, 1), (0, 6), 0, True), (..., (4, 6), 0, True),
+                    ((0, slice(5, None)), (1,), 20, True), (slice(0, 4, 2), (2, 6), 0, False)):
+                with self.subTest(str(key)):
+                    part = view[key]
+                    self.assertEqual((part.shape, part.address - memory.host_pointer, part.contiguous, part.typestr),
+                                     (shape, offset, contiguous, "<i4"))
+                    self.assertEqual(part.nbytes, 4 * part.shape[0] * (part.shape[1] if len(part.shape) > 1 else 1))
+            with self.assertRaises(BufferError):
+                memory.close()
+            part = view[1:3]
+            part.buffer()[0, 0] = 9
+            self.assertEqual(view[1, 0], 9)
+            self.instance.copy(view[2], bytes(range(24)))
+            self.assertEqual(bytes(view[2].buffer()), bytes(range(24)))
+            with self.assertRaises(gpumem.InvalidArgument):
+                self.instance.copy(view[:, 1], bytes(16))
+            self.assertEqual(part.device_pointer, memory.device_pointer + 24)
+            del view, part
+
+    def test_a_part_keeps_the_memory(self):
+        part = self.pinned(96).view("i4", (4, 6))[1:3]
+        gc.collect()
+        part[0, 0] = 3
+        self.assertEqual((part[0, 0], self.instance.stats().live_objects), (3, 1))
+        del part
+        self.assertEqual(self.instance.stats().live_objects, 0)
+
+    def test_writing_slices(self):
+        with self.pinned(16) as pinned, self.device.memory(16) as memory:
+            for target in (pinned, memory):
+                target.fill(0)
+                view = target.view()
+                view[4:8] = b"abcd"
+                view[8:] = target.view()[:8]
+                result = bytearray(16)
+                target.copy_to(result)
+                self.assertEqual(result, b"\0\0\0\0abcd\0\0\0\0abcd")
+                for wrong in (b"abc", b"abcde", bytes(16)):
+                    with self.assertRaises(gpumem.InvalidArgument):
+                        view[4:8] = wrong
+                del view
+
+    def test_device_memory(self):
+        with self.device.memory(64) as memory:
+            view = memory.view("f4")
+            with self.assertRaises(BufferError):
+                view[0]
+            with self.assertRaises(BufferError):
+                view[0] = 1.0
+            part = view[4:8]
+            self.assertEqual((part.device_pointer, part.nbytes), (memory.device_pointer + 16, 16))
+            self.instance.copy(part, struct.pack("=4f", 1, 2, 3, 4))
+            result = bytearray(16)
+            self.instance.copy(result, view[4:8])
+            self.assertEqual(struct.unpack("=4f", result), (1, 2, 3, 4))
+            del view, part
+
+    def test_read_only(self):
+        with self.device.register(bytes(8192), require="read_only") as memory:
+            view = memory.view()
+            self.assertEqual(view[5], 0)
+            for key in (5, slice(0, 4)):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    view[key] = 1
+            del view
+
+    def test_memory_of_others(self):
+        with self.pinned(16) as memory:
+            memory.fill(0)
+            view = gpumem.from_dlpack(memory.view("i4", (2, 2)))
+            part = view[1]
+            part[0] = 7
+            self.assertEqual((view[1, 0], memory.view("i4")[2]), (7, 7))
+            del view
+            part[1] = 8
+            self.assertEqual(memory.view("i4")[3], 8)
+            with self.assertRaises(BufferError):
+                memory.close()
+            del part
+
+
+@needs_numpy
+class NumpyTest(Case):
+    def test_host_memory_is_an_array_in_place(self):
+        with self.pinned(96) as pinned, self.device.register(bytearray(8192)) as registered:
+            for memory in (pinned, registered):
+                for make in (numpy.asarray, numpy.array, lambda value: value.numpy(), lambda value: numpy.asarray(value.view())):
+                    found = make(memory)
+                    self.assertEqual((found.dtype, found.shape), (numpy.uint8, (memory.size,)))
+                    found[:] = 7
+                    if make is not numpy.array:
+                        self.assertEqual(found.__array_interface__["data"][0], memory.host_pointer)
+                        with self.assertRaises(BufferError):
+                            memory.close()
+                    del found
+            found = numpy.asarray(pinned)
+            self.assertIsInstance(found.base, gpumem.View)
+            self.assertEqual(pinned.view()[95], 7)
+            self.assertEqual(numpy.asarray(pinned, dtype="f4").dtype, numpy.float32)
+            self.assertEqual(numpy.asarray(pinned, dtype="u1").__array_interface__["data"][0], pinned.host_pointer)
+            self.assertEqual((numpy.asarray(pinned.view("f4", (4, 6))).shape, numpy.sum(pinned)), ((4, 6), 7 * 96))
+            with self.assertRaises(ValueError):
+                pinned.__array__("f4", copy=False)
+            del found
+
+    def test_parts(self):
+        with self.pinned(96) as memory:
+            view = memory.view("i4", (4, 6))
+            array = view.numpy()
+            array[:] = numpy.arange(24).reshape(4, 6)
+            for key in (slice(1, 3), 2, (slice(None), 1), (..., slice(0, 6, 2)), slice(None, None, -1),
+                        (slice(None, None, -2), slice(4, 0, -1)), ..., slice(3, 1)):
+                self.assertTrue(numpy.array_equal(view[key].numpy(), array[key]), key)
+            self.assertEqual(view[1, 2], array[1, 2])
+            del view, array
+
+    def test_device_memory_is_no_array(self):
+        with self.device.memory(64) as memory:
+            for make in (numpy.asarray, numpy.array, numpy.sum, lambda value: value.numpy(), lambda value: value.view().numpy(),
+                         lambda value: numpy.asarray(value.view()), lambda value: numpy.asarray(value.view("f4"), "f8"),
+                         lambda value: numpy.zeros(64, "u1") + value):
+                with self.assertRaisesRegex(BufferError, "copy_to"):
+                    make(memory)
 
 
 class DLPackTest(Case):

@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Tensors over memory of gpumem, and views of tensors for gpumem, both without a copy, through DLPack."""
 
+from __future__ import annotations
+
+from typing import Any, Union
+
 import torch
 
 import gpumem
@@ -8,7 +12,8 @@ import gpumem
 _CPU, _CUDA_HOST = (1, 0), (3, 0)
 
 
-def as_tensor(memory, dtype=None, shape=None, *, offset=0):
+def as_tensor(memory: Union[gpumem.Memory, gpumem.View], dtype: Any = None, shape: Any = None, *,
+              offset: int = 0) -> torch.Tensor:
     """A tensor over a Memory or View: on the GPU for device memory of the cuda backend, otherwise on the CPU.
 
     The memory is kept alive, and cannot be closed, while the tensor's storage is alive. ``is_pinned()`` of a tensor over
@@ -24,6 +29,6 @@ def as_tensor(memory, dtype=None, shape=None, *, offset=0):
     return torch.from_dlpack(memory)
 
 
-def from_tensor(tensor):
+def from_tensor(tensor: torch.Tensor) -> gpumem.View:
     """A view of a tensor, for copies by gpumem. It keeps the tensor's storage alive."""
     return gpumem.from_dlpack(tensor.detach())

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Waits that answer Ctrl-C. A signal handler of Python runs on the main thread, between two calls. So the main thread
+waits in slices, or lets another thread make the call. Other threads simply wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+from ctypes import c_void_p
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
+
+from . import _library as c
+from ._calls import call, nanoseconds
+from ._codes import Backend
+
+if TYPE_CHECKING:
+    from ._instance import Device
+
+# Bytes from which on a call that copies, fills or locks pages is worth a thread; it takes milliseconds.
+LARGE = 16 << 20
+_SLICE = 50_000_000
+# The library polls a GPU and pauses the longer the more time has passed since the call. So each call is short, and for the
+# first moments there is no pause at all.
+_SLICE_OF_A_GPU = 1_000_000
+_SPIN = 200_000
+_NOT_READY: int = c.GPUMEM_NOT_READY
+_ident = threading.get_ident
+_main = [threading.main_thread().ident]
+
+
+def _after_fork() -> None:
+    _main[0] = threading.main_thread().ident
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def on_main_thread() -> bool:
+    return _ident() == _main[0]
+
+
+def wait(device: Device, function: Callable[..., int], handle: int, timeout: Optional[float]) -> bool:
+    """Calls a synchronize function. Returns whether the work is complete."""
+    limit = nanoseconds(timeout)
+    if _ident() != _main[0] or limit == 0:
+        return call(function, handle, limit) != _NOT_READY
+    start, polled = monotonic_ns(), device.instance.backend == Backend.CUDA
+    piece = 0 if polled else _SLICE
+    while call(function, handle, piece if piece < limit else limit) == _NOT_READY:
+        passed = monotonic_ns() - start
+        if polled and passed >= _SPIN:
+            piece = _SLICE_OF_A_GPU
+        if timeout is not None:
+            if passed >= limit:
+                return False
+            piece = min(piece, limit - passed)
+    return True
+
+
+def aside(function: Callable[[], Any]) -> Any:
+    """Calls a function on another thread. If Ctrl-C ends the wait for it, it goes on there, and keeps what it uses."""
+    outcome: List[Any] = [None, None]
+    done = threading.Lock()
+    done.acquire()
+
+    def run() -> None:
+        try:
+            outcome[0] = function()
+        except BaseException as problem:
+            outcome[1] = problem
+        finally:
+            done.release()
+    thread = threading.Thread(target=run, name="gpumem", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # there is no thread to be had
+        return function()
+    done.acquire()  # a signal handler may raise here
+    problem, outcome[1] = outcome[1], None
+    if problem is not None:
+        raise problem
+    return outcome[0]
+
+
+def create_aside(function: Callable[..., int], destroy: Callable[..., int], *arguments: Any, keep: Any = None) -> int:
+    """As `create`, on another thread. If Ctrl-C comes first, the object is destroyed as soon as it is there. ``keep`` is
+    kept alive until then."""
+    handle, waiting = c_void_p(), [True]
+
+    def run(_: Any = keep) -> int:
+        call(function, *arguments, handle)
+        if not waiting:
+            destroy(handle, None)
+        return handle.value or 0
+    try:
+        return aside(run)  # type: ignore[no-any-return]
+    except BaseException:
+        waiting.clear()
+        if handle.value:
+            destroy(handle, None)  # the second of two does nothing
+        raise

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What the library says in the names of C, in those of Python."""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, Match
+
+from . import _codes, _native
+from .errors import STATUS_CLASSES, STATUS_NAMES
+
+_FUNCTIONS = {
+    "gpumem_device_enable_peer_access": "Device.enable_peer_access()",
+    "gpumem_device_get_capability": "Device.capability()",
+    "gpumem_free": "Instance.free()",
+    "gpumem_host_device_lose": "gpumem.host.lose()",
+    "gpumem_host_fail_step": "gpumem.host.fail_step()",
+    "gpumem_instance_open": "gpumem.Instance()",
+    "gpumem_log_set_function": "gpumem.set_log_function()",
+    "gpumem_malloc": "Device.malloc()",
+    "gpumem_memory_register": "Device.register()",
+    "gpumem_pointer_get_info": "Instance.pointer_info()",
+    "gpumem_register": "Device.register_pointer()",
+    "gpumem_unregister": "Instance.unregister()",
+}
+_C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
+_MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
+_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered) memory|(stream|event)) (.*?): (?=\d+ bytes|device \d)")
+
+
+def _constants() -> Dict[str, str]:
+    """The constants of the enumerations, and what messages call all of one: "GPUMEM_KIND_"."""
+    found = {}
+    for name in vars(_native):
+        for prefix, cls in sorted(_codes.PREFIXES.items(), key=lambda item: -len(item[0])):
+            if name.startswith(prefix) and name[len(prefix):] in cls.__members__:
+                found[name] = f"{cls.__name__}.{name[len(prefix):]}"
+                break
+    found.update((prefix, cls.__name__) for prefix, cls in _codes.PREFIXES.items())
+    found.update((STATUS_NAMES[status], cls.__name__) for status, cls in STATUS_CLASSES.items())
+    found["NULL"] = "None"
+    found["or close with GPUMEM_CLOSE_FORCE"] = "or call close(force=True)"
+    found["GPUMEM_CLOSE_FORCE"] = "force=True"
+    return {**found, **_FUNCTIONS}
+
+
+_names: Dict[str, str] = {}
+
+
+def _in_python(match: Match[str]) -> str:
+    if not _names:
+        _names.update(_constants())
+    name = match[0]
+    return _names.get(name) or _names.get(name.replace("()", "")) or name
+
+
+def _flags(match: Match[str]) -> str:
+    return f"the flags {_codes.MemoryFlags(int(match[1], 16))} are"
+
+
+def in_python(text: str) -> str:
+    """A message of the library. Names that Python does not have, such as those of the environment, stay."""
+    text = text.replace("was destroyed; do not use its handle after that", "was closed")
+    return _C_NAME.sub(_in_python, _MEMORY_FLAGS.sub(_flags, text))
+
+
+def _object(match: Match[str]) -> str:
+    begin, kind, other, name = match.groups()
+    name = "" if name == "(no name)" else f" {name!r}"
+    return f"{begin}Memory{name}: {kind}, " if kind else f"{begin}{other.capitalize()}{name}: "
+
+
+def report_in_python(text: str) -> str:
+    """A report of live objects, each named as by its repr."""
+    return in_python(_OBJECT.sub(_object, text))

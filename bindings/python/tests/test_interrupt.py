@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Ctrl-C in a wait that would not end: it is answered, and what the call uses stays alive until the call is done."""
+
+import ctypes
+import os
+import signal
+import threading
+import time
+from unittest import mock
+
+import gpumem
+from gpumem import _library as c
+from gpumem import _waits
+
+from .support import Case, on_cuda
+
+LIMIT = 20  # seconds after which no answer will come; the machine may be busy
+
+
+class Blocker:
+    """A C function that does not return before `release`, and does not care about signals."""
+
+    def __init__(self, then=None):
+        self.mutex, self.then = ctypes.create_string_buffer(256), then
+        self.library = ctypes.CDLL(None)
+        self.library.pthread_mutex_lock(self.mutex)
+        self.entered, self.left = threading.Event(), threading.Event()
+
+    def __call__(self, *arguments):
+        self.entered.set()
+        self.library.pthread_mutex_lock(self.mutex)
+        self.library.pthread_mutex_unlock(self.mutex)
+        status = self.then(*arguments) if self.then else 0
+        self.left.set()
+        return status
+
+    def release(self):
+        self.library.pthread_mutex_unlock(self.mutex)
+
+
+class InterruptTest(Case):
+    def setUp(self):
+        super().setUp()
+        self.assertIs(threading.current_thread(), threading.main_thread())
+        self.former = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(lambda: signal.signal(signal.SIGINT, self.former))
+
+    def interrupted(self, function, *, entered=None):
+        """Presses Ctrl-C once the function waits, and expects KeyboardInterrupt from it."""
+        over = threading.Event()
+
+        def press():
+            if entered is not None:
+                entered.wait(LIMIT)
+            end = time.monotonic() + LIMIT
+            if over.wait(0.1):
+                return
+            os.kill(os.getpid(), signal.SIGINT)
+            if not over.wait(end - time.monotonic()):
+                os.write(2, f"{self.id()}: Ctrl-C was not answered\n".encode())
+                os._exit(3)  # nothing else can end this wait
+        thread = threading.Thread(target=press)
+        thread.start()
+        try:
+            with self.assertRaises(KeyboardInterrupt):
+                function()
+        finally:
+            over.set()
+            thread.join()
+
+    def test_each_slice_is_short(self):
+        self.assertLessEqual(_waits._SLICE, 100_000_000)
+        self.assertLessEqual(_waits._SLICE_OF_A_GPU, 100_000_000)
+
+    def test_synchronize(self):
+        stream, release = self.held_stream()
+        memory = self.device.memory(64)
+        memory.fill(1, stream=stream)
+        with self.device.event() as event:
+            event.record(stream)
+            for wait in (stream.synchronize, lambda: stream.synchronize(1e6), event.synchronize,
+                         lambda: event.synchronize(1e6), stream.close):
+                self.interrupted(wait)
+                self.assertFalse(stream.closed)
+                with self.assertRaises(gpumem.Busy):
+                    memory.close()
+        release()
+        memory.close()
+        stream.close()
+
+    def test_time_limits_hold(self):
+        stream, release = self.held_stream()
+        start = time.monotonic()
+        self.assertFalse(stream.synchronize(0.12))
+        self.assertGreaterEqual(time.monotonic() - start, 0.12)
+        release()
+        stream.close()
+
+    def test_other_threads_wait_in_one_call(self):
+        stream, release = self.held_stream()
+        calls, answers = [], []
+        original = c.gpumem_stream_synchronize
+
+        def counted(*arguments):
+            calls.append(arguments)
+            return original(*arguments)
+        with mock.patch.object(c, "gpumem_stream_synchronize", counted):
+            thread = threading.Thread(target=lambda: answers.append(stream.synchronize()))
+            thread.start()
+            time.sleep(0.2)
+            stream._queue.uses[0].kept[0].buffer()[0] = 1
+            thread.join()
+        self.assertEqual((len(calls), answers), (1, [True]))
+        release()
+        stream.close()
+
+    def test_after_ctrl_c_a_with_block_does_not_wait(self):
+        flag = self.pinned(4)
+        flag.buffer()[:] = bytes(4)
+        memory = self.device.memory(64)
+
+        def block():
+            with self.device.stream() as stream, self.device.event() as event, memory:
+                memory.fill(1, stream=stream)
+                stream.wait_value(flag, 1)
+                memory.fill(2, stream=stream)
+                event.record(stream)
+                stream.synchronize()
+        self.interrupted(block)
+        self.assertFalse(memory.closed)  # the work still uses it
+        flag.buffer()[0] = 1
+        while self.instance.stats().streams:
+            self.device.event().close()  # anything that creates looks for leftovers
+        memory.close()
+        flag.close()
+
+    def test_an_instance_does_not_wait_after_ctrl_c(self):
+        kept = []
+
+        def block():
+            with gpumem.Instance(self.instance.backend) as instance:
+                device = instance.device(0)
+                flag, stream = device.memory(4, "pinned"), device.stream()
+                flag.fill(0)
+                kept.extend((instance, flag, stream))
+                stream.wait_value(flag.host_pointer, 1)
+                stream.synchronize()
+        self.interrupted(block)
+        instance, flag, stream = kept
+        self.assertFalse(instance.closed)
+        self.interrupted(lambda: instance.close(force=True))
+        self.assertFalse(instance.closed)
+        flag.buffer()[0] = 1
+        self.assertEqual(instance.close(force=True), 2)
+
+    def test_a_large_copy(self):
+        size = _waits.LARGE
+        for name, work in (("gpumem_copy", lambda memory, data: memory.copy_from(data)),
+                           ("gpumem_copy_2d", lambda memory, data: self.instance.copy_2d(memory, 1024, data, 1024, 1024,
+                                                                                        size // 1024)),
+                           ("gpumem_copy_regions",
+                            lambda memory, data: self.instance.copy_regions([gpumem.CopyRegion(memory, data)])),
+                           ("gpumem_fill", lambda memory, data: memory.fill(1))):
+            with self.subTest(name):
+                memory, data = self.device.memory(size), bytearray(size)
+                blocker = Blocker(getattr(c, name))
+                with mock.patch.object(c, name, blocker):
+                    self.interrupted(lambda: work(memory, data), entered=blocker.entered)
+                with self.assertRaises(BufferError):
+                    memory.close()
+                if name != "gpumem_fill":
+                    with self.assertRaises(BufferError):
+                        data.clear()
+                blocker.release()
+                self.assertTrue(blocker.left.wait(LIMIT))
+                end = time.monotonic() + LIMIT
+                while memory._holds and time.monotonic() < end:
+                    time.sleep(0.001)
+                memory.close()
+                end = time.monotonic() + LIMIT
+                while data and time.monotonic() < end:
+                    try:
+                        data.clear()
+                    except BufferError:
+                        time.sleep(0.001)
+                self.assertFalse(data)
+
+    def test_a_large_copy_reports_what_fails(self):
+        memory, data = self.device.memory(_waits.LARGE), bytearray(_waits.LARGE)
+        with self.assertRaises(gpumem.InvalidArgument) as caught:
+            self.instance.copy(memory, data, direction="device_to_host")
+        self.assertEqual(caught.exception.function, "gpumem_copy")
+        data[-1] = 7
+        memory.copy_from(data)
+        back = bytearray(_waits.LARGE)
+        memory.copy_to(back)
+        self.assertEqual(back, data)
+        memory.close()
+
+    def test_a_copy_that_cannot_have_a_thread(self):
+        memory, data = self.device.memory(_waits.LARGE), bytearray(_waits.LARGE)
+
+        def refused(thread):
+            raise RuntimeError("can't start new thread")
+        with mock.patch.object(threading.Thread, "start", refused):
+            memory.copy_from(data)
+        memory.close()
+
+    def test_memory_that_comes_after_ctrl_c_is_freed(self):
+        size = 4 * _waits.LARGE
+        blocker = Blocker(c.memory_create_prepared)
+        with mock.patch.object(c, "memory_create_prepared", blocker):
+            self.interrupted(lambda: self.pinned(size, name="late"), entered=blocker.entered)
+        blocker.release()
+        self.assertTrue(blocker.left.wait(LIMIT))
+        end = time.monotonic() + LIMIT
+        while self.instance.stats().live_count and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertEqual(self.instance.stats().live_count, 0)
+        with self.pinned(64) as memory:
+            self.assertEqual(memory.name, "")
+
+    def test_a_registration_that_comes_after_ctrl_c_is_undone(self):
+        data = bytearray(_waits.LARGE)
+        blocker = Blocker(c.gpumem_memory_register)
+        with mock.patch.object(c, "gpumem_memory_register", blocker):
+            self.interrupted(lambda: self.device.register(data), entered=blocker.entered)
+        with self.assertRaises(BufferError):
+            data.clear()
+        blocker.release()
+        self.assertTrue(blocker.left.wait(LIMIT))
+        end = time.monotonic() + LIMIT
+        while data and time.monotonic() < end:
+            try:
+                data.clear()
+            except BufferError:
+                time.sleep(0.001)
+        self.assertEqual((len(data), self.instance.stats().live_count), (0, 0))
+
+    def test_nothing_is_lost_if_the_handler_raises_as_a_call_returns(self):
+        def then_interrupt(function):
+            def call(*arguments):
+                function(*arguments)
+                raise KeyboardInterrupt
+            return call
+        with self.device.memory(4096, "pinned") as kept:
+            kept.fill(0)
+            for name, make in (("memory_create_prepared", lambda: self.device.memory(64)),
+                               ("gpumem_memory_register", lambda: self.device.register(bytearray(8192))),
+                               ("gpumem_stream_create", self.device.stream),
+                               ("gpumem_event_create", self.device.event),
+                               ("gpumem_malloc", lambda: self.device.malloc("pinned", 64))):
+                with self.subTest(name):
+                    with mock.patch.object(c, name, then_interrupt(getattr(c, name))), \
+                            self.assertRaises(KeyboardInterrupt):
+                        make()
+                    self.assertEqual(self.instance.stats().live_objects, 1)
+            with self.device.stream() as stream:
+                with mock.patch.object(c, "gpumem_fill_async", then_interrupt(c.gpumem_fill_async)), \
+                        self.assertRaises(KeyboardInterrupt):
+                    kept.fill(7, stream=stream)
+                stream.synchronize()
+                self.assertEqual(bytes(kept.buffer()[:2]), b"\7\7")
+                self.assertEqual((stream._queue.uses, kept._holds), ([], []))
+
+    @on_cuda
+    def test_a_pageable_copy_behind_other_work(self):
+        """A GPU's driver may wait for the work before a copy of ordinary memory, in the call that enqueues it."""
+        stream, release = self.held_stream()
+        memory, data = self.device.memory(1 << 16), bytearray(1 << 16)
+        memory.fill(7)
+        self.interrupted(lambda: memory.copy_to(data, stream=stream))
+        with self.assertRaises(gpumem.Busy):
+            memory.close()
+        with self.assertRaises(BufferError):
+            data.clear()
+        release()
+        end = time.monotonic() + LIMIT
+        while memory._holds and time.monotonic() < end:
+            stream.synchronize()
+        self.assertEqual(data, b"\7" * (1 << 16))
+        memory.close()
+        data.clear()
+        stream.close()
+
+    @on_cuda
+    def test_a_gpu_at_work_delays_other_calls(self):
+        """The driver frees after the work in flight. The first registration tries out whether it can be done at all."""
+        stream, release = self.held_stream()
+        memory, data = self.device.memory(64), bytearray(8192)
+        self.interrupted(memory.close)
+        self.assertTrue(memory.closed)
+        self.interrupted(lambda: self.device.register(data))
+        with self.assertRaises(BufferError):
+            data.clear()
+        release()
+        stream.close()
+        end = time.monotonic() + LIMIT
+        while self.instance.stats().live_objects and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertEqual(self.instance.stats().live_objects, 0)
