@@ -6,6 +6,8 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <atomic>
+
 #include "base/result.h"
 
 namespace gpumem::cuda {
@@ -19,6 +21,9 @@ struct Outcome {
   bool ok() const { return code == CUDA_SUCCESS; }
 };
 
+// Whether the process is ending. Threads that go on calling meanwhile must not reach the driver.
+extern constinit std::atomic<bool> process_ends;
+
 template <class Function>
 struct Entry;
 
@@ -30,6 +35,8 @@ struct Entry<CUresult (*)(Arguments...)> {
 
   Outcome operator()(Arguments... arguments) const {
     if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
+    if (process_ends.load(std::memory_order_relaxed)) [[unlikely]]
+      return {CUDA_ERROR_DEINITIALIZED, name, false};
     return {function(arguments...), name, false};
   }
 };
