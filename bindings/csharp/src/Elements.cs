@@ -125,11 +125,11 @@ namespace GpuMem
     internal PinnedArray(T[] array)
     {
       if (array == null) throw new ArgumentNullException(nameof(array));
-      Size = (ulong)array.LongLength * (ulong)Elements<T>.Size;
+      Size = array.LongLength * Elements<T>.Size;
       handle = GCHandle.Alloc(array, GCHandleType.Pinned);
     }
 
-    internal ulong Size;
+    internal long Size;
 
     internal GpuRange Range { get { return new GpuRange(handle.AddrOfPinnedObject(), Size); } }
 
