@@ -91,6 +91,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public GpuDevice GetDevice(int ordinal)
     {
+      Usable();
+      if (ordinal < 0) throw new ArgumentOutOfRangeException(nameof(ordinal), ordinal, "devices are numbered from 0");
       IntPtr device;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_device_get(handle.Value, (uint)ordinal, &device, error);

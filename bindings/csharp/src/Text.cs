@@ -52,6 +52,7 @@ namespace GpuMem
     {
       string found;
       if (Names.OfC.TryGetValue(word, out found)) return found;
+      if (word == "value_size") return "valueSize";
       if (Array.IndexOf(properties, word) < 0) return null;
       string[] parts = word.Split('_');
       return string.Concat(Array.ConvertAll(parts, part => char.ToUpperInvariant(part[0]) + part.Substring(1)));

@@ -534,6 +534,8 @@ namespace GpuMem.Tests
 #if GPUMEM_MCS
       // Other compilers reject the type.
       Check.Throws<ArgumentException>(() => device.Register(new[] { new WithReference { Text = "a" } }));
+      // Mono does not mind the layout.
+      if (Type.GetType("Mono.Runtime") == null) Check.Throws<ArgumentException>(() => device.AllocatePinned<DateTimeOffset>(2));
 #endif
       var array = new int[1000];
       using (device.Register(array))
@@ -916,6 +918,7 @@ namespace GpuMem.Tests
       Check.Fails(Status.InvalidState, () => first.DisablePeerAccess(second));
       Check.Fails(Status.InvalidArgument, () => first.CanAccessPeer(first));
       Check.Fails(Status.InvalidArgument, () => instance.GetDevice(2));
+      Check.Throws<ArgumentOutOfRangeException>(() => instance.GetDevice(-1));
       Check.Fails(Status.LimitExceeded, () => first.AllocatePinned<byte>((1 << 20) + 1));
     }
 

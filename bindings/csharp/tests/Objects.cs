@@ -220,6 +220,8 @@ namespace GpuMem.Tests
       {
         string busy = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check)).Message;
         Check.That(busy.Contains("CloseMode.Force") && busy.Contains("left over"), busy);
+        string size = Check.Fails(Status.InvalidArgument, () => instance.Fill(memory, 1, 3)).Message;
+        Check.That(size.StartsWith("valueSize is 3"), size);
         texts.Add(busy);
         texts.Add(instance.Report());
         texts.Add(Check.Fails(Status.InvalidArgument, () => instance.Close((CloseMode)9)).ToString().Split('\n')[0]);
