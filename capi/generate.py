@@ -519,6 +519,53 @@ def csharp_enums(interface):
             "each.\n\nusing System;\nusing GpuMem.Interop;\n\nnamespace GpuMem\n{\n" + "\n".join(parts) + "}\n")
 
 
+# What the C# binding calls the functions, for texts of the library.
+CSHARP_MEMBERS = {
+    "GpuMemLibrary": "version=Version version_text=VersionText feature_supported=Supports table_get=Load",
+    "StatusInfo": "status_name=NameOf status_get_info=Of status_enumerate=All",
+    "GpuDevice": "device_get_capability=GetCapability capability_enumerate=Capabilities device_get_info=Info device_get_memory=GetMemory "
+                 "device_can_access_peer=CanAccessPeer device_enable_peer_access=EnablePeerAccess "
+                 "device_disable_peer_access=DisablePeerAccess memory_create=Create memory_register=Register malloc=Allocate "
+                 "register=RegisterPointer pointer_get_device_pointer=GetDevicePointer stream_create=CreateStream "
+                 "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent",
+    "GpuInstance": "copy=Copy copy_2d=Copy2D copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
+                   "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
+                   "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
+                   "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report",
+    "GpuStream": "copy_async=Copy copy_2d_async=Copy2D copy_regions_async=CopyRegions fill_async=Fill fill_2d_async=Fill2D "
+                 "stream_destroy=Dispose stream_get_info=Info stream_query=Query stream_synchronize=Synchronize "
+                 "stream_wait_event=Wait stream_launch_host_function=Launch stream_write_value=WriteValue "
+                 "stream_wait_value=WaitValue",
+    "GpuEvent": "event_destroy=Dispose event_get_info=Info event_record=Record event_query=Query event_synchronize=Synchronize "
+                "event_get_elapsed_time=GetElapsedNanoseconds",
+    "GpuMemory": "memory_destroy=Dispose memory_get_info=QueryInfo",
+    "GpuMemLog": "log_set_function=SetFunction",
+    "HostKernel": "host_kernel_view=View",
+    "HostSimulation": "host_launch=Launch host_native_stream_create=CreateNativeStream "
+                      "host_native_stream_destroy=DestroyNativeStream host_stream_set_capturing=SetCapturing "
+                      "host_device_lose=LoseDevice host_fail_step=FailStep host_foreign_alloc=AllocateForeign "
+                      "host_foreign_free=FreeForeign host_foreign_peer_access=SetForeignPeerAccess "
+                      "host_set_current_device=SetCurrentDevice",
+}
+
+
+def csharp_names(interface):
+    """What texts of the library call by its C name: constants, types of constants by their prefix, and functions."""
+    text = CSHARP_HEAD + ("// What the binding calls the constants and functions that texts of the library mention.\n\n"
+                          "using System.Collections.Generic;\n\nnamespace GpuMem\n{\n  static class Names\n  {\n"
+                          "    internal static readonly Dictionary<string, string> OfC = new Dictionary<string, string>\n    {\n")
+    for numbers, name in offered(interface, "C#"):
+        text += f'      {{ "{numbers.prefix}", "{name}" }},\n'
+        for constant in numbers.constants:
+            text += f'      {{ "{constant.name}", "{name}.{value_name(numbers, constant, "C#")}" }},\n'
+    members = {f"gpumem_{pair.partition('=')[0]}": f"{owner}.{pair.partition('=')[2]}" for owner, pairs in CSHARP_MEMBERS.items()
+               for pair in pairs.split()}
+    for function in interface.functions:
+        if function.name in members:
+            text += f'      {{ "{function.name}", "{members[function.name]}" }},\n'
+    return text + "    };\n  }\n}\n"
+
+
 # Go.
 
 GO = {"float": "float32", "double": "float64", "char": "byte", "uint8_t": "byte", "size_t": "uintptr", "uintptr_t": "uintptr",
@@ -639,6 +686,7 @@ OUTPUTS = {
     "bindings/csharp/src/Interop/Native.cs": csharp_functions,
     "bindings/csharp/src/Interop/Structs.cs": csharp_structs,
     "bindings/csharp/src/Enums.cs": csharp_enums,
+    "bindings/csharp/src/Names.cs": csharp_names,
     "bindings/go/codes.go": go_codes,
     "bindings/go/functions.h": go_functions,
     "bindings/go/structs.go": go_structs,

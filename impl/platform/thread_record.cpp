@@ -197,6 +197,20 @@ void wait_for_uses(const void* object) noexcept {
   wait_while([&] { return used_by_others(object); });
 }
 
+void wait_for_others(uint32_t milliseconds) noexcept {
+  fence_all_threads();
+  for (uint32_t round = 0; round < 20 * milliseconds; ++round) {
+    bool any = false;
+    for_each_other([&](const ThreadRecord& record) {
+      for (const auto& use : record.uses)
+        any = any || use.load(std::memory_order_acquire) != 0;
+    });
+    if (!any) return;
+    const timespec pause{0, 50'000};
+    nanosleep(&pause, nullptr);
+  }
+}
+
 uint32_t own_uses(const void* object) noexcept {
   const ThreadRecord* const record = thread_record_or_null;
   if (record == nullptr) return 0;

@@ -124,6 +124,9 @@ void wait_for_uses(const void* object) noexcept;
 // Uses of an object that the calling thread has announced.
 uint32_t own_uses(const void* object) noexcept;
 
+// Waits until no other thread uses anything, up to a limit: for the end of the process.
+void wait_for_others(uint32_t milliseconds) noexcept;
+
 struct PassingUses {
   uint64_t begun = 0;   // of all threads
   bool any_of = false;  // of the object, now

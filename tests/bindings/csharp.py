@@ -1,8 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Builds and tests the C# binding, with Mono and with the .NET SDK as far as they are installed.
-Usage: csharp.py SOURCE_ROOT BUILD_ROOT"""
+"""Builds and tests the C# binding.
+Usage: csharp.py SOURCE_ROOT BUILD_ROOT [dotnet]
 
+With Mono and with the .NET SDK as far as they are installed; with `dotnet`, on the .NET that GPUMEM_TEST_DOTNET names
+(see packaging/dependencies)."""
+
+import json
 import os
 import re
 import shutil
@@ -87,9 +91,9 @@ def bad_libraries(folder):
     return ";".join([*pairs, f"is not a library of gpumem={folder / 'none.so'}", f"cannot be loaded={folder / 'text.so'}"])
 
 
-def with_runtime(tap, staged, name, program, samples, bad):
+def with_runtime(tap, staged, name, program, samples, bad, backends=None):
     """All tests by one runtime. `program` and `samples` are commands."""
-    for backend in staged.backends:
+    for backend in backends or staged.backends:
         env = staged.environment(backend) | {"GPUMEM_TEST_BAD_LIBRARIES": bad}
         pass_on(tap, f"{name}, {backend}", *run(*program, env=env))
         tap.check(f"{name}, {backend}: the fake driver has nothing to say", staged.violations())
@@ -100,27 +104,64 @@ def with_runtime(tap, staged, name, program, samples, bad):
                   "" if status == 0 and output == expected else f"{output}exit status {status}")
 
 
-def with_mono(tap, staged, binding, folder, bad):
-    # Mono's compiler speaks C# 7.0 without local functions; where it needs another way, the source has GPUMEM_MCS.
-    mcs = ["mcs", "-unsafe", "-optimize", "-warnaserror", "-warn:4", "-d:GPUMEM_MCS"]
-    library, tests = folder / "GpuMem.dll", folder / "GpuMem.Tests.exe"
-    problem = must(*mcs, "-target:library", f"-doc:{folder / 'GpuMem.xml'}", f"-out:{library}",
+# Mono's compiler speaks C# 7.0 without local functions; where it needs another way, the source has GPUMEM_MCS.
+MCS = ["mcs", "-unsafe", "-optimize", "-warnaserror", "-warn:4", "-d:GPUMEM_MCS"]
+SAMPLES = {"basic": "Basic", "pinned_mapped": "PinnedMapped", "errors": "Errors"}
+
+
+def compile_all(tap, name, compiler, binding, folder, ending, samples=SAMPLES):
+    """Whether the binding, its tests, samples and, for Mono, its benchmark were built."""
+    library = folder / "GpuMem.dll"
+    problem = must(*compiler, "-target:library", f"-doc:{folder / 'GpuMem.xml'}", f"-out:{library}",
                    *sorted((binding / "src").rglob("*.cs")))
-    tap.check("Mono: the binding is built, and every public member is documented", problem)
+    tap.check(f"{name}: the binding is built, and every public member is documented", problem)
     if problem:
-        return
-    problem = must(*mcs, f"-r:{library}", f"-out:{tests}", *sorted((binding / "tests").glob("*.cs")))
-    problem = problem or must(*mcs, f"-r:{library}", f"-out:{folder / 'Bench.exe'}", binding / "bench" / "Bench.cs")
-    samples = {}
-    for sample, source in (("basic", "Basic"), ("pinned_mapped", "PinnedMapped"), ("errors", "Errors")):
-        problem = problem or must(*mcs, f"-r:{library}", f"-out:{folder / source}.exe", binding / "examples" / f"{source}.cs")
-        samples[sample] = ["mono", folder / f"{source}.exe"]
-    tap.check("Mono: tests, samples and benchmark are built", problem)
-    if not problem:
-        with_runtime(tap, staged, "Mono", ["mono", "--debug", tests], samples, bad)
+        return False
+    programs = {"GpuMem.Tests": sorted((binding / "tests").glob("*.cs"))}
+    if ending == "exe":  # against the other assemblies the compiler fails on it with an internal error
+        programs["Bench"] = [binding / "bench" / "Bench.cs"]
+    programs |= {source: [binding / "examples" / f"{source}.cs"] for source in samples.values()}
+    for program, sources in programs.items():
+        problem = problem or must(*compiler, f"-r:{library}", f"-out:{folder / program}.{ending}", *sources)
+    tap.check(f"{name}: its programs are built", problem)
+    return not problem
 
 
-def with_dotnet(tap, staged, binding, folder, bad):
+def with_mono(tap, staged, binding, folder, bad):
+    if compile_all(tap, "Mono", MCS, binding, folder, "exe"):
+        samples = {sample: ["mono", folder / f"{source}.exe"] for sample, source in SAMPLES.items()}
+        with_runtime(tap, staged, "Mono", ["mono", "--debug", folder / "GpuMem.Tests.exe"], samples, bad)
+
+
+def with_core(tap, staged, binding, folder, bad, home):
+    """On the runtime in the folder `home`, whose own compiler needs an OpenSSL that newer systems lack. So Mono's
+    compiles against its reference assemblies, without those that only pass on to others."""
+    (runtime,) = (home / "shared" / "Microsoft.NETCore.App").iterdir()
+    references = [path for path in sorted(home.glob("packs/Microsoft.NETCore.App.Ref/*/ref/*/*.dll"))
+                  if path.stem not in ("mscorlib", "netstandard", "System")]
+    # 1702: two references to one assembly, which differ in nothing.
+    compiler = [*MCS, "-nowarn:1702", "-noconfig", "-nostdlib", *(f"-r:{path}" for path in references)]
+    settings = {"runtimeOptions": {
+        "framework": {"name": "Microsoft.NETCore.App", "version": runtime.name},
+        # It looks for the system's ICU otherwise, and may know only older ones.
+        "configProperties": {"System.Globalization.Invariant": True}}}
+    # As a build for .NET, and as one for .NET Standard, which loads the library in another way.
+    for name, defined, chosen in ((".NET", ["-d:NETCOREAPP3_0_OR_GREATER"], SAMPLES), (".NET Standard on .NET", [], {})):
+        out = folder / name.replace(" ", "")
+        out.mkdir()
+        if not compile_all(tap, name, compiler + defined, binding, out, "dll", chosen):
+            continue
+        for program in ("GpuMem.Tests", *SAMPLES.values()):
+            (out / f"{program}.runtimeconfig.json").write_text(json.dumps(settings), encoding="utf-8")
+        tests = [home / "dotnet", out / "GpuMem.Tests.dll"]
+        if chosen:
+            samples = {sample: [home / "dotnet", out / f"{source}.dll"] for sample, source in chosen.items()}
+            with_runtime(tap, staged, f"{name} {runtime.name}", tests, samples, bad)
+        else:
+            with_runtime(tap, staged, f"{name} {runtime.name}", [*tests, "loading: "], {}, bad, ["host"])
+
+
+def with_sdk(tap, staged, binding, folder, bad):
     name = ".NET: the binding, its tests and samples"
     if not shutil.which("dotnet"):
         tap.skip(name, "the .NET SDK is not installed")
@@ -166,6 +207,16 @@ def main():
     source, build = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     binding = source / "bindings" / "csharp"
     tap = Tap()
+    if sys.argv[3:] == ["dotnet"]:
+        home, why = Path(os.environ.get("GPUMEM_TEST_DOTNET") or "/nonexistent"), os.environ.get("GPUMEM_TEST_DOTNET_MISSING")
+        if not (home / "dotnet").exists():
+            tap.skip(".NET: the binding, its tests and samples", why or "GPUMEM_TEST_DOTNET does not name a .NET; tests/run sets it")
+        elif not shutil.which("mcs"):
+            tap.skip(".NET: the binding, its tests and samples", "mcs is not installed")
+        else:
+            with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
+                with_core(tap, staged, binding, Path(name), bad_libraries(Path(name)), home)
+        tap.finish()
     documentation(tap, source, binding)
     with stage.staged(build) as staged, tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -174,7 +225,7 @@ def main():
             with_mono(tap, staged, binding, folder, bad)
         else:
             tap.skip("Mono: the binding, its tests and samples", "mono and mcs are not installed")
-        with_dotnet(tap, staged, binding, folder, bad)
+        with_sdk(tap, staged, binding, folder, bad)
     tap.finish()
 
 

@@ -16,12 +16,6 @@ int expected_status(const std::string& action) {
   return (goes_on ? 0 : kExitCode) << 8;
 }
 
-// Whether the caller's own threads go on calling the driver while the process exits. They are answered, and
-// the fake driver would report it as if the library had called.
-bool calls_at_exit(const std::string& state, const std::string& action) {
-  return state == "busy" && (action == "exit" || action == "unload_exit");
-}
-
 // Whether other threads may be in the allocator: those of the program, or that of the fake driver which looks
 // at the value again and again.
 bool allocates_at_fork(const std::string& state) { return state == "busy" || state == "queued"; }
@@ -30,9 +24,9 @@ TEST_P(Ends, in_state) {
   const auto [state, action] = GetParam();
   if (allocates_at_fork(state) && std::string(action).rfind("fork", 0) == 0)
     REQUIRE_FORK_BESIDE_ALLOCATIONS();
-  std::vector<std::string> environment = {std::string("GPUMEM_BACKEND=") +
-                                          (conformance::on_host() ? "host" : "cuda")};
-  if (!calls_at_exit(state, action)) environment.push_back("FAKE_CUDA_REPORT=/proc/self/fd/2");
+  std::vector<std::string> environment = {
+      std::string("GPUMEM_BACKEND=") + (conformance::on_host() ? "host" : "cuda"),
+      "FAKE_CUDA_REPORT=/proc/self/fd/2"};
   // A leak checker cannot stop the threads that a forked child has not got.
   if (std::string(action) == "fork_exit") environment.push_back("LSAN_OPTIONS=detect_leaks=0");
   const Ending ending = Process({state, action}, environment).wait();

@@ -25,7 +25,7 @@ static class Errors
     GpuDevice device = instance.GetDevice(0);
 
     bool right = Refused(() => device.AllocateDevice(0));
-    right &= Refused(() => device.AllocateDevice(1ul << 62));
+    right &= Refused(() => device.AllocateDevice(1L << 62));
     using (GpuMemory memory = device.AllocateDevice(4096))
     using (PinnedMemory<byte> source = device.AllocatePinned<byte>(16))
     {

@@ -33,12 +33,12 @@ namespace GpuMem
 #else
     const int SIG_UNBLOCK = 1;
 
-    static readonly bool isMono = Type.GetType("Mono.Runtime") != null;
+    internal static readonly bool IsMono = Type.GetType("Mono.Runtime") != null;
     [ThreadStatic] static bool prepared;
 
     internal static void Prepare()
     {
-      if (isMono && !prepared) Unblock();
+      if (IsMono && !prepared) Unblock();
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
@@ -141,7 +141,7 @@ namespace GpuMem
       {
         NativeThread.Prepare();
         Action<LogLevel, string> target = receiver;
-        if (target != null) target((LogLevel)importance, Text.Read(message));
+        if (target != null) target((LogLevel)importance, Words.Read(message));
       }
       catch (Exception)
       {
@@ -158,56 +158,54 @@ namespace GpuMem
     internal static readonly IntPtr HostPointer = Marshal.GetFunctionPointerForDelegate(hostFunction);
     internal static readonly IntPtr KernelPointer = Marshal.GetFunctionPointerForDelegate(kernelFunction);
 
-    static readonly ConcurrentDictionary<long, Delegate> waiting = new ConcurrentDictionary<long, Delegate>();
+    static readonly ConcurrentDictionary<long, Callback> waiting = new ConcurrentDictionary<long, Callback>();
     static long numbers;
 
     readonly long number;
+    readonly Delegate function;
+    volatile Exception thrown;
 
     internal Callback(Delegate function)
     {
+      this.function = function;
       number = Interlocked.Increment(ref numbers);
-      waiting[number] = function;
+      waiting[number] = this;
     }
 
     /// <summary>What the library passes to the function.</summary>
     internal IntPtr UserData { get { return (IntPtr)number; } }
 
-    /// <summary>Number of functions that have not run yet.</summary>
-    internal static int Waiting { get { return waiting.Count; } }
-
-    public void Release()
+    public Exception Release()
     {
-      Delegate dropped;
+      Callback dropped;
       waiting.TryRemove(number, out dropped);
+      return thrown;
     }
 
     [MonoPInvokeCallback(typeof(HostCallback))]
     static void RunHost(IntPtr userData)
     {
-      try
-      {
-        NativeThread.Prepare();
-        Delegate function;
-        if (waiting.TryRemove((long)userData, out function)) ((Action)function)();
-      }
-      catch (Exception problem)
-      {
-        GpuMemDiagnostics.CallbackFailed("a host function", problem);
-      }
+      Run(userData, "a host function", function => ((Action)function)());
     }
 
     [MonoPInvokeCallback(typeof(KernelCallback))]
     static void RunKernel(IntPtr kernel, IntPtr userData)
     {
+      Run(userData, "a kernel", function => ((Action<HostKernel>)function)(new HostKernel(kernel)));
+    }
+
+    static void Run(IntPtr userData, string what, Action<Delegate> call)
+    {
+      Callback callback = null;
       try
       {
         NativeThread.Prepare();
-        Delegate function;
-        if (waiting.TryRemove((long)userData, out function)) ((Action<HostKernel>)function)(new HostKernel(kernel));
+        if (waiting.TryRemove((long)userData, out callback)) call(callback.function);
       }
       catch (Exception problem)
       {
-        GpuMemDiagnostics.CallbackFailed("a kernel", problem);
+        if (callback != null) callback.thrown = problem;
+        GpuMemDiagnostics.CallbackFailed(what, problem);
       }
     }
   }

@@ -15,7 +15,7 @@ namespace GpuMem
     /// <param name="range">Range whose first byte is the first byte of the box; the box must lie inside.</param>
     /// <param name="rowPitch">Bytes from one row to the next; 0 means the width of the region.</param>
     /// <param name="slicePitch">Bytes from one slice to the next; 0 means the height times the row pitch.</param>
-    public CopyOperand(GpuRange range, ulong rowPitch = 0, ulong slicePitch = 0)
+    public CopyOperand(GpuRange range, long rowPitch = 0, long slicePitch = 0)
     {
       Range = range;
       RowPitch = rowPitch;
@@ -26,10 +26,10 @@ namespace GpuMem
     public GpuRange Range { get; set; }
 
     /// <summary>Bytes from one row to the next; 0 means the width of the region.</summary>
-    public ulong RowPitch { get; set; }
+    public long RowPitch { get; set; }
 
     /// <summary>Bytes from one slice to the next; 0 means the height times the row pitch.</summary>
-    public ulong SlicePitch { get; set; }
+    public long SlicePitch { get; set; }
 
     /// <summary>A range without gaps between rows and slices.</summary>
     public static implicit operator CopyOperand(GpuRange range) { return new CopyOperand(range); }
@@ -37,15 +37,24 @@ namespace GpuMem
     /// <summary>A whole memory without gaps between rows and slices.</summary>
     public static implicit operator CopyOperand(GpuMemory memory) { return new CopyOperand(memory); }
 
+    /// <summary>The range and its pitches.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(CopyOperand)).Add(nameof(Range), Range).Add(nameof(RowPitch), RowPitch)
+          .Add(nameof(SlicePitch), SlicePitch).ToString();
+    }
+
+    internal long Least { get { return Math.Min(RowPitch, SlicePitch); } }
+
     // The range may be a slice, and the library would not see its end. Pitches that are too small are left to the
     // library.
-    internal bool Fits(ulong width, ulong height, ulong depth)
+    internal bool Fits(long width, long height, long depth)
     {
-      ulong rowPitch = RowPitch == 0 ? width : RowPitch;
-      if (height != 0 && rowPitch > ulong.MaxValue / height) return false;
-      ulong slicePitch = SlicePitch == 0 ? height * rowPitch : SlicePitch;
+      long rowPitch = RowPitch == 0 ? width : RowPitch;
+      if (rowPitch > long.MaxValue / height) return false;
+      long slicePitch = SlicePitch == 0 ? height * rowPitch : SlicePitch;
       if (width > Range.Size) return false;
-      ulong left = Range.Size - width;
+      long left = Range.Size - width;
       if (height > 1 && rowPitch > left / (height - 1)) return false;
       left -= (height - 1) * rowPitch;
       return depth == 1 || slicePitch <= left / (depth - 1);
@@ -57,14 +66,14 @@ namespace GpuMem
       if (Range.Memory != null)
       {
         native.memory = Range.Memory.Raw;
-        native.offset = Range.Offset;
+        native.offset = (ulong)Range.Offset;
       }
       else
       {
         native.pointer = Range.Pointer;
       }
-      native.row_pitch = RowPitch;
-      native.slice_pitch = SlicePitch;
+      native.row_pitch = (ulong)RowPitch;
+      native.slice_pitch = (ulong)SlicePitch;
       return native;
     }
   }
@@ -80,7 +89,7 @@ namespace GpuMem
     /// <param name="width">Bytes of a row; 0 copies nothing.</param>
     /// <param name="height">Rows of a slice; 0 means 1.</param>
     /// <param name="depth">Slices; 0 means 1.</param>
-    public CopyRegion(CopyOperand destination, CopyOperand source, ulong width, ulong height = 1, ulong depth = 1)
+    public CopyRegion(CopyOperand destination, CopyOperand source, long width, long height = 1, long depth = 1)
         : this()
     {
       Destination = destination;
@@ -97,27 +106,40 @@ namespace GpuMem
     public CopyOperand Source { get; set; }
 
     /// <summary>Bytes of a row; 0 copies nothing.</summary>
-    public ulong Width { get; set; }
+    public long Width { get; set; }
 
     /// <summary>Rows of a slice; 0 means 1.</summary>
-    public ulong Height { get; set; }
+    public long Height { get; set; }
 
     /// <summary>Slices; 0 means 1.</summary>
-    public ulong Depth { get; set; }
+    public long Depth { get; set; }
 
     /// <summary>Direction and source order.</summary>
     public CopyOptions Options { get; set; }
 
+    /// <summary>Its extents, operands and options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(CopyRegion)).Add(nameof(Destination), Destination).Add(nameof(Source), Source)
+          .Add(nameof(Width), Width).Add(nameof(Height), Height).Add(nameof(Depth), Depth).Add(nameof(Options), Options)
+          .ToString();
+    }
+
     internal void Check(int index)
     {
+      long least = Math.Min(Math.Min(Width, Math.Min(Height, Depth)), Math.Min(Destination.Least, Source.Least));
+      if (least < 0)
+      {
+        throw new ArgumentOutOfRangeException("regions", least, "region " + index + " has a negative extent or pitch");
+      }
       if (Width == 0) return;
-      ulong height = Math.Max(Height, 1), depth = Math.Max(Depth, 1);
+      long height = Math.Max(Height, 1), depth = Math.Max(Depth, 1);
       bool destinationFits = Destination.Fits(Width, height, depth);
       if (destinationFits && Source.Fits(Width, height, depth)) return;
       string side = destinationFits ? "source" : "destination";
-      ulong size = (destinationFits ? Source : Destination).Range.Size;
-      throw new ArgumentException("region " + index + " leaves the range of its " + side + ", which has " + size + " bytes",
-                                  "regions");
+      long size = (destinationFits ? Source : Destination).Range.Size;
+      throw new ArgumentException(
+          "region " + index + " leaves the range of its " + side + ", which has " + size + " bytes", "regions");
     }
 
     internal unsafe gpumem_copy_region Describe()
@@ -126,9 +148,9 @@ namespace GpuMem
       native.struct_size = (UIntPtr)(uint)sizeof(gpumem_copy_region);
       native.destination = Destination.Describe();
       native.source = Source.Describe();
-      native.width = Width;
-      native.height = Height;
-      native.depth = Depth;
+      native.width = (ulong)Width;
+      native.height = (ulong)Height;
+      native.depth = (ulong)Depth;
       native.direction = (int)Options.Direction;
       native.source_order = (int)Options.SourceOrder;
       return native;

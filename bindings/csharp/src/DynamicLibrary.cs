@@ -2,12 +2,13 @@
 // Loads a library by its path, and binds the functions in Native to it.
 
 using System;
+using System.Reflection;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 
 namespace GpuMem
 {
-#if NET8_0_OR_GREATER
+#if NETCOREAPP3_0_OR_GREATER
   static class DynamicLibrary
   {
     static IntPtr bound;
@@ -62,10 +63,18 @@ namespace GpuMem
 
     internal static IntPtr Symbol(IntPtr library, string name) { return Linker.Symbol(library, name); }
 
-    // Mono searches the folder of the assembly before the system's folders, unless its map has an entry. Other runtimes
-    // leave it to the system, which finds the library of that name that is already loaded.
-    [MethodImpl(MethodImplOptions.NoInlining)]
+    static IntPtr bound;
+
+    // Runtimes search the folder of the assembly first, unless they are told which file it is.
     internal static void Bind(IntPtr library, string file)
+    {
+      bound = library;
+      if (NativeThread.IsMono) MapName(file);
+      else SetResolver();
+    }
+
+    [MethodImpl(MethodImplOptions.NoInlining)]
+    static void MapName(string file)
     {
       try
       {
@@ -77,6 +86,30 @@ namespace GpuMem
       catch (DllNotFoundException)
       {
       }
+    }
+
+    // .NET Standard has no NativeLibrary, but .NET, which this build may run on, has.
+    static void SetResolver()
+    {
+      const string Namespace = "System.Runtime.InteropServices.";
+      Type libraries = typeof(object).Assembly.GetType(Namespace + "NativeLibrary");
+      Type resolver = typeof(object).Assembly.GetType(Namespace + "DllImportResolver");
+      MethodInfo set = libraries?.GetMethod("SetDllImportResolver");
+      if (set == null || resolver == null) return;
+      MethodInfo resolve = typeof(DynamicLibrary).GetMethod("Resolve", BindingFlags.Static | BindingFlags.NonPublic);
+      try
+      {
+        set.Invoke(null, new object[] { typeof(DynamicLibrary).Assembly, Delegate.CreateDelegate(resolver, resolve) });
+      }
+      catch (TargetInvocationException problem) when (problem.InnerException is InvalidOperationException)
+      {
+        // A resolver is set already: this one, or the program's. CheckBinding() finds out.
+      }
+    }
+
+    static IntPtr Resolve(string name, Assembly assembly, DllImportSearchPath? search)
+    {
+      return name == GpuMemLibrary.FileName ? bound : IntPtr.Zero;
     }
 
     [DllImport("__Internal", CallingConvention = CallingConvention.Cdecl, CharSet = CharSet.Ansi)]

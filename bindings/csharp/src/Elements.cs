@@ -16,15 +16,15 @@ namespace GpuMem
 #endif
   {
 #if GPUMEM_MCS
-    static readonly bool isUnmanaged = !HasReferences(typeof(T));
-    static readonly int size = isUnmanaged ? Measure() : 0;
+    static readonly int size = HasReferences(typeof(T)) ? 0 : Measure();
 
     internal static int Size
     {
       get
       {
-        if (isUnmanaged) return size;
-        throw new ArgumentException(typeof(T) + " contains references, which device code cannot follow");
+        if (size > 0) return size;
+        throw new ArgumentException(
+            typeof(T) + (size == 0 ? " contains references, which device code cannot follow" : " is not laid out as in C"));
       }
     }
 
@@ -39,7 +39,15 @@ namespace GpuMem
     static int Measure()
     {
       var two = new T[2];
-      GCHandle handle = GCHandle.Alloc(two, GCHandleType.Pinned);
+      GCHandle handle;
+      try
+      {
+        handle = GCHandle.Alloc(two, GCHandleType.Pinned);
+      }
+      catch (ArgumentException)
+      {
+        return -1;
+      }
       try
       {
         return (int)((long)Marshal.UnsafeAddrOfPinnedArrayElement(two, 1) - (long)handle.AddrOfPinnedObject());
@@ -125,11 +133,11 @@ namespace GpuMem
     internal PinnedArray(T[] array)
     {
       if (array == null) throw new ArgumentNullException(nameof(array));
-      Size = (ulong)array.LongLength * (ulong)Elements<T>.Size;
+      Size = array.LongLength * Elements<T>.Size;
       handle = GCHandle.Alloc(array, GCHandleType.Pinned);
     }
 
-    internal ulong Size;
+    internal long Size;
 
     internal GpuRange Range { get { return new GpuRange(handle.AddrOfPinnedObject(), Size); } }
 

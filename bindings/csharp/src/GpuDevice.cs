@@ -49,15 +49,31 @@ namespace GpuMem
     /// <summary>Agrees with <see cref="Equals(GpuDevice)"/>.</summary>
     public override int GetHashCode() { return value.GetHashCode(); }
 
+    /// <summary>Its number and name.</summary>
+    public override string ToString()
+    {
+      var text = new Printed(nameof(GpuDevice)).Add(nameof(Ordinal), Ordinal);
+      if (Instance.IsClosed) return text.Add(nameof(Instance.IsClosed), true).ToString();
+      try
+      {
+        DeviceInfo info = Info;
+        return text.Add(nameof(info.Name), info.Name).AddIf(nameof(info.Lost), info.Lost).ToString();
+      }
+      catch (Exception problem) when (problem is GpuMemException || problem is ObjectDisposedException)
+      {
+        return text.ToString();
+      }
+    }
+
     /// <summary>Gets the free and total bytes. Both are estimates: other processes change them at any time.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void GetMemory(out ulong free, out ulong total)
+    public void GetMemory(out long free, out long total)
     {
       ulong nativeFree, nativeTotal;
       gpumem_error* error = Error.Detail;
       Check(Native.gpumem_device_get_memory(Value, &nativeFree, &nativeTotal, error), error);
-      free = nativeFree;
-      total = nativeTotal;
+      free = Sizes.FromNative(nativeFree);
+      total = Sizes.FromNative(nativeTotal);
     }
 
     /// <summary>Queries a capability. The first query may run a trial.</summary>
@@ -90,7 +106,7 @@ namespace GpuMem
     {
       uint possible;
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_can_access_peer(Value, peer.Value, &possible, error), error);
+      Check(Native.gpumem_device_can_access_peer(Value, Other(peer), &possible, error), error);
       return possible != 0;
     }
 
@@ -99,7 +115,7 @@ namespace GpuMem
     public void EnablePeerAccess(GpuDevice peer)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_enable_peer_access(Value, peer.Value, error), error);
+      Check(Native.gpumem_device_enable_peer_access(Value, Other(peer), error), error);
     }
 
     /// <summary>Undoes one <see cref="EnablePeerAccess"/>. Wait for work that uses the peer's memory first.</summary>
@@ -107,17 +123,17 @@ namespace GpuMem
     public void DisablePeerAccess(GpuDevice peer)
     {
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_device_disable_peer_access(Value, peer.Value, error), error);
+      Check(Native.gpumem_device_disable_peer_access(Value, Other(peer), error), error);
     }
 
     /// <summary>Allocates device or pinned memory. Its contents are indeterminate.</summary>
-    public GpuMemory Create(MemoryKind kind, ulong size, MemoryOptions options = default(MemoryOptions))
+    public GpuMemory Create(MemoryKind kind, long size, MemoryOptions options = default(MemoryOptions))
     {
       return GpuMemory.Create(this, kind, size, options);
     }
 
     /// <summary>Allocates device memory, which the CPU must not access.</summary>
-    public GpuMemory AllocateDevice(ulong size, MemoryOptions options = default(MemoryOptions))
+    public GpuMemory AllocateDevice(long size, MemoryOptions options = default(MemoryOptions))
     {
       return Create(MemoryKind.Device, size, options);
     }
@@ -129,6 +145,7 @@ namespace GpuMem
     /// <param name="length">Number of elements.</param>
     /// <param name="options">Alignment, properties and name.</param>
     /// <exception cref="ArgumentOutOfRangeException">The length is negative, or its bytes exceed 2^63-1.</exception>
+    /// <remarks>No elements need no memory: all calls work with the result, and its pointers are zero.</remarks>
     public PinnedMemory<T> AllocatePinned<T>(long length, MemoryOptions options = default(MemoryOptions))
 #if GPUMEM_MCS
         where T : struct
@@ -139,15 +156,17 @@ namespace GpuMem
       if (length < 0 || length > long.MaxValue / Elements<T>.Size)
       {
         throw new ArgumentOutOfRangeException(
-            nameof(length), length, "pass a number of elements from 1 to (2^63-1) / " + Elements<T>.Size);
+            nameof(length), length, "pass a number of elements from 0 to (2^63-1) / " + Elements<T>.Size);
       }
-      ulong size = (ulong)length * (ulong)Elements<T>.Size;
-      return new PinnedMemory<T>(GpuMemory.Create(this, MemoryKind.Pinned, size, options), length);
+      GpuMemory allocation = length == 0
+          ? GpuMemory.Empty(this, MemoryKind.Pinned, options.Require | options.Prefer, options.Name)
+          : GpuMemory.Create(this, MemoryKind.Pinned, length * Elements<T>.Size, options);
+      return new PinnedMemory<T>(allocation, length);
     }
 
     /// <summary>
     /// Page-locks an array, so that devices can use it, until the result is disposed. Until then the array stays alive
-    /// and in place.
+    /// and in place. An empty array needs nothing: all calls work with the result, and its pointers are zero.
     /// </summary>
     /// <exception cref="ArgumentException">The elements contain references, or are not laid out as in C.</exception>
     public GpuMemory Register<T>(T[] array, RegisterOptions options = default(RegisterOptions))
@@ -158,33 +177,32 @@ namespace GpuMem
 #endif
     {
       if (array == null) throw new ArgumentNullException(nameof(array));
-      ulong size = (ulong)array.LongLength * (ulong)Elements<T>.Size;
+      long size = array.LongLength * Elements<T>.Size;
+      if (size == 0) return GpuMemory.Empty(this, MemoryKind.Registered, options.Require | options.Prefer, options.Name);
       GCHandle pinned = GCHandle.Alloc(array, GCHandleType.Pinned);
       return GpuMemory.Register(this, pinned.AddrOfPinnedObject(), size, options, pinned);
     }
 
     /// <summary>Page-locks memory at a pointer. It must stay mapped until the result is disposed.</summary>
-    public GpuMemory Register(IntPtr pointer, ulong size, RegisterOptions options = default(RegisterOptions))
+    public GpuMemory Register(IntPtr pointer, long size, RegisterOptions options = default(RegisterOptions))
     {
       return GpuMemory.Register(this, pointer, size, options);
     }
 
     /// <summary>Allocates memory and returns only its pointer. Free it with <see cref="GpuInstance.Free"/>.</summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public IntPtr Allocate(MemoryKind kind, ulong size)
+    public IntPtr Allocate(MemoryKind kind, long size)
     {
-      IntPtr pointer;
-      gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_malloc(Value, (int)kind, size, &pointer, error), error);
-      return pointer;
+      Sizes.ToNative(size, nameof(size));
+      return Forgotten.Retry(() => AllocateNative(kind, size));
     }
 
     /// <summary>Page-locks memory by its pointer. Undo it with <see cref="GpuInstance.UnregisterPointer"/>.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public void RegisterPointer(IntPtr pointer, ulong size, MemoryFlags require = MemoryFlags.None)
+    public void RegisterPointer(IntPtr pointer, long size, MemoryFlags require = MemoryFlags.None)
     {
+      ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Check(Native.gpumem_register(Value, pointer, size, (ulong)require, error), error);
+      Check(Native.gpumem_register(Value, pointer, bytes, (ulong)require, error), error);
     }
 
     /// <summary>
@@ -229,6 +247,21 @@ namespace GpuMem
     public GpuEvent WrapEvent(IntPtr nativeEvent, EventFlags flags = EventFlags.None)
     {
       return GpuEvent.Wrap(this, nativeEvent, flags);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    IntPtr AllocateNative(MemoryKind kind, long size)
+    {
+      IntPtr pointer;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_malloc(Value, (int)kind, (ulong)size, &pointer, error), error);
+      return pointer;
+    }
+
+    static IntPtr Other(GpuDevice peer)
+    {
+      if (peer == null) throw new ArgumentNullException(nameof(peer));
+      return peer.Value;
     }
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, Instance.Handle, nameof(GpuInstance)); }

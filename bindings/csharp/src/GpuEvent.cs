@@ -3,6 +3,7 @@
 
 using System;
 using System.Runtime.CompilerServices;
+using System.Runtime.ExceptionServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -12,14 +13,23 @@ namespace GpuMem
   {
     readonly EventHandle handle;
 
+    readonly GpuDevice device;
+
     GpuEvent(GpuDevice device, EventHandle handle)
     {
-      Device = device;
+      this.device = device;
       this.handle = handle;
     }
 
     /// <summary>Its device.</summary>
-    public GpuDevice Device { get; private set; }
+    public GpuDevice Device
+    {
+      get
+      {
+        Usable();
+        return device;
+      }
+    }
 
     /// <summary>Information about the event.</summary>
     public EventInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
@@ -41,6 +51,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Record(GpuStream stream)
     {
+      Usable();
+      if (stream == null) throw new ArgumentNullException(nameof(stream));
       lock (Lock)
       {
         lock (stream.Handle.Pending.Lock)
@@ -75,6 +87,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public long? GetElapsedNanoseconds(GpuEvent start)
     {
+      Usable();
+      if (start == null) throw new ArgumentNullException(nameof(start));
       long nanoseconds;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_event_get_elapsed_time(start.handle.Value, handle.Value, &nanoseconds, error);
@@ -92,9 +106,15 @@ namespace GpuMem
       handle.Dispose();
     }
 
+    /// <summary>Its name and device.</summary>
+    public override string ToString()
+    {
+      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
     internal static GpuEvent Create(GpuDevice device, EventFlags flags, string name)
     {
-      return Make(device, handle =>
+      return Make(device, name, handle =>
       {
         using (var text = new CText(name)) CreateNative(device, handle, flags, text.Pointer);
       });
@@ -102,13 +122,13 @@ namespace GpuMem
 
     internal static GpuEvent Wrap(GpuDevice device, IntPtr nativeEvent, EventFlags flags)
     {
-      return Make(device, handle => WrapNative(device, handle, nativeEvent, flags));
+      return Make(device, null, handle => WrapNative(device, handle, nativeEvent, flags));
     }
 
-    static GpuEvent Make(GpuDevice device, Action<EventHandle> make)
+    static GpuEvent Make(GpuDevice device, string name, Action<EventHandle> make)
     {
       Leftovers.Sweep();
-      var handle = new EventHandle(device.Instance.Handle);
+      var handle = new EventHandle(device, name);
       try
       {
         make(handle);
@@ -160,13 +180,20 @@ namespace GpuMem
       if (status == Constants.GPUMEM_NOT_READY) return false;
       Check(status, error);
       // If another thread has recorded the event meanwhile, the answer may be about that record.
+      Exception thrown = null;
       if (before != null && before == ReadCaptured())
       {
-        before.Release();
+        thrown = before.Release();
         Leftovers.Sweep();
       }
       GC.KeepAlive(this);
+      if (thrown != null) ExceptionDispatchInfo.Capture(thrown).Throw();
       return true;
+    }
+
+    void Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuEvent));
     }
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(GpuEvent)); }

@@ -91,6 +91,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public GpuDevice GetDevice(int ordinal)
     {
+      Usable();
+      if (ordinal < 0) throw new ArgumentOutOfRangeException(nameof(ordinal), ordinal, "devices are numbered from 0");
       IntPtr device;
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_device_get(handle.Value, (uint)ordinal, &device, error);
@@ -107,7 +109,7 @@ namespace GpuMem
     /// Views of its memory live, which the program could still use.
     /// </exception>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public ulong Close(CloseMode mode)
+    public long Close(CloseMode mode)
     {
       Leftovers.Sweep();
       if (handle.Views != 0)
@@ -120,7 +122,7 @@ namespace GpuMem
       int status = Native.gpumem_instance_close(handle.Value, (int)mode, &destroyed, error);
       Error.Check(status, error, handle, nameof(GpuInstance));
       handle.Forget();
-      return destroyed;
+      return Sizes.FromNative(destroyed);
     }
 
     /// <summary>
@@ -168,7 +170,7 @@ namespace GpuMem
           int status = Native.gpumem_stats_report(handle.Value, buffer, capacity, &required, error);
           Error.Check(status, error, handle, nameof(GpuInstance));
           // Another thread may create something between the two calls.
-          if (required <= capacity) return Text.Read(buffer);
+          if (required <= capacity) return Words.Read(buffer);
         }
         finally
         {
@@ -207,7 +209,7 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Frees memory by the pointer that <see cref="GpuDevice.Allocate(MemoryKind, ulong)"/> returned.
+    /// Frees memory by the pointer that <see cref="GpuDevice.Allocate(MemoryKind, long)"/> returned.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Free(IntPtr pointer)
@@ -233,8 +235,8 @@ namespace GpuMem
     }
 
     /// <summary>Copies a rectangle of bytes, and returns when it is copied.</summary>
-    public void Copy2D(GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch, ulong width,
-                       ulong height, CopyOptions options = default(CopyOptions))
+    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
+                       long height, CopyOptions options = default(CopyOptions))
     {
       Transfer.Copy2D(Usable(), null, destination, destinationPitch, source, sourcePitch, width, height, options);
     }
@@ -257,9 +259,26 @@ namespace GpuMem
     }
 
     /// <summary>Fills a rectangle with a repeated value of 1, 2 or 4 bytes, and returns when it is filled.</summary>
-    public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
+    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 1)
     {
       Transfer.Fill2D(Usable(), null, destination, pitch, width, height, value, valueSize);
+    }
+
+    /// <summary>Its name, backend and devices.</summary>
+    public override string ToString()
+    {
+      var text = new Printed(nameof(GpuInstance));
+      if (IsClosed) return text.Add(nameof(IsClosed), true).ToString();
+      try
+      {
+        InstanceInfo info = Info;
+        return text.AddIf(nameof(info.Name), info.Name).Add(nameof(info.Backend), info.Backend)
+            .Add(nameof(info.DeviceCount), info.DeviceCount).ToString();
+      }
+      catch (Exception problem) when (problem is GpuMemException || problem is ObjectDisposedException)
+      {
+        return text.ToString();
+      }
     }
 
     InstanceHandle Usable()
@@ -296,7 +315,7 @@ namespace GpuMem
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_instance_desc);
       desc.backend = (int)options.Backend;
       desc.name = name;
-      desc.pin_budget = options.PinBudget;
+      desc.pin_budget = Sizes.ToNative(options.PinBudget, nameof(options.PinBudget));
       gpumem_host_options host = default(gpumem_host_options);
       if (options.Host != null)
       {
@@ -329,14 +348,14 @@ namespace GpuMem
       host.struct_size = (UIntPtr)(uint)sizeof(gpumem_host_options);
       host.device_count = (uint)options.DeviceCount;
       host.strict = (int)options.Strict;
-      host.device_bytes = options.DeviceBytes;
-      host.granularity = options.Granularity;
+      host.device_bytes = Sizes.ToNative(options.DeviceBytes, nameof(options.DeviceBytes));
+      host.granularity = Sizes.ToNative(options.Granularity, nameof(options.Granularity));
       host.pageable = (int)options.Pageable;
       host.same_pointer = (int)options.SamePointer;
       host.lock_mode = (int)options.LockMode;
       host.numa_nodes = (uint)options.NumaNodes;
-      host.register_count_max = options.RegisterCountMax;
-      host.lock_piece = options.LockPiece;
+      host.register_count_max = Sizes.ToNative(options.RegisterCountMax, nameof(options.RegisterCountMax));
+      host.lock_piece = Sizes.ToNative(options.LockPiece, nameof(options.LockPiece));
       host.quarantine = (uint)options.Quarantine;
       host.fill = (int)options.Fill;
       host.peers = peers;

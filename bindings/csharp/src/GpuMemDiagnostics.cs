@@ -26,7 +26,10 @@ namespace GpuMem
     /// <summary>Number of objects that the library or the driver failed to free.</summary>
     public static long ReleaseFailures { get { return Interlocked.Read(ref releaseFailures); } }
 
-    /// <summary>Number of exceptions that host functions, kernels and the log function have thrown.</summary>
+    /// <summary>
+    /// Number of exceptions that host functions, kernels and the log function have thrown. Those of functions and
+    /// kernels also come out of the call that observes their work complete.
+    /// </summary>
     public static long CallbackFailures { get { return Interlocked.Read(ref callbackFailures); } }
 
     /// <summary>Number of disposed objects that cannot be freed yet, because work still uses them.</summary>

@@ -4,6 +4,7 @@
 using System;
 using System.Runtime.InteropServices;
 using System.Text;
+using System.Threading;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -19,7 +20,8 @@ namespace GpuMem
     }
 
     internal GpuMemException(gpumem_error* error, int? failedRegion = null)
-        : base(error->message[0] != 0 ? Text.Read(error->message, 512) : GpuMem.StatusInfo.NameOf((Status)error->status))
+        : base(error->message[0] != 0 ? Words.Read(error->message, 512)
+                                      : GpuMem.StatusInfo.NameOf((Status)error->status))
     {
       Status = (Status)error->status;
       NativeDomain = (NativeDomain)error->native_domain;
@@ -33,7 +35,7 @@ namespace GpuMem
     /// <summary>Status of the call.</summary>
     public Status Status { get; private set; }
 
-    /// <summary>Name of the status, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
+    /// <summary>Name of the status in C, such as <c>GPUMEM_ERROR_BUSY</c>.</summary>
     public string StatusName { get { return GpuMem.StatusInfo.NameOf(Status); } }
 
     /// <summary>What <see cref="NativeCode"/> is a code of.</summary>
@@ -45,7 +47,7 @@ namespace GpuMem
     /// <summary>Name of <see cref="NativeCode"/>, such as <c>ENOMEM</c>.</summary>
     public string NativeName { get; private set; }
 
-    /// <summary>The function of gpumem that failed.</summary>
+    /// <summary>The function of the C interface that failed.</summary>
     public string Function { get; private set; }
 
     /// <summary>The driver or system call that failed; empty if none was reached.</summary>
@@ -58,9 +60,9 @@ namespace GpuMem
     public override string ToString()
     {
       var text = new StringBuilder();
-      text.Append(GetType().FullName).Append(": ").Append(StatusName).Append(": ").Append(Message);
+      text.Append(GetType().FullName).Append(": ").Append(Status).Append(": ").Append(Message);
       if (FailedRegion != null) text.Append(" [region ").Append(FailedRegion).Append(']');
-      if (!string.IsNullOrEmpty(Function)) text.Append(" [").Append(Function).Append(']');
+      if (!string.IsNullOrEmpty(Function)) text.Append(" [").Append(Words.Find(Function) ?? Function).Append(']');
       if (NativeDomain != NativeDomain.None)
       {
         text.Append(" [").Append(EntryPoint).Append(" failed with ").Append(NativeName);
@@ -98,7 +100,18 @@ namespace GpuMem
     /// <summary>Throws if a call failed. Notes, which are positive, are not failures.</summary>
     internal static void Check(int status, gpumem_error* error)
     {
-      if (status < 0) throw new GpuMemException(error);
+      if (status < 0) throw Failure(error);
+    }
+
+    /// <summary>The exception of a failed call. While the process ends, it does not return.</summary>
+    internal static GpuMemException Failure(gpumem_error* error, int? failedRegion = null)
+    {
+      const int Deinitialized = 4;  // CUDA_ERROR_DEINITIALIZED
+      bool ending = error->native_domain == Constants.GPUMEM_NATIVE_CUDA && error->native_code == Deinitialized;
+      // The driver is gone, and with it every ProcessExit handler has run. An exception would only be reported as
+      // unhandled, so the thread waits for the end.
+      if (ending) Thread.Sleep(System.Threading.Timeout.Infinite);
+      return new GpuMemException(error, failedRegion);
     }
 
     /// <summary>Throws if a call failed. A stale handle means that another thread has disposed the object.</summary>
@@ -106,7 +119,7 @@ namespace GpuMem
     {
       if (status >= 0) return;
       if (status == Constants.GPUMEM_ERROR_STALE_HANDLE && handle.IsDisposed) throw new ObjectDisposedException(name);
-      throw new GpuMemException(error, failedRegion);
+      throw Failure(error, failedRegion);
     }
   }
 }

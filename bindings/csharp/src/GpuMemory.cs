@@ -18,27 +18,38 @@ namespace GpuMem
   {
     readonly AllocationHandle handle;
 
+    readonly GpuDevice device;
+    readonly MemoryInfo info;
+
     GpuMemory(GpuDevice device, AllocationHandle handle, MemoryInfo info)
     {
-      Device = device;
-      Info = info;
+      this.device = device;
+      this.info = info;
       this.handle = handle;
+      handle.Info = info;
     }
 
     /// <summary>Device given at creation.</summary>
-    public GpuDevice Device { get; private set; }
+    public GpuDevice Device
+    {
+      get
+      {
+        Checked();
+        return device;
+      }
+    }
 
     /// <summary>Information about the memory. It never changes.</summary>
-    public MemoryInfo Info { get; private set; }
+    public MemoryInfo Info { get { return Checked(); } }
 
     /// <summary>Kind of memory.</summary>
-    public MemoryKind Kind { get { return Info.Kind; } }
+    public MemoryKind Kind { get { return Checked().Kind; } }
 
     /// <summary>Number of bytes.</summary>
-    public ulong Size { get { return Info.Size; } }
+    public long Size { get { return Checked().Size; } }
 
     /// <summary>Properties of the memory; they contain the required ones.</summary>
-    public MemoryFlags GrantedFlags { get { return Info.GrantedFlags; } }
+    public MemoryFlags GrantedFlags { get { return Checked().GrantedFlags; } }
 
     /// <summary>Address for the CPU; zero for device memory. It is valid until the memory is disposed.</summary>
     public IntPtr HostPointer { get { return Checked().HostPointer; } }
@@ -62,7 +73,7 @@ namespace GpuMem
     internal AllocationHandle Handle { get { return handle; } }
 
     /// <summary>A part of the memory, as an operand of a copy or fill.</summary>
-    public GpuRange Slice(ulong offset, ulong size) { return Range.Slice(offset, size); }
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
 
     /// <summary>Copies an array to the start of the memory, and returns when it is copied.</summary>
     public void CopyFrom<T>(T[] source)
@@ -72,6 +83,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
+      Checked();
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(0, array.Size), array.Range);
     }
 
@@ -83,6 +95,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
+      Checked();
       using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(0, array.Size));
     }
 
@@ -92,20 +105,21 @@ namespace GpuMem
     /// </summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite)
     {
-      if (Checked().HostPointer == IntPtr.Zero)
+      if (Checked().Size == 0) return new MemoryStream(new byte[0], access != FileAccess.Read);
+      if (info.HostPointer == IntPtr.Zero)
       {
         throw new InvalidOperationException("the CPU cannot access this memory; copy it to host memory first");
       }
-      return new MemoryView(new Use(handle), Info.HostPointer, (long)Info.Size, access);
+      return new MemoryView(new Use(handle), info.HostPointer, info.Size, access);
     }
 
     /// <summary>Queries the information again. It works after the device was lost.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public MemoryInfo QueryInfo()
     {
-      MemoryInfo info = GetInfo(handle.Value, handle);
+      MemoryInfo now = Checked().Size == 0 ? info : GetInfo(handle.Value, handle);
       GC.KeepAlive(this);
-      return info;
+      return now;
     }
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
@@ -115,19 +129,36 @@ namespace GpuMem
       handle.Dispose();
     }
 
+    /// <summary>Its name, kind, size and device.</summary>
+    public override string ToString()
+    {
+      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
     void CopyNow(GpuRange destination, GpuRange source)
     {
-      Transfer.Copy(Device.Instance.Handle, null, destination, source, default(CopyOptions));
+      Transfer.Copy(device.Instance.Handle, null, destination, source, default(CopyOptions));
     }
 
     MemoryInfo Checked()
     {
       if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuMemory));
-      return Info;
+      return info;
     }
 
-    internal static GpuMemory Create(GpuDevice device, MemoryKind kind, ulong size, MemoryOptions options)
+    /// <summary>Memory of no bytes. The library does not know it.</summary>
+    internal static GpuMemory Empty(GpuDevice device, MemoryKind kind, MemoryFlags flags, string name)
     {
+      GC.KeepAlive(device.Value);  // refused after the instance was closed
+      var handle = new AllocationHandle(device.Instance.Handle);
+      handle.ReleaseParent();
+      return new GpuMemory(device, handle, new MemoryInfo(kind, device.Ordinal, flags, name));
+    }
+
+    internal static GpuMemory Create(GpuDevice device, MemoryKind kind, long size, MemoryOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(options.Alignment, nameof(options.Alignment));
       return Make(device, default(GCHandle), handle =>
       {
         using (var name = new CText(options.Name)) CreateNative(device, handle, kind, size, options, name.Pointer);
@@ -136,8 +167,9 @@ namespace GpuMem
 
     /// <summary>Registers memory. It owns <paramref name="array"/>, even if it fails.</summary>
     internal static GpuMemory Register(
-        GpuDevice device, IntPtr pointer, ulong size, RegisterOptions options, GCHandle array = default(GCHandle))
+        GpuDevice device, IntPtr pointer, long size, RegisterOptions options, GCHandle array = default(GCHandle))
     {
+      Sizes.ToNative(size, nameof(size));
       return Make(device, array, handle =>
       {
         using (var name = new CText(options.Name)) RegisterNative(device, handle, pointer, size, options, name.Pointer);
@@ -152,7 +184,11 @@ namespace GpuMem
       {
         Leftovers.Sweep();
         handle = new AllocationHandle(device.Instance.Handle);
-        make(handle);
+        Forgotten.Retry(() =>
+        {
+          make(handle);
+          return handle;
+        });
         handle.Keep(array);
         done = true;
       }
@@ -166,7 +202,10 @@ namespace GpuMem
       }
       try
       {
-        return new GpuMemory(device, handle, GetInfo(handle.Value, handle));
+        MemoryInfo info = GetInfo(handle.Value, handle);
+        // The collector accounts for registered arrays itself.
+        if (info.Kind != MemoryKind.Registered) handle.Weigh(info.GrantedSize);
+        return new GpuMemory(device, handle, info);
       }
       catch
       {
@@ -177,14 +216,14 @@ namespace GpuMem
 
     [MethodImpl(GpuMemLibrary.Bound)]
     static void CreateNative(
-        GpuDevice device, AllocationHandle handle, MemoryKind kind, ulong size, MemoryOptions options, IntPtr name)
+        GpuDevice device, AllocationHandle handle, MemoryKind kind, long size, MemoryOptions options, IntPtr name)
     {
       gpumem_memory_desc desc = default(gpumem_memory_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_desc);
       desc.kind = (int)kind;
       desc.numa_node = options.NumaNode;
-      desc.size = size;
-      desc.alignment = options.Alignment;
+      desc.size = (ulong)size;
+      desc.alignment = (ulong)options.Alignment;
       desc.require = (ulong)options.Require;
       desc.prefer = (ulong)options.Prefer;
       desc.name = name;
@@ -197,12 +236,12 @@ namespace GpuMem
 
     [MethodImpl(GpuMemLibrary.Bound)]
     static void RegisterNative(
-        GpuDevice device, AllocationHandle handle, IntPtr pointer, ulong size, RegisterOptions options, IntPtr name)
+        GpuDevice device, AllocationHandle handle, IntPtr pointer, long size, RegisterOptions options, IntPtr name)
     {
       gpumem_register_desc desc = default(gpumem_register_desc);
       desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_register_desc);
       desc.pointer = pointer;
-      desc.size = size;
+      desc.size = (ulong)size;
       desc.require = (ulong)options.Require;
       desc.prefer = (ulong)options.Prefer;
       desc.name = name;

@@ -12,9 +12,9 @@ namespace GpuMem
   public struct GpuRange
   {
     readonly AllocationHandle memory;
-    readonly ulong offset;
+    readonly long offset;
 
-    internal GpuRange(AllocationHandle memory, ulong offset, IntPtr pointer, ulong size)
+    internal GpuRange(AllocationHandle memory, long offset, IntPtr pointer, long size)
     {
       this.memory = memory;
       this.offset = offset;
@@ -23,25 +23,40 @@ namespace GpuMem
     }
 
     /// <summary>A range by its address. It must stay valid until the work on it is complete.</summary>
-    public GpuRange(IntPtr pointer, ulong size) : this(null, 0, pointer, size) { }
+    /// <exception cref="ArgumentOutOfRangeException">The size is negative.</exception>
+    public GpuRange(IntPtr pointer, long size) : this(null, 0, pointer, (long)Sizes.ToNative(size, nameof(size))) { }
 
     /// <summary>First byte.</summary>
     public IntPtr Pointer { get; }
 
     /// <summary>Number of bytes.</summary>
-    public ulong Size { get; }
+    public long Size { get; }
 
     internal AllocationHandle Memory { get { return memory; } }
 
     /// <summary>First byte, counted from the start of the memory.</summary>
-    internal ulong Offset { get { return offset; } }
+    internal long Offset { get { return offset; } }
 
     /// <summary>A part of the range.</summary>
-    public GpuRange Slice(ulong offset, ulong size)
+    /// <exception cref="ArgumentOutOfRangeException">The part leaves the range.</exception>
+    public GpuRange Slice(long offset, long size)
     {
-      if (offset > Size) throw new ArgumentOutOfRangeException(nameof(offset));
-      if (size > Size - offset) throw new ArgumentOutOfRangeException(nameof(size));
-      return new GpuRange(memory, this.offset + offset, (IntPtr)(long)((ulong)(long)Pointer + offset), size);
+      if (offset < 0 || offset > Size)
+      {
+        throw new ArgumentOutOfRangeException(nameof(offset), offset, "the range has " + Size + " bytes");
+      }
+      if (size < 0 || size > Size - offset)
+      {
+        throw new ArgumentOutOfRangeException(
+            nameof(size), size, "from offset " + offset + " the range has " + (Size - offset) + " bytes");
+      }
+      return new GpuRange(memory, this.offset + offset, (IntPtr)unchecked((long)Pointer + offset), size);
+    }
+
+    /// <summary>Its address and size.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(GpuRange)).Add(nameof(Pointer), Pointer).Add(nameof(Size), Size).ToString();
     }
 
     /// <summary>A whole memory.</summary>

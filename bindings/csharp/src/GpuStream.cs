@@ -3,6 +3,7 @@
 
 using System;
 using System.Runtime.CompilerServices;
+using System.Runtime.ExceptionServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -17,14 +18,23 @@ namespace GpuMem
   {
     readonly StreamHandle handle;
 
+    readonly GpuDevice device;
+
     GpuStream(GpuDevice device, StreamHandle handle)
     {
-      Device = device;
+      this.device = device;
       this.handle = handle;
     }
 
     /// <summary>Its device.</summary>
-    public GpuDevice Device { get; private set; }
+    public GpuDevice Device
+    {
+      get
+      {
+        Usable();
+        return device;
+      }
+    }
 
     /// <summary>Information about the stream.</summary>
     public StreamInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
@@ -53,6 +63,8 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Wait(GpuEvent gpuEvent)
     {
+      Usable();
+      if (gpuEvent == null) throw new ArgumentNullException(nameof(gpuEvent));
       lock (gpuEvent.Lock)
       {
         lock (handle.Pending.Lock)
@@ -67,7 +79,7 @@ namespace GpuMem
     /// <summary>Enqueues a copy of bytes. Both ranges must have the same size.</summary>
     public void Copy(GpuRange destination, GpuRange source, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy(null, handle, destination, source, options);
+      Transfer.Copy(null, Usable(), destination, source, options);
     }
 
     /// <summary>Enqueues a copy from an array, which must not change until the copy is complete.</summary>
@@ -78,8 +90,9 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
+      Usable();
       if (source == null) throw new ArgumentNullException(nameof(source));
-      ulong size = (ulong)source.LongLength * (ulong)Elements<T>.Size;
+      long size = source.LongLength * Elements<T>.Size;
       var kept = new KeptArray(source);
       var range = new GpuRange(kept.Address, size);
       Transfer.Copy(null, handle, destination, range, options, kept);
@@ -93,18 +106,19 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
+      Usable();
       if (destination == null) throw new ArgumentNullException(nameof(destination));
-      ulong size = (ulong)destination.LongLength * (ulong)Elements<T>.Size;
+      long size = destination.LongLength * Elements<T>.Size;
       var kept = new KeptArray(destination);
       var range = new GpuRange(kept.Address, size);
       Transfer.Copy(null, handle, range, source, options, kept);
     }
 
     /// <summary>Enqueues a copy of a rectangle of bytes.</summary>
-    public void Copy2D(GpuRange destination, ulong destinationPitch, GpuRange source, ulong sourcePitch, ulong width,
-                       ulong height, CopyOptions options = default(CopyOptions))
+    public void Copy2D(GpuRange destination, long destinationPitch, GpuRange source, long sourcePitch, long width,
+                       long height, CopyOptions options = default(CopyOptions))
     {
-      Transfer.Copy2D(null, handle, destination, destinationPitch, source, sourcePitch, width, height, options);
+      Transfer.Copy2D(null, Usable(), destination, destinationPitch, source, sourcePitch, width, height, options);
     }
 
     /// <summary>
@@ -117,28 +131,30 @@ namespace GpuMem
     /// <see cref="GpuMemException.FailedRegion"/> is the index of the region that failed. If the backend failed midway,
     /// the regions before it are enqueued, and it may be enqueued in part.
     /// </exception>
-    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, handle, regions); }
+    public void CopyRegions(params CopyRegion[] regions) { Transfer.CopyRegions(null, Usable(), regions); }
 
     /// <summary>Enqueues a fill with a repeated value of 1, 2 or 4 bytes.</summary>
     public void Fill(GpuRange destination, uint value, int valueSize = 1)
     {
-      Transfer.Fill(null, handle, destination, value, valueSize);
+      Transfer.Fill(null, Usable(), destination, value, valueSize);
     }
 
     /// <summary>Enqueues a fill of a rectangle with a repeated value of 1, 2 or 4 bytes.</summary>
-    public void Fill2D(GpuRange destination, ulong pitch, ulong width, ulong height, uint value, int valueSize = 1)
+    public void Fill2D(GpuRange destination, long pitch, long width, long height, uint value, int valueSize = 1)
     {
-      Transfer.Fill2D(null, handle, destination, pitch, width, height, value, valueSize);
+      Transfer.Fill2D(null, Usable(), destination, pitch, width, height, value, valueSize);
     }
 
     /// <summary>
     /// Enqueues a function that runs on another thread, after all earlier and before all later work. It must not wait
-    /// for device work, and of gpumem it may call only what returns texts and information. Exceptions that it throws
-    /// are counted and dropped. It does not run if the device is lost.
+    /// for device work, and of gpumem it may call only what returns texts and information. An exception in it comes out
+    /// of the call that observes the work complete, such as <see cref="Synchronize()"/>; the work after it runs all the
+    /// same. Of several exceptions the first comes out. The function does not run if the device is lost.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Launch(Action function)
     {
+      Usable();
       if (function == null) throw new ArgumentNullException(nameof(function));
       var callback = new Callback(function);
       Enqueue(callback, error =>
@@ -149,8 +165,9 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WriteValue(GpuRange word, ulong value)
     {
+      Usable();
       Enqueue(Keep(word), error =>
-          Native.gpumem_stream_write_value(handle.Value, word.Pointer, value, (uint)word.Size, error));
+          Native.gpumem_stream_write_value(handle.Value, word.Pointer, value, SizeOf(word), error));
     }
 
     /// <summary>
@@ -159,8 +176,9 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void WaitValue(GpuRange word, ulong value, WaitCondition condition)
     {
+      Usable();
       Enqueue(Keep(word), error =>
-          Native.gpumem_stream_wait_value(handle.Value, word.Pointer, value, (uint)word.Size, (int)condition, error));
+          Native.gpumem_stream_wait_value(handle.Value, word.Pointer, value, SizeOf(word), (int)condition, error));
     }
 
     /// <summary>
@@ -171,6 +189,12 @@ namespace GpuMem
     {
       Leftovers.Sweep();
       handle.Dispose();
+    }
+
+    /// <summary>Its name and device.</summary>
+    public override string ToString()
+    {
+      return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
 
     internal delegate int EnqueueCall(gpumem_error* error);
@@ -196,7 +220,7 @@ namespace GpuMem
 
     internal static GpuStream Create(GpuDevice device, int priority, string name)
     {
-      return Make(device, handle =>
+      return Make(device, name, handle =>
       {
         using (var text = new CText(name)) CreateNative(device, handle, priority, text.Pointer);
       });
@@ -204,15 +228,17 @@ namespace GpuMem
 
     internal static GpuStream Wrap(GpuDevice device, IntPtr nativeStream)
     {
-      return Make(device, handle => WrapNative(device, handle, nativeStream));
+      return Make(device, null, handle => WrapNative(device, handle, nativeStream));
     }
 
     static IKept Keep(GpuRange range) { return range.Memory == null ? null : new KeptMemory(range.Memory); }
 
-    static GpuStream Make(GpuDevice device, Action<StreamHandle> make)
+    static uint SizeOf(GpuRange word) { return (uint)Math.Min(word.Size, uint.MaxValue); }
+
+    static GpuStream Make(GpuDevice device, string name, Action<StreamHandle> make)
     {
       Leftovers.Sweep();
-      var handle = new StreamHandle(device.Instance.Handle);
+      var handle = new StreamHandle(device, name);
       try
       {
         make(handle);
@@ -270,10 +296,17 @@ namespace GpuMem
     void Release(long last, int status, gpumem_error* error)
     {
       // Releasing makes calls that overwrite the error detail.
-      GpuMemException lost = status < 0 ? new GpuMemException(error) : null;
-      handle.Pending.Release(last);
+      GpuMemException lost = status < 0 ? Error.Failure(error) : null;
+      Exception thrown = handle.Pending.Release(last);
       Leftovers.Sweep();
       if (lost != null) throw lost;
+      if (thrown != null) ExceptionDispatchInfo.Capture(thrown).Throw();
+    }
+
+    StreamHandle Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GpuStream));
+      return handle;
     }
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(GpuStream)); }

@@ -36,6 +36,11 @@ namespace GpuMem
     /// <summary>Name of the type of object, for messages.</summary>
     internal abstract string Noun { get; }
 
+    /// <summary>The object that has the handle, for messages.</summary>
+    public override string ToString() { return Print().ToString(); }
+
+    internal virtual Printed Print() { return new Printed(Noun); }
+
     /// <summary>Destroys the native object; returns the status.</summary>
     protected abstract int Destroy(IntPtr value, gpumem_error* error);
 
@@ -85,6 +90,12 @@ namespace GpuMem
     {
       Forget();
       GC.SuppressFinalize(this);
+      ReleaseParent();
+    }
+
+    /// <summary>Keeps the instance open no longer.</summary>
+    internal void ReleaseParent()
+    {
       if (parent != null) parent.DangerousRelease();
     }
 
@@ -101,13 +112,13 @@ namespace GpuMem
       {
         // The system frees everything when the process ends, and other threads may still use the memory.
         if (Environment.HasShutdownStarted) return true;
-        if (finalizing) GpuMemDiagnostics.Finalized(Noun, origin);
+        if (finalizing) GpuMemDiagnostics.Finalized(ToString(), origin);
         if (!TryRelease()) Leftovers.Add(this);
         return true;
       }
       catch (Exception problem)
       {
-        GpuMemDiagnostics.ReleaseFailed(Noun, problem.Message);
+        GpuMemDiagnostics.ReleaseFailed(ToString(), problem.Message);
         return false;
       }
     }
@@ -129,11 +140,11 @@ namespace GpuMem
         case Constants.GPUMEM_ERROR_FORKED:
           break;
         default:
-          GpuMemDiagnostics.ReleaseFailed(Noun, Text.Read(error->message, 512));
+          GpuMemDiagnostics.ReleaseFailed(ToString(), Words.Read(error->message, 512));
           break;
       }
       ReleaseKept();
-      if (parent != null) parent.DangerousRelease();
+      ReleaseParent();
       return true;
     }
   }
@@ -144,7 +155,7 @@ namespace GpuMem
 
     internal InstanceHandle(bool owned) : base(owned) { }
 
-    internal override string Noun { get { return "instance"; } }
+    internal override string Noun { get { return nameof(GpuInstance); } }
 
     /// <summary>Number of live views of memory, which prevent a forced close.</summary>
     internal int Views { get { return Volatile.Read(ref views); } }
@@ -161,15 +172,31 @@ namespace GpuMem
   sealed unsafe class AllocationHandle : GpuHandle
   {
     GCHandle array;
+    long weight;
 
     internal AllocationHandle(InstanceHandle instance) : base(instance) { Instance = instance; }
 
     internal InstanceHandle Instance { get; private set; }
 
-    internal override string Noun { get { return "memory"; } }
+    /// <summary>What the owner knows of it.</summary>
+    internal MemoryInfo Info { get; set; }
+
+    internal override string Noun { get { return nameof(GpuMemory); } }
+
+    internal override Printed Print()
+    {
+      return Info == null ? base.Print() : Info.Print(base.Print(), true);
+    }
 
     /// <summary>Keeps an array in place until it is no longer registered.</summary>
     internal void Keep(GCHandle pinned) { array = pinned; }
+
+    /// <summary>Lets the collector, to which every object is small, know the bytes behind this one.</summary>
+    internal void Weigh(long bytes)
+    {
+      weight = bytes;
+      GC.AddMemoryPressure(bytes);
+    }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
@@ -180,16 +207,28 @@ namespace GpuMem
     protected override void ReleaseKept()
     {
       if (array.IsAllocated) array.Free();
+      if (weight != 0) GC.RemoveMemoryPressure(weight);
+      weight = 0;
     }
   }
 
   sealed unsafe class StreamHandle : GpuHandle
   {
-    internal StreamHandle(InstanceHandle instance) : base(instance) { Pending = new PendingWork(); }
+    readonly int device;
+    readonly string name;
+
+    internal StreamHandle(GpuDevice device, string name) : base(device.Instance.Handle)
+    {
+      this.device = device.Ordinal;
+      this.name = name;
+      Pending = new PendingWork();
+    }
 
     internal PendingWork Pending { get; private set; }
 
-    internal override string Noun { get { return "stream"; } }
+    internal override string Noun { get { return nameof(GpuStream); } }
+
+    internal override Printed Print() { return base.Print().Add("Device", device).AddIf("Name", name); }
 
     // While operands are kept for the stream it must live, because only it can observe the work complete.
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -208,9 +247,18 @@ namespace GpuMem
 
   sealed unsafe class EventHandle : GpuHandle
   {
-    internal EventHandle(InstanceHandle instance) : base(instance) { }
+    readonly int device;
+    readonly string name;
 
-    internal override string Noun { get { return "event"; } }
+    internal EventHandle(GpuDevice device, string name) : base(device.Instance.Handle)
+    {
+      this.device = device.Ordinal;
+      this.name = name;
+    }
+
+    internal override string Noun { get { return nameof(GpuEvent); } }
+
+    internal override Printed Print() { return base.Print().Add("Device", device).AddIf("Name", name); }
 
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
@@ -257,6 +305,38 @@ namespace GpuMem
       {
         if (!candidate.TryRelease()) Add(candidate);
       }
+    }
+  }
+
+  /// <summary>Objects that the program has dropped without disposing them.</summary>
+  static class Forgotten
+  {
+    /// <summary>Calls a function; if memory is short, frees what was forgotten and calls it again.</summary>
+    internal static T Retry<T>(Func<T> call)
+    {
+      try
+      {
+        return call();
+      }
+      catch (GpuMemException problem) when (IsShortage(problem.Status) && FreeAny())
+      {
+        return call();
+      }
+    }
+
+    static bool IsShortage(Status status)
+    {
+      return status == Status.OutOfDeviceMemory || status == Status.OutOfHostMemory || status == Status.LimitExceeded;
+    }
+
+    static bool FreeAny()
+    {
+      long before = GpuMemDiagnostics.FinalizedObjects;
+      int waiting = Leftovers.Count;
+      GC.Collect();
+      GC.WaitForPendingFinalizers();
+      Leftovers.Sweep();
+      return GpuMemDiagnostics.FinalizedObjects != before || Leftovers.Count < waiting;
     }
   }
 

@@ -20,13 +20,17 @@ namespace GpuMem
     /// </summary>
     /// <returns>An address that the kernel may use until it returns.</returns>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public IntPtr View(IntPtr devicePointer, ulong size, Access access)
+    public IntPtr View(IntPtr devicePointer, long size, Access access)
     {
       IntPtr view;
+      ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_kernel_view(value, devicePointer, size, (int)access, &view, error), error);
+      Error.Check(Native.gpumem_host_kernel_view(value, devicePointer, bytes, (int)access, &view, error), error);
       return view;
     }
+
+    /// <summary>That it is one.</summary>
+    public override string ToString() { return new Printed(nameof(HostKernel)).ToString(); }
   }
 
   /// <summary>Functions for tests. On the cuda backend each fails with <see cref="Status.Unsupported"/>.</summary>
@@ -34,11 +38,12 @@ namespace GpuMem
   {
     /// <summary>
     /// Enqueues a function that stands in for a kernel. It uses plain pointers, so keep the memory until the work has
-    /// been observed complete. Exceptions that it throws are counted and dropped.
+    /// been observed complete. Exceptions come out as with <see cref="GpuStream.Launch"/>.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public static void Launch(GpuStream stream, Action<HostKernel> kernel)
     {
+      Of(stream);
       if (kernel == null) throw new ArgumentNullException(nameof(kernel));
       var callback = new Callback(kernel);
       stream.Enqueue(callback, error =>
@@ -51,7 +56,7 @@ namespace GpuMem
     {
       IntPtr stream;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_native_stream_create(device.Value, &stream, error), error);
+      Error.Check(Native.gpumem_host_native_stream_create(Of(device), &stream, error), error);
       return stream;
     }
 
@@ -60,7 +65,7 @@ namespace GpuMem
     public static void DestroyNativeStream(GpuDevice device, IntPtr nativeStream)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_native_stream_destroy(device.Value, nativeStream, error), error);
+      Error.Check(Native.gpumem_host_native_stream_destroy(Of(device), nativeStream, error), error);
     }
 
     /// <summary>Marks a stream as being captured into a graph by other code, or removes the mark.</summary>
@@ -68,7 +73,7 @@ namespace GpuMem
     public static void SetCapturing(GpuStream stream, bool capturing)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_stream_set_capturing(stream.Handle.Value, capturing ? 1u : 0u, error), error);
+      Error.Check(Native.gpumem_host_stream_set_capturing(Of(stream), capturing ? 1u : 0u, error), error);
     }
 
     /// <summary>Loses a device, as a faulting kernel would.</summary>
@@ -76,7 +81,7 @@ namespace GpuMem
     public static void LoseDevice(GpuDevice device)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_device_lose(device.Value, error), error);
+      Error.Check(Native.gpumem_host_device_lose(Of(device), error), error);
     }
 
     /// <summary>Makes a step of the backend fail.</summary>
@@ -84,19 +89,21 @@ namespace GpuMem
     /// <param name="step">Number of the step that fails, from 1; 0 turns it off.</param>
     /// <param name="repeat">Whether every later step fails too.</param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public static void FailStep(GpuInstance instance, ulong step, bool repeat = false)
+    public static void FailStep(GpuInstance instance, long step, bool repeat = false)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_fail_step(instance.Handle.Value, step, repeat ? 1u : 0u, error), error);
+      ulong number = Sizes.ToNative(step, nameof(step));
+      Error.Check(Native.gpumem_host_fail_step(Of(instance), number, repeat ? 1u : 0u, error), error);
     }
 
     /// <summary>Allocates memory as other code would through the driver.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public static IntPtr AllocateForeign(GpuDevice device, MemoryKind kind, ulong size)
+    public static IntPtr AllocateForeign(GpuDevice device, MemoryKind kind, long size)
     {
       IntPtr pointer;
+      ulong bytes = Sizes.ToNative(size, nameof(size));
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_foreign_alloc(device.Value, (int)kind, size, &pointer, error), error);
+      Error.Check(Native.gpumem_host_foreign_alloc(Of(device), (int)kind, bytes, &pointer, error), error);
       return pointer;
     }
 
@@ -105,7 +112,7 @@ namespace GpuMem
     public static void FreeForeign(GpuDevice device, IntPtr pointer)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_foreign_free(device.Value, pointer, error), error);
+      Error.Check(Native.gpumem_host_foreign_free(Of(device), pointer, error), error);
     }
 
     /// <summary>Enables or disables peer access as other code of the process would.</summary>
@@ -113,7 +120,8 @@ namespace GpuMem
     public static void SetForeignPeerAccess(GpuDevice device, GpuDevice peer, bool enabled)
     {
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_host_foreign_peer_access(device.Value, peer.Value, enabled ? 1u : 0u, error), error);
+      IntPtr one = Of(device), other = Of(peer, nameof(peer));
+      Error.Check(Native.gpumem_host_foreign_peer_access(one, other, enabled ? 1u : 0u, error), error);
     }
 
     /// <summary>Sets the calling thread's current device in the host backend; -1 for none.</summary>
@@ -122,6 +130,24 @@ namespace GpuMem
     {
       GpuMemLibrary.Load();
       return SetCurrentNative(ordinal);
+    }
+
+    static IntPtr Of(GpuDevice device, string name = "device")
+    {
+      if (device == null) throw new ArgumentNullException(name);
+      return device.Value;
+    }
+
+    static IntPtr Of(GpuStream stream)
+    {
+      if (stream == null) throw new ArgumentNullException(nameof(stream));
+      return stream.Handle.Value;
+    }
+
+    static IntPtr Of(GpuInstance instance)
+    {
+      if (instance == null) throw new ArgumentNullException(nameof(instance));
+      return instance.Handle.Value;
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

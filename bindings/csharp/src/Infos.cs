@@ -15,7 +15,7 @@ namespace GpuMem
       DriverVersion = info->driver_version;
       DeviceCount = (int)info->device_count;
       FallbackStatus = (Status)info->fallback_status;
-      FallbackReason = Text.Read(info->fallback_reason, 256);
+      FallbackReason = Words.Read(info->fallback_reason, 256);
       Name = Text.Read(info->name, 64);
     }
 
@@ -39,6 +39,14 @@ namespace GpuMem
 
     /// <summary>For people, such as <c>CUDA driver 13.0</c>.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(ProbeInfo)).Add(nameof(Backend), Backend).Add(nameof(DriverVersion), DriverVersion)
+          .Add(nameof(DeviceCount), DeviceCount).Add(nameof(FallbackStatus), FallbackStatus)
+          .Add(nameof(FallbackReason), FallbackReason).Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Information about an open instance.</summary>
@@ -50,9 +58,9 @@ namespace GpuMem
       DriverVersion = info->driver_version;
       DeviceCount = (int)info->device_count;
       Strict = info->strict != 0;
-      PinBudget = info->pin_budget;
+      PinBudget = Sizes.FromNative(info->pin_budget);
       FallbackStatus = (Status)info->fallback_status;
-      FallbackReason = Text.Read(info->fallback_reason, 256);
+      FallbackReason = Words.Read(info->fallback_reason, 256);
       Name = Text.Read(info->name, 64);
     }
 
@@ -69,7 +77,7 @@ namespace GpuMem
     public bool Strict { get; private set; }
 
     /// <summary>Limit on page-locked bytes that live at once; 0 means no limit.</summary>
-    public ulong PinBudget { get; private set; }
+    public long PinBudget { get; private set; }
 
     /// <summary>
     /// Why <see cref="Backend.Any"/> opened the host backend: the status of the cuda backend.
@@ -82,6 +90,15 @@ namespace GpuMem
 
     /// <summary>As given at open.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(InstanceInfo)).Add(nameof(Backend), Backend).Add(nameof(DriverVersion), DriverVersion)
+          .Add(nameof(DeviceCount), DeviceCount).Add(nameof(Strict), Strict).Add(nameof(PinBudget), PinBudget)
+          .Add(nameof(FallbackStatus), FallbackStatus).Add(nameof(FallbackReason), FallbackReason)
+          .Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Information about a device.</summary>
@@ -91,7 +108,7 @@ namespace GpuMem
     {
       Ordinal = (int)info->ordinal;
       NumaNode = info->numa_node;
-      TotalBytes = info->total_bytes;
+      TotalBytes = Sizes.FromNative(info->total_bytes);
       Uuid = new byte[16];
       for (int i = 0; i < Uuid.Length; ++i) Uuid[i] = info->uuid[i];
       PciDomain = (int)info->pci_domain;
@@ -111,7 +128,7 @@ namespace GpuMem
     public int NumaNode { get; private set; }
 
     /// <summary>Memory of the device.</summary>
-    public ulong TotalBytes { get; private set; }
+    public long TotalBytes { get; private set; }
 
     /// <summary>16 bytes, the same in every process.</summary>
     public byte[] Uuid { get; private set; }
@@ -139,6 +156,16 @@ namespace GpuMem
 
     /// <summary>Such as <c>NVIDIA H200</c>.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(DeviceInfo)).Add(nameof(Ordinal), Ordinal).Add(nameof(NumaNode), NumaNode)
+          .Add(nameof(TotalBytes), TotalBytes).Add(nameof(Uuid), Uuid).Add(nameof(PciDomain), PciDomain)
+          .Add(nameof(PciBus), PciBus).Add(nameof(PciDevice), PciDevice).Add(nameof(ComputeMajor), ComputeMajor)
+          .Add(nameof(ComputeMinor), ComputeMinor).Add(nameof(Lost), Lost).Add(nameof(PciId), PciId)
+          .Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>The answer to a capability query.</summary>
@@ -148,13 +175,13 @@ namespace GpuMem
     {
       Capability = (Capability)info->capability;
       Type = (AnswerType)info->type;
-      Value = info->value;
+      Value = Sizes.FromNative(info->value);
       Source = (AnswerSource)info->source;
       Status = (Status)info->status;
       NativeDomain = (NativeDomain)info->native_domain;
       NativeCode = info->native_code;
       Name = Text.Read(info->name, 48);
-      Reason = Text.Read(info->reason, 256);
+      Reason = Words.Read(info->reason, 256);
     }
 
     /// <summary>The capability that was queried.</summary>
@@ -164,7 +191,7 @@ namespace GpuMem
     public AnswerType Type { get; private set; }
 
     /// <summary>The answer as a number.</summary>
-    public ulong Value { get; private set; }
+    public long Value { get; private set; }
 
     /// <summary>The answer as yes, no or emulated; null if it is a number.</summary>
     public CapabilityAnswer? Answer
@@ -192,6 +219,15 @@ namespace GpuMem
 
     /// <summary>One line: what the answer is based on, or why not.</summary>
     public string Reason { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(CapabilityInfo)).Add(nameof(Capability), Capability).Add(nameof(Type), Type)
+          .Add(nameof(Value), Value).Add(nameof(Answer), Answer).Add(nameof(IsAvailable), IsAvailable)
+          .Add(nameof(Source), Source).Add(nameof(Status), Status).Add(nameof(NativeDomain), NativeDomain)
+          .Add(nameof(NativeCode), NativeCode).Add(nameof(Name), Name).Add(nameof(Reason), Reason).ToString();
+    }
   }
 
   /// <summary>Information about an allocation or registration.</summary>
@@ -204,13 +240,30 @@ namespace GpuMem
       DeviceOrdinal = (int)info->device_ordinal;
       HostPointer = info->host_pointer;
       DevicePointer = info->device_pointer;
-      Size = info->size;
-      GrantedSize = info->granted_size;
-      Alignment = info->alignment;
+      Size = Sizes.FromNative(info->size);
+      GrantedSize = Sizes.FromNative(info->granted_size);
+      Alignment = Sizes.FromNative(info->alignment);
       RequestedFlags = (MemoryFlags)info->requested_flags;
       GrantedFlags = (MemoryFlags)info->granted_flags;
       BufferId = info->buffer_id;
       Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Adds what memory prints of itself.</summary>
+    internal Printed Print(Printed text, bool whole)
+    {
+      if (whole) text.Add(nameof(Kind), Kind).Add(nameof(Size), Size);
+      return text.Add("Device", DeviceOrdinal).AddIf(nameof(Name), Name);
+    }
+
+    /// <summary>Of memory of no bytes.</summary>
+    internal MemoryInfo(MemoryKind kind, int device, MemoryFlags flags, string name)
+    {
+      Kind = kind;
+      NumaNode = -1;
+      DeviceOrdinal = device;
+      RequestedFlags = GrantedFlags = flags;
+      Name = name ?? "";
     }
 
     /// <summary>Kind of memory.</summary>
@@ -229,13 +282,13 @@ namespace GpuMem
     public IntPtr DevicePointer { get; private set; }
 
     /// <summary>Bytes requested: the only ones that may be used.</summary>
-    public ulong Size { get; private set; }
+    public long Size { get; private set; }
 
     /// <summary>Bytes charged.</summary>
-    public ulong GrantedSize { get; private set; }
+    public long GrantedSize { get; private set; }
 
     /// <summary>Alignment requested; 0 if none.</summary>
-    public ulong Alignment { get; private set; }
+    public long Alignment { get; private set; }
 
     /// <summary>Required and preferred properties together.</summary>
     public MemoryFlags RequestedFlags { get; private set; }
@@ -248,6 +301,16 @@ namespace GpuMem
 
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(MemoryInfo)).Add(nameof(Kind), Kind).Add(nameof(NumaNode), NumaNode)
+          .Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(HostPointer), HostPointer)
+          .Add(nameof(DevicePointer), DevicePointer).Add(nameof(Size), Size).Add(nameof(GrantedSize), GrantedSize)
+          .Add(nameof(Alignment), Alignment).Add(nameof(RequestedFlags), RequestedFlags)
+          .Add(nameof(GrantedFlags), GrantedFlags).Add(nameof(BufferId), BufferId).Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Information about an address.</summary>
@@ -262,7 +325,7 @@ namespace GpuMem
       HostPointer = info->host_pointer;
       DevicePointer = info->device_pointer;
       Base = info->@base;
-      Size = info->size;
+      Size = Sizes.FromNative(info->size);
       BufferId = info->buffer_id;
       GrantedFlags = (MemoryFlags)info->granted_flags;
       IsOfInstance = info->memory != IntPtr.Zero;
@@ -290,7 +353,7 @@ namespace GpuMem
     public IntPtr Base { get; private set; }
 
     /// <summary>Size of the object in bytes; 0 if unknown.</summary>
-    public ulong Size { get; private set; }
+    public long Size { get; private set; }
 
     /// <summary>Number of the allocation, never reused; 0 if none.</summary>
     public ulong BufferId { get; private set; }
@@ -300,6 +363,16 @@ namespace GpuMem
 
     /// <summary>Whether the memory was made through the instance of the query.</summary>
     public bool IsOfInstance { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PointerInfo)).Add(nameof(Kind), Kind).Add(nameof(Location), Location)
+          .Add(nameof(LocationId), LocationId).Add(nameof(DeviceOrdinal), DeviceOrdinal)
+          .Add(nameof(HostPointer), HostPointer).Add(nameof(DevicePointer), DevicePointer).Add(nameof(Base), Base)
+          .Add(nameof(Size), Size).Add(nameof(BufferId), BufferId).Add(nameof(GrantedFlags), GrantedFlags)
+          .Add(nameof(IsOfInstance), IsOfInstance).ToString();
+    }
   }
 
   /// <summary>Information about a stream.</summary>
@@ -328,6 +401,13 @@ namespace GpuMem
 
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(StreamInfo)).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Wrapped), Wrapped)
+          .Add(nameof(Priority), Priority).Add(nameof(NativeStream), NativeStream).Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Information about an event.</summary>
@@ -356,6 +436,13 @@ namespace GpuMem
 
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(EventInfo)).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Wrapped), Wrapped)
+          .Add(nameof(Flags), Flags).Add(nameof(NativeEvent), NativeEvent).Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Counters of one kind of memory.</summary>
@@ -363,31 +450,39 @@ namespace GpuMem
   {
     internal KindStats(gpumem_kind_stats* stats)
     {
-      LiveCount = stats->live_count;
-      LiveBytes = stats->live_bytes;
-      PeakCount = stats->peak_count;
-      PeakBytes = stats->peak_bytes;
-      TotalCount = stats->total_count;
-      TotalBytes = stats->total_bytes;
+      LiveCount = Sizes.FromNative(stats->live_count);
+      LiveBytes = Sizes.FromNative(stats->live_bytes);
+      PeakCount = Sizes.FromNative(stats->peak_count);
+      PeakBytes = Sizes.FromNative(stats->peak_bytes);
+      TotalCount = Sizes.FromNative(stats->total_count);
+      TotalBytes = Sizes.FromNative(stats->total_bytes);
     }
 
     /// <summary>Live objects.</summary>
-    public ulong LiveCount { get; private set; }
+    public long LiveCount { get; private set; }
 
     /// <summary>Their sizes, as requested.</summary>
-    public ulong LiveBytes { get; private set; }
+    public long LiveBytes { get; private set; }
 
     /// <summary>Largest <see cref="LiveCount"/> since the instance was opened or the peaks were reset.</summary>
-    public ulong PeakCount { get; private set; }
+    public long PeakCount { get; private set; }
 
     /// <summary>Largest <see cref="LiveBytes"/> since then.</summary>
-    public ulong PeakBytes { get; private set; }
+    public long PeakBytes { get; private set; }
 
     /// <summary>Objects created since the instance was opened.</summary>
-    public ulong TotalCount { get; private set; }
+    public long TotalCount { get; private set; }
 
     /// <summary>Their sizes.</summary>
-    public ulong TotalBytes { get; private set; }
+    public long TotalBytes { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(KindStats)).Add(nameof(LiveCount), LiveCount).Add(nameof(LiveBytes), LiveBytes)
+          .Add(nameof(PeakCount), PeakCount).Add(nameof(PeakBytes), PeakBytes).Add(nameof(TotalCount), TotalCount)
+          .Add(nameof(TotalBytes), TotalBytes).ToString();
+    }
   }
 
   /// <summary>Counters of an instance.</summary>
@@ -395,25 +490,32 @@ namespace GpuMem
   {
     internal InstanceStats(gpumem_stats* stats)
     {
-      LiveCount = stats->live_count;
-      LiveBytes = stats->live_bytes;
-      Streams = stats->streams;
-      Events = stats->events;
+      LiveCount = Sizes.FromNative(stats->live_count);
+      LiveBytes = Sizes.FromNative(stats->live_bytes);
+      Streams = Sizes.FromNative(stats->streams);
+      Events = Sizes.FromNative(stats->events);
     }
 
     /// <summary>Live memory objects of all kinds.</summary>
-    public ulong LiveCount { get; private set; }
+    public long LiveCount { get; private set; }
 
     /// <summary>Their sizes, as requested.</summary>
-    public ulong LiveBytes { get; private set; }
+    public long LiveBytes { get; private set; }
 
     /// <summary>Live streams, including wrapped ones.</summary>
-    public ulong Streams { get; private set; }
+    public long Streams { get; private set; }
 
     /// <summary>Live events, including wrapped ones.</summary>
-    public ulong Events { get; private set; }
+    public long Events { get; private set; }
 
     /// <summary>Live memory objects, streams and events together.</summary>
-    public ulong LiveObjects { get { return LiveCount + Streams + Events; } }
+    public long LiveObjects { get { return LiveCount + Streams + Events; } }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(InstanceStats)).Add(nameof(LiveCount), LiveCount).Add(nameof(LiveBytes), LiveBytes)
+          .Add(nameof(Streams), Streams).Add(nameof(Events), Events).Add(nameof(LiveObjects), LiveObjects).ToString();
+    }
   }
 }

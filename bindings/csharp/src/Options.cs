@@ -2,6 +2,8 @@
 // Options of opening, allocating, registering and copying. The default of every property is the library's.
 
 using System;
+using System.Collections.Generic;
+using System.Linq;
 
 namespace GpuMem
 {
@@ -15,13 +17,20 @@ namespace GpuMem
     public string Name { get; set; }
 
     /// <summary>Limit on page-locked bytes that live at once, including registered ones; 0 means no limit.</summary>
-    public ulong PinBudget { get; set; }
+    public long PinBudget { get; set; }
 
     /// <summary>Options of the host backend, or null for defaults. Ignored with <see cref="Backend.Cuda"/>.</summary>
     public HostOptions Host { get; set; }
 
     /// <summary>Options of the cuda backend, or null for defaults. Ignored with <see cref="Backend.Host"/>.</summary>
     public CudaOptions Cuda { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(InstanceOptions)).Add(nameof(Backend), Backend).Add(nameof(Name), Name)
+          .Add(nameof(PinBudget), PinBudget).Add(nameof(Host), Host).Add(nameof(Cuda), Cuda).ToString();
+    }
   }
 
   /// <summary>Options for an instance of the cuda backend.</summary>
@@ -32,6 +41,13 @@ namespace GpuMem
     /// device. They must outlive the instance.
     /// </summary>
     public IntPtr[] Contexts { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      IEnumerable<string> contexts = (Contexts ?? new IntPtr[0]).Select(context => Printed.Format(context));
+      return "CudaOptions { Contexts = [" + string.Join(", ", contexts) + "] }";
+    }
   }
 
   /// <summary>Options for an instance of the host backend.</summary>
@@ -44,13 +60,13 @@ namespace GpuMem
     public Toggle Strict { get; set; }
 
     /// <summary>Memory of each device in bytes, at least one granule; 0 means 64 MiB.</summary>
-    public ulong DeviceBytes { get; set; }
+    public long DeviceBytes { get; set; }
 
     /// <summary>
     /// Unit in which device memory is charged: a power of two and a multiple of the page size, at most 1 GiB; 0 means 2
     /// MiB.
     /// </summary>
-    public ulong Granularity { get; set; }
+    public long Granularity { get; set; }
 
     /// <summary>Devices access pageable memory; off by default.</summary>
     public Toggle Pageable { get; set; }
@@ -65,12 +81,12 @@ namespace GpuMem
     public int NumaNodes { get; set; }
 
     /// <summary>Registrations (pieces) that may live at once; 0 means 65500.</summary>
-    public ulong RegisterCountMax { get; set; }
+    public long RegisterCountMax { get; set; }
 
     /// <summary>
     /// Size of the pieces in which memory is locked, in bytes: a multiple of the page size; 0 means 256 MiB.
     /// </summary>
-    public ulong LockPiece { get; set; }
+    public long LockPiece { get; set; }
 
     /// <summary>
     /// Number of freed address ranges that stay inaccessible before they are reused, 1 to 65536; 0 means 64.
@@ -89,13 +105,24 @@ namespace GpuMem
     /// Comma-separated entry points to treat as missing, such as <c>write_value</c>; null means none.
     /// </summary>
     public string Masked { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(HostOptions)).Add(nameof(DeviceCount), DeviceCount).Add(nameof(Strict), Strict)
+          .Add(nameof(DeviceBytes), DeviceBytes).Add(nameof(Granularity), Granularity).Add(nameof(Pageable), Pageable)
+          .Add(nameof(SamePointer), SamePointer).Add(nameof(LockMode), LockMode).Add(nameof(NumaNodes), NumaNodes)
+          .Add(nameof(RegisterCountMax), RegisterCountMax).Add(nameof(LockPiece), LockPiece)
+          .Add(nameof(Quarantine), Quarantine).Add(nameof(Fill), Fill).Add(nameof(Peers), Peers)
+          .Add(nameof(Masked), Masked).ToString();
+    }
   }
 
   /// <summary>Options for an allocation.</summary>
   public struct MemoryOptions
   {
     /// <summary>Power of two in bytes, met exactly or refused; 0 means at least 256.</summary>
-    public ulong Alignment { get; set; }
+    public long Alignment { get; set; }
 
     /// <summary>Properties that the memory must have; otherwise the call fails.</summary>
     public MemoryFlags Require { get; set; }
@@ -108,6 +135,13 @@ namespace GpuMem
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
     public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(MemoryOptions)).Add(nameof(Alignment), Alignment).Add(nameof(Require), Require)
+          .Add(nameof(Prefer), Prefer).Add(nameof(NumaNode), NumaNode).Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Options for registering existing memory.</summary>
@@ -121,6 +155,13 @@ namespace GpuMem
 
     /// <summary>For messages and reports, up to 63 bytes.</summary>
     public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RegisterOptions)).Add(nameof(Require), Require).Add(nameof(Prefer), Prefer)
+          .Add(nameof(Name), Name).ToString();
+    }
   }
 
   /// <summary>Options for a copy.</summary>
@@ -131,5 +172,12 @@ namespace GpuMem
 
     /// <summary>When the source of a copy in a stream is read.</summary>
     public SourceOrder SourceOrder { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(CopyOptions)).Add(nameof(Direction), Direction).Add(nameof(SourceOrder), SourceOrder)
+          .ToString();
+    }
   }
 }

@@ -11,7 +11,8 @@ namespace GpuMem
   /// <summary>Something that work in a stream needs.</summary>
   interface IKept
   {
-    void Release();
+    /// <summary>Releases it; returns what a function of the program has thrown in the work, or null.</summary>
+    Exception Release();
   }
 
   /// <summary>Keeps memory from being freed.</summary>
@@ -25,7 +26,11 @@ namespace GpuMem
       this.handle = handle;
     }
 
-    public void Release() { handle.DangerousRelease(); }
+    public Exception Release()
+    {
+      handle.DangerousRelease();
+      return null;
+    }
   }
 
   /// <summary>Keeps the memory of a batch of regions from being freed.</summary>
@@ -50,9 +55,10 @@ namespace GpuMem
       }
     }
 
-    public void Release()
+    public Exception Release()
     {
       foreach (AllocationHandle handle in handles) handle.DangerousRelease();
+      return null;
     }
 
     void Hold(AllocationHandle handle)
@@ -72,7 +78,11 @@ namespace GpuMem
 
     internal IntPtr Address { get { return handle.AddrOfPinnedObject(); } }
 
-    public void Release() { handle.Free(); }
+    public Exception Release()
+    {
+      handle.Free();
+      return null;
+    }
   }
 
   /// <summary>
@@ -89,7 +99,7 @@ namespace GpuMem
       this.until = until;
     }
 
-    public void Release() { work.Release(until); }
+    public Exception Release() { return work.Release(until); }
   }
 
   /// <summary>
@@ -131,21 +141,27 @@ namespace GpuMem
     /// </summary>
     internal Capture Capture() { return queue.Count == 0 ? null : new Capture(this, last); }
 
-    /// <summary>Releases the entries up to a number, whose work is complete.</summary>
-    internal void Release(long until)
+    /// <summary>
+    /// Releases the entries up to a number, whose work is complete. Returns the first exception of a function of the
+    /// program that ran in them, or null.
+    /// </summary>
+    internal Exception Release(long until)
     {
+      Exception first = null;
       while (Volatile.Read(ref taken) < until)
       {
         Entry entry;
         lock (queue)
         {
-          if (queue.Count == 0 || queue.Peek().Number > until) return;
+          if (queue.Count == 0 || queue.Peek().Number > until) break;
           entry = queue.Dequeue();
           Volatile.Write(ref taken, entry.Number);
         }
         // Outside the lock, because it may free memory or take another stream's lock.
-        entry.Kept.Release();
+        Exception thrown = entry.Kept.Release();
+        first = first ?? thrown;
       }
+      return first;
     }
   }
 }

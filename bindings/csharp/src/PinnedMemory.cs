@@ -3,8 +3,9 @@
 
 using System;
 using System.IO;
-#if NET8_0_OR_GREATER
+#if NETCOREAPP3_0_OR_GREATER
 using System.Buffers;
+using System.Runtime.InteropServices;
 #endif
 
 namespace GpuMem
@@ -14,7 +15,7 @@ namespace GpuMem
   /// span after <c>Dispose</c>; pins, views and copies in a stream keep the memory alive. Write-combined memory is very
   /// slow to read, so only write to it.
   /// </summary>
-#if NET8_0_OR_GREATER
+#if NETCOREAPP3_0_OR_GREATER
   public sealed unsafe class PinnedMemory<T> : MemoryManager<T>, IDisposable
 #else
   public sealed unsafe class PinnedMemory<T> : IDisposable
@@ -26,22 +27,38 @@ namespace GpuMem
 #endif
   {
     readonly IntPtr first;
+    readonly GpuMemory allocation;
+    readonly long length;
 
     internal PinnedMemory(GpuMemory allocation, long length)
     {
-      Allocation = allocation;
-      Length = length;
+      this.allocation = allocation;
+      this.length = length;
       first = allocation.Info.HostPointer;
     }
 
     /// <summary>The memory without its element type.</summary>
-    public GpuMemory Allocation { get; private set; }
+    public GpuMemory Allocation
+    {
+      get
+      {
+        Usable();
+        return allocation;
+      }
+    }
 
     /// <summary>Number of elements.</summary>
-    public long Length { get; private set; }
+    public long Length
+    {
+      get
+      {
+        Usable();
+        return length;
+      }
+    }
 
     /// <summary>Number of bytes.</summary>
-    public ulong Size { get { return Allocation.Size; } }
+    public long Size { get { return Allocation.Size; } }
 
     /// <summary>Address for the CPU.</summary>
     public IntPtr HostPointer { get { return Allocation.HostPointer; } }
@@ -66,7 +83,7 @@ namespace GpuMem
     public GpuRange Slice(long start, long length)
     {
       RequireInside(start, length);
-      return Allocation.Slice((ulong)start * (ulong)Elements<T>.Size, (ulong)length * (ulong)Elements<T>.Size);
+      return allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size);
     }
 
     /// <summary>
@@ -77,32 +94,34 @@ namespace GpuMem
     {
       get
       {
-        if ((ulong)index >= (ulong)Length) throw new ArgumentOutOfRangeException(nameof(index));
-        Allocation.Handle.Hold();
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        allocation.Handle.Hold();
         T value = Elements<T>.Get(first, index);
-        Allocation.Handle.DangerousRelease();
+        allocation.Handle.DangerousRelease();
         return value;
       }
       set
       {
-        if ((ulong)index >= (ulong)Length) throw new ArgumentOutOfRangeException(nameof(index));
-        Allocation.Handle.Hold();
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        allocation.Handle.Hold();
         Elements<T>.Set(first, index, value);
-        Allocation.Handle.DangerousRelease();
+        allocation.Handle.DangerousRelease();
       }
     }
 
     /// <summary>Copies elements from an array with the CPU.</summary>
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
+      Usable();
       RequireInside(source, sourceStart, count, nameof(source));
       RequireInside(start, count);
-      using (new Use(Allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
+      using (new Use(allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
     }
 
     /// <summary>Copies an array to the start of the memory with the CPU.</summary>
     public void CopyFrom(T[] source)
     {
+      Usable();
       if (source == null) throw new ArgumentNullException(nameof(source));
       CopyFrom(source, 0, 0, source.Length);
     }
@@ -110,14 +129,16 @@ namespace GpuMem
     /// <summary>Copies elements to an array with the CPU.</summary>
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
+      Usable();
       RequireInside(destination, destinationStart, count, nameof(destination));
       RequireInside(start, count);
-      using (new Use(Allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
+      using (new Use(allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
     }
 
     /// <summary>Copies from the start of the memory to an array with the CPU.</summary>
     public void CopyTo(T[] destination)
     {
+      Usable();
       if (destination == null) throw new ArgumentNullException(nameof(destination));
       CopyTo(0, destination, 0, destination.Length);
     }
@@ -133,7 +154,7 @@ namespace GpuMem
     /// <summary>Opens the bytes as a stream. The memory is not freed before the view is disposed.</summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite) { return Allocation.OpenView(access); }
 
-#if NET8_0_OR_GREATER
+#if NETCOREAPP3_0_OR_GREATER
     /// <summary>Gets all elements. If a span cannot hold them, use <see cref="GetSpan(long, int)"/>.</summary>
     /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
     public override Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
@@ -141,7 +162,6 @@ namespace GpuMem
     /// <summary>Gets some elements.</summary>
     public Span<T> GetSpan(long start, int length)
     {
-      if (Allocation.IsDisposed) throw new ObjectDisposedException(nameof(PinnedMemory<T>));
       RequireInside(start, length);
       return new Span<T>((byte*)first + start * Elements<T>.Size, length);
     }
@@ -149,37 +169,58 @@ namespace GpuMem
     /// <summary>Keeps the memory alive until <see cref="Unpin"/>.</summary>
     public override MemoryHandle Pin(int elementIndex = 0)
     {
-      if ((ulong)elementIndex > (ulong)Length) throw new ArgumentOutOfRangeException(nameof(elementIndex));
-      Allocation.Handle.Hold();
-      Allocation.Handle.Instance.CountView(1);
-      return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default, this);
+      if ((ulong)elementIndex > (ulong)length) throw Outside(nameof(elementIndex), elementIndex);
+      allocation.Handle.Hold();
+      allocation.Handle.Instance.CountView(1);
+      return new MemoryHandle((byte*)first + (long)elementIndex * Elements<T>.Size, default(GCHandle), this);
     }
 
     /// <summary>Undoes one <see cref="Pin"/>.</summary>
     public override void Unpin()
     {
-      Allocation.Handle.Instance.CountView(-1);
-      Allocation.Handle.DangerousRelease();
+      allocation.Handle.Instance.CountView(-1);
+      allocation.Handle.DangerousRelease();
     }
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     protected override void Dispose(bool disposing)
     {
       // The handle has the finalizer.
-      if (disposing) Allocation.Dispose();
+      if (disposing) allocation.Dispose();
     }
 
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
     public void Dispose() { Dispose(true); }
 #else
     /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
-    public void Dispose() { Allocation.Dispose(); }
+    public void Dispose() { allocation.Dispose(); }
 #endif
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return allocation.IsDisposed; } }
+
+    /// <summary>Its name, elements and device.</summary>
+    public override string ToString()
+    {
+      var text = new Printed("PinnedMemory<" + typeof(T).Name + ">").Add(nameof(Length), length);
+      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
+    void Usable()
+    {
+      if (allocation.IsDisposed) throw new ObjectDisposedException(nameof(PinnedMemory<T>));
+    }
+
+    Exception Outside(string name, long value)
+    {
+      Usable();
+      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
+    }
 
     void RequireInside(long start, long count)
     {
-      if (start < 0 || start > Length) throw new ArgumentOutOfRangeException(nameof(start));
-      if (count < 0 || count > Length - start) throw new ArgumentOutOfRangeException(nameof(count));
+      if (start < 0 || start > Length) throw Outside(nameof(start), start);
+      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
     }
 
     static void RequireInside(T[] array, int start, int count, string name)

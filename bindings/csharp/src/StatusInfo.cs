@@ -15,8 +15,8 @@ namespace GpuMem
     {
       Status = (Status)info->status;
       Name = Text.Read(info->name);
-      Cause = Text.Read(info->cause);
-      Remedy = Text.Read(info->remedy);
+      Cause = Words.Read(info->cause);
+      Remedy = Words.Read(info->remedy);
     }
 
     /// <summary>The status.</summary>
@@ -30,6 +30,13 @@ namespace GpuMem
 
     /// <summary>What to do about it, in one line.</summary>
     public string Remedy { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(StatusInfo)).Add(nameof(Status), Status).Add(nameof(Cause), Cause)
+          .Add(nameof(Remedy), Remedy).ToString();
+    }
 
     /// <summary>Gets the name of a status; <c>GPUMEM_ERROR_?</c> if no status has this number.</summary>
     public static string NameOf(Status status)

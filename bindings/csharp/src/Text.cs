@@ -4,6 +4,7 @@
 using System;
 using System.Runtime.InteropServices;
 using System.Text;
+using System.Text.RegularExpressions;
 
 namespace GpuMem
 {
@@ -20,6 +21,41 @@ namespace GpuMem
       int length = 0;
       while (length < capacity && text[length] != 0) ++length;
       return length == 0 ? "" : Encoding.UTF8.GetString(text, length);
+    }
+  }
+
+  /// <summary>Texts of the library, which name constants and functions as C does, in words of C#.</summary>
+  static unsafe class Words
+  {
+    static readonly Regex name = new Regex(
+        @"\b(GPUMEM_\w+|gpumem_\w+|[a-z]+(?:_[a-z]+)+)(\(\))?", RegexOptions.CultureInvariant);
+
+    // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
+    static readonly string[] properties =
+    {
+      "device_bytes", "device_count", "lock_mode", "lock_piece", "max_level", "numa_node", "numa_nodes", "pin_budget",
+      "register_count_max", "same_pointer",
+    };
+
+    internal static string Read(IntPtr text) { return Translate(Text.Read(text)); }
+
+    internal static string Read(byte* text, int capacity) { return Translate(Text.Read(text, capacity)); }
+
+    internal static string Translate(string text)
+    {
+      if (text == null || text.IndexOf('_') < 0) return text;
+      return name.Replace(text, match => Find(match.Groups[1].Value) ?? match.Value);
+    }
+
+    /// <summary>What C# calls something; null if it is the same.</summary>
+    internal static string Find(string word)
+    {
+      string found;
+      if (Names.OfC.TryGetValue(word, out found)) return found;
+      if (word == "value_size") return "valueSize";
+      if (Array.IndexOf(properties, word) < 0) return null;
+      string[] parts = word.Split('_');
+      return string.Concat(Array.ConvertAll(parts, part => char.ToUpperInvariant(part[0]) + part.Substring(1)));
     }
   }
 

@@ -29,11 +29,11 @@ namespace GpuMem
     }
 
     internal static void Copy2D(
-        InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong destinationPitch, GpuRange source,
-        ulong sourcePitch, ulong width, ulong height, CopyOptions options)
+        InstanceHandle instance, StreamHandle stream, GpuRange destination, long destinationPitch, GpuRange source,
+        long sourcePitch, long width, long height, CopyOptions options)
     {
-      RequireRectangle(destination, destinationPitch, width, height, nameof(destination));
-      RequireRectangle(source, sourcePitch, width, height, nameof(source));
+      RequireRectangle(destination, destinationPitch, width, height, nameof(destination), nameof(destinationPitch));
+      RequireRectangle(source, sourcePitch, width, height, nameof(source), nameof(sourcePitch));
       Run(instance, stream, destination, source, null,
           error => Copy2D(instance, stream, destination, destinationPitch, source, sourcePitch, width, height, options,
                           error));
@@ -46,10 +46,10 @@ namespace GpuMem
     }
 
     internal static void Fill2D(
-        InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong pitch, ulong width, ulong height,
+        InstanceHandle instance, StreamHandle stream, GpuRange destination, long pitch, long width, long height,
         uint number, int size)
     {
-      RequireRectangle(destination, pitch, width, height, nameof(destination));
+      RequireRectangle(destination, pitch, width, height, nameof(destination), nameof(pitch));
       Run(instance, stream, destination, default(GpuRange), null,
           error => Fill2D(instance, stream, destination, pitch, width, height, number, size, error));
     }
@@ -126,8 +126,12 @@ namespace GpuMem
     }
 
     // The range may be a slice, and the library would not see its end.
-    static void RequireRectangle(GpuRange range, ulong pitch, ulong width, ulong height, string name)
+    static void RequireRectangle(
+        GpuRange range, long pitch, long width, long height, string name, string pitchName)
     {
+      Sizes.ToNative(pitch, pitchName);
+      Sizes.ToNative(width, nameof(width));
+      Sizes.ToNative(height, nameof(height));
       if (width == 0 || height == 0) return;
       bool fits = width <= range.Size && (height == 1 || pitch <= (range.Size - width) / (height - 1));
       if (!fits) throw new ArgumentException("the rectangle leaves its range of " + range.Size + " bytes", name);
@@ -139,21 +143,21 @@ namespace GpuMem
     {
       gpumem_copy_options native = Describe(options);
       return stream == null
-          ? Native.gpumem_copy(instance.Raw, destination.Pointer, source.Pointer, source.Size, &native, error)
-          : Native.gpumem_copy_async(stream.Value, destination.Pointer, source.Pointer, source.Size, &native, error);
+          ? Native.gpumem_copy(instance.Raw, destination.Pointer, source.Pointer, (ulong)source.Size, &native, error)
+          : Native.gpumem_copy_async(stream.Value, destination.Pointer, source.Pointer, (ulong)source.Size, &native, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Copy2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong destinationPitch,
-                      GpuRange source, ulong sourcePitch, ulong width, ulong height, CopyOptions options,
+    static int Copy2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, long destinationPitch,
+                      GpuRange source, long sourcePitch, long width, long height, CopyOptions options,
                       gpumem_error* error)
     {
       gpumem_copy_options native = Describe(options);
       return stream == null
-          ? Native.gpumem_copy_2d(instance.Raw, destination.Pointer, destinationPitch, source.Pointer, sourcePitch, width,
-                                  height, &native, error)
-          : Native.gpumem_copy_2d_async(stream.Value, destination.Pointer, destinationPitch, source.Pointer, sourcePitch,
-                                        width, height, &native, error);
+          ? Native.gpumem_copy_2d(instance.Raw, destination.Pointer, (ulong)destinationPitch, source.Pointer,
+                                  (ulong)sourcePitch, (ulong)width, (ulong)height, &native, error)
+          : Native.gpumem_copy_2d_async(stream.Value, destination.Pointer, (ulong)destinationPitch, source.Pointer,
+                                        (ulong)sourcePitch, (ulong)width, (ulong)height, &native, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
@@ -179,17 +183,19 @@ namespace GpuMem
                     gpumem_error* error)
     {
       return stream == null
-          ? Native.gpumem_fill(instance.Raw, destination.Pointer, destination.Size, number, (uint)size, error)
-          : Native.gpumem_fill_async(stream.Value, destination.Pointer, destination.Size, number, (uint)size, error);
+          ? Native.gpumem_fill(instance.Raw, destination.Pointer, (ulong)destination.Size, number, (uint)size, error)
+          : Native.gpumem_fill_async(stream.Value, destination.Pointer, (ulong)destination.Size, number, (uint)size, error);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static int Fill2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, ulong pitch, ulong width,
-                      ulong height, uint number, int size, gpumem_error* error)
+    static int Fill2D(InstanceHandle instance, StreamHandle stream, GpuRange destination, long pitch, long width,
+                      long height, uint number, int size, gpumem_error* error)
     {
       return stream == null
-          ? Native.gpumem_fill_2d(instance.Raw, destination.Pointer, pitch, width, height, number, (uint)size, error)
-          : Native.gpumem_fill_2d_async(stream.Value, destination.Pointer, pitch, width, height, number, (uint)size, error);
+          ? Native.gpumem_fill_2d(instance.Raw, destination.Pointer, (ulong)pitch, (ulong)width, (ulong)height, number,
+                                  (uint)size, error)
+          : Native.gpumem_fill_2d_async(stream.Value, destination.Pointer, (ulong)pitch, (ulong)width, (ulong)height,
+                                        number, (uint)size, error);
     }
 
     static gpumem_copy_options Describe(CopyOptions options)

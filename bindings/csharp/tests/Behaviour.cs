@@ -87,7 +87,7 @@ namespace GpuMem.Tests
         })).ToArray();
         start.Set();
         Task.WaitAll(tasks);
-        Check.Equal(0ul, device.Instance.Stats.LiveObjects, "live objects");
+        Check.Equal(0L, device.Instance.Stats.LiveObjects, "live objects");
       }
     }
 
@@ -185,7 +185,7 @@ namespace GpuMem.Tests
       Check.Throws<ObjectDisposedException>(() => device.AllocateDevice(1));
       // Existing objects still work.
       Check.That(stream.Query(), "the stream has work");
-      Check.Equal(4096ul, memory.QueryInfo().Size, "size");
+      Check.Equal(4096L, memory.QueryInfo().Size, "size");
       stream.Dispose();
       memory.Dispose();
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
@@ -198,7 +198,7 @@ namespace GpuMem.Tests
       GpuMemException refused = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check));
       Check.That(refused.Message.Contains("left over"), refused.Message);
       Check.Fails(Status.InvalidArgument, () => instance.Close((CloseMode)9));
-      Check.Equal(1ul, instance.Close(CloseMode.Force), "destroyed");
+      Check.Equal(1L, instance.Close(CloseMode.Force), "destroyed");
       Check.Throws<ObjectDisposedException>(() => instance.Close(CloseMode.Force));
       memory.Dispose();
     }
@@ -212,7 +212,7 @@ namespace GpuMem.Tests
       GpuMemory registered = device.Register(new byte[8192]);
       GpuStream stream = device.CreateStream();
       stream.Copy(memory, pinned);
-      Check.Equal(4ul, instance.Close(CloseMode.Force), "destroyed");
+      Check.Equal(4L, instance.Close(CloseMode.Force), "destroyed");
       Check.Fails(Status.Closed, () => stream.Query());
       foreach (IDisposable one in new IDisposable[] { stream, memory, pinned, registered, instance }) one.Dispose();
       Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects");
@@ -238,14 +238,14 @@ namespace GpuMem.Tests
       Stream view = pinned.OpenView(FileAccess.Read);
       pinned.Dispose();
       Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(pinned[10]));
-      Check.Equal(1ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "live while the view lives");
+      Check.Equal(1L, instance.GetStats(MemoryKind.Pinned).LiveCount, "live while the view lives");
       view.Position = 10;
       Check.Equal(42, view.ReadByte(), "byte");
       Check.Throws<NotSupportedException>(() => view.WriteByte(1));
       view.Dispose();
       view.Dispose();
       Check.Throws<ObjectDisposedException>(() => view.ReadByte());
-      Check.Equal(0ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the view");
+      Check.Equal(0L, instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the view");
     }
 
     /// <summary>Holds a stream until <c>Open</c>.</summary>
@@ -289,16 +289,16 @@ namespace GpuMem.Tests
         memory.Dispose();
         source.Dispose();
         Check.Throws<ObjectDisposedException>(() => stream.Copy(memory, target));
-        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that lives");
-        Check.Equal(3ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory that lives");
+        Check.Equal(1L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that lives");
+        Check.Equal(3L, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory that lives");
         Check.That(!stream.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
-        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after a wait that ran out");
+        Check.Equal(1L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after a wait that ran out");
         gate.Open();
         stream.Synchronize();
-        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
+        Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
         for (int i = 0; i < Size; ++i) Check.Equal((byte)(i * 3), target[i], "byte");
         target.Dispose();
-        Check.Equal(1ul, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory but the gate's");
+        Check.Equal(1L, instance.GetStats(MemoryKind.Pinned).LiveCount, "pinned memory but the gate's");
       }
     }
 
@@ -320,9 +320,9 @@ namespace GpuMem.Tests
           before.Dispose();
           after.Dispose();
           gpuEvent.Synchronize();
-          Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the fill behind the event is not done");
+          Check.Equal(1L, instance.GetStats(MemoryKind.Device).LiveCount, "the fill behind the event is not done");
         }
-        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "all is done");
+        Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "all is done");
       }
     }
 
@@ -342,7 +342,7 @@ namespace GpuMem.Tests
         Check.That(!gpuEvent.Query(), "it is complete");
         gpuEvent.Record(fast);
         gpuEvent.Synchronize();
-        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the slow stream still uses it");
+        Check.Equal(1L, instance.GetStats(MemoryKind.Device).LiveCount, "the slow stream still uses it");
       }
     }
 
@@ -360,7 +360,7 @@ namespace GpuMem.Tests
         second.Wait(gpuEvent);
         memory.Dispose();
         second.Synchronize();
-        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the second stream's end");
+        Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the second stream's end");
         first.Synchronize();
       }
     }
@@ -378,14 +378,14 @@ namespace GpuMem.Tests
       memory.Dispose();
       stream.Dispose();
       Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
-      Check.Equal(1ul, instance.Stats.Streams, "streams that live");
+      Check.Equal(1L, instance.Stats.Streams, "streams that live");
       word[0] = 1;
       Check.Eventually(() =>
       {
         GpuMemDiagnostics.ReleaseWaiting();
         return GpuMemDiagnostics.WaitingObjects == 0;
       }, "the stream's end");
-      Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
+      Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       word.Dispose();
     }
 
@@ -401,11 +401,11 @@ namespace GpuMem.Tests
         stream.Fill(new GpuRange(memory.DevicePointer, Size), 1);
         memory.Dispose();
         Check.Equal(1, GpuMemDiagnostics.WaitingObjects, "waiting objects");
-        Check.Equal(1ul, instance.GetStats(MemoryKind.Device).LiveCount, "the library refused to free it");
+        Check.Equal(1L, instance.GetStats(MemoryKind.Device).LiveCount, "the library refused to free it");
         gate.Open();
         stream.Synchronize();
         Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "waiting objects after the end");
-        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
+        Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       }
     }
 
@@ -445,7 +445,7 @@ namespace GpuMem.Tests
       memory.Dispose();
       GpuInstance again = GpuInstance.Default;
       Check.That(again.GetDevice(0).Equals(instance.GetDevice(0)), "another instance");
-      Check.Equal(0ul, again.Stats.LiveObjects, "live objects");
+      Check.Equal(0L, again.Stats.LiveObjects, "live objects");
     }
 
     static void Errors(Scope scope)
@@ -457,8 +457,8 @@ namespace GpuMem.Tests
       Check.Equal(NativeDomain.None, problem.NativeDomain, "domain");
       Check.Equal("", problem.EntryPoint, "entry point");
       Check.That(problem.Message.Contains("size is 0"), problem.Message);
-      Check.That(problem.ToString().Contains("gpumem_memory_create"), problem.ToString());
-      problem = Check.Fails(Status.OutOfDeviceMemory, () => device.AllocateDevice(1ul << 62));
+      Check.That(problem.ToString().Contains("InvalidArgument: ") && problem.ToString().Contains("[GpuDevice.Create]"), problem.ToString());
+      problem = Check.Fails(Status.OutOfDeviceMemory, () => device.AllocateDevice(1L << 62));
       Check.That(problem.Message.Length != 0, "no message");
       if (Scope.IsHost)
       {
@@ -472,7 +472,7 @@ namespace GpuMem.Tests
       }
       else
       {
-        problem = Check.Throws<GpuMemException>(() => device.AllocateDevice(1ul << 40));
+        problem = Check.Throws<GpuMemException>(() => device.AllocateDevice(1L << 40));
         Check.Equal(NativeDomain.Cuda, problem.NativeDomain, "domain of a driver call that failed");
         Check.Equal("CUDA_ERROR_OUT_OF_MEMORY", problem.NativeName, "native name");
         Check.Equal(2, problem.NativeCode, "native code");
@@ -492,9 +492,19 @@ namespace GpuMem.Tests
       Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<int>(-1));
       Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<long>(long.MaxValue / 4));
       Check.Throws<ArgumentOutOfRangeException>(() => device.AllocatePinned<int>(long.MinValue));
-      Check.Fails(Status.InvalidArgument, () => device.AllocatePinned<int>(0));
       Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(0));
-      Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(ulong.MaxValue));
+      Check.Throws<GpuMemException>(() => device.AllocateDevice(long.MaxValue));
+      foreach (Action call in new Action[]
+      {
+        () => device.AllocateDevice(-1), () => device.Allocate(MemoryKind.Device, -1), () => new GpuRange(IntPtr.Zero, -1),
+        () => device.Register(IntPtr.Zero, -1), () => device.RegisterPointer(IntPtr.Zero, -1),
+        () => device.AllocateDevice(1, new MemoryOptions { Alignment = -1 }),
+        () => GpuInstance.Open(new InstanceOptions { PinBudget = -1 }),
+        () => GpuInstance.Open(new InstanceOptions { Host = new HostOptions { DeviceBytes = -1 } }),
+      })
+      {
+        Check.Throws<ArgumentOutOfRangeException>(call);
+      }
       Check.Throws<GpuMemException>(() => device.AllocatePinned<byte>(long.MaxValue));
       using (GpuMemory memory = device.AllocateDevice(16))
       using (GpuStream stream = device.CreateStream())
@@ -519,18 +529,19 @@ namespace GpuMem.Tests
     {
       GpuDevice device = scope.Device();
       Check.Throws<ArgumentNullException>(() => device.Register((byte[])null));
-      Check.Fails(Status.InvalidArgument, () => device.Register(new byte[0]));
       Check.Fails(Status.InvalidArgument, () => device.Register(
           new byte[64], new RegisterOptions { Require = MemoryFlags.WriteCombined }));
 #if GPUMEM_MCS
       // Other compilers reject the type.
       Check.Throws<ArgumentException>(() => device.Register(new[] { new WithReference { Text = "a" } }));
+      // Mono does not mind the layout.
+      if (Type.GetType("Mono.Runtime") == null) Check.Throws<ArgumentException>(() => device.AllocatePinned<DateTimeOffset>(2));
 #endif
       var array = new int[1000];
       using (device.Register(array))
       {
         Check.Fails(Status.AlreadyExists, () => device.Register(array));
-        Check.Equal(1ul, device.Instance.GetStats(MemoryKind.Registered).LiveCount, "registrations");
+        Check.Equal(1L, device.Instance.GetStats(MemoryKind.Registered).LiveCount, "registrations");
       }
       device.Register(array).Dispose();
       // Memory that the CPU may only read needs the flag. Arrays of .NET can always be written.
@@ -561,7 +572,7 @@ namespace GpuMem.Tests
       using (GpuMemory memory = device.Register(array, new RegisterOptions { Require = MemoryFlags.Mapped | MemoryFlags.Portable }))
       {
         Check.Equal(MemoryKind.Registered, memory.Kind, "kind");
-        Check.Equal(20000ul, memory.Size, "size");
+        Check.Equal(20000L, memory.Size, "size");
         address = memory.HostPointer;
         for (int i = 0; i < 30; ++i)
         {
@@ -586,7 +597,7 @@ namespace GpuMem.Tests
       GpuDevice device = scope.Device();
       using (PinnedMemory<Pair> pairs = device.AllocatePinned<Pair>(10))
       {
-        Check.Equal(160ul, pairs.Size, "size");
+        Check.Equal(160L, pairs.Size, "size");
         pairs[9] = new Pair { Small = 7, Large = 0.5 };
         Check.Equal(7, pairs[9].Small, "small");
         Check.Equal(0.5, pairs[9].Large, "large");
@@ -617,7 +628,7 @@ namespace GpuMem.Tests
           Check.Throws<ArgumentOutOfRangeException>(call);
         }
         Check.Throws<ArgumentNullException>(() => numbers.CopyTo(null));
-        Check.Equal(4ul, numbers.Slice(98, 2).Size, "bytes of a slice");
+        Check.Equal(4L, numbers.Slice(98, 2).Size, "bytes of a slice");
       }
       using (PinnedMemory<char> text = device.AllocatePinned<char>(3))
       {
@@ -645,26 +656,6 @@ namespace GpuMem.Tests
         }
       }
       using (GpuMemory far = device.AllocateDevice(64)) Check.Throws<InvalidOperationException>(() => far.OpenView());
-#if NET8_0_OR_GREATER
-      using (PinnedMemory<int> memory = device.AllocatePinned<int>(1000))
-      {
-        Span<int> all = memory.GetSpan();
-        all.Fill(7);
-        Check.Equal(7, memory[999], "element");
-        Check.Equal(10, memory.GetSpan(990, 10).Length, "length");
-        Check.Throws<ArgumentOutOfRangeException>(() => memory.GetSpan(991, 10));
-        Memory<int> part = memory.Memory.Slice(10, 5);
-        part.Span[0] = 8;
-        Check.Equal(8, memory[10], "element");
-        var handle = part.Pin();
-        memory.Dispose();
-        Check.Equal(1ul, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live while pinned");
-        Check.Equal(8, *(int*)handle.Pointer, "element through the pin");
-        handle.Dispose();
-        Check.Equal(0ul, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the pin");
-        Check.Throws<ObjectDisposedException>(() => memory.GetSpan());
-      }
-#endif
     }
 
     static void Ranges(Scope scope)
@@ -674,12 +665,19 @@ namespace GpuMem.Tests
       {
         GpuRange range = memory;
         Check.Equal((long)range.Pointer + 40, (long)range.Slice(40, 60).Pointer, "pointer");
-        Check.Equal(5ul, range.Slice(40, 60).Slice(55, 5).Size, "size");
+        Check.Equal(5L, range.Slice(40, 60).Slice(55, 5).Size, "size");
         Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(101, 0));
         Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(50, 51));
-        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(1, ulong.MaxValue));
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(1, long.MaxValue));
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(-1, 1));
+        Check.Throws<ArgumentOutOfRangeException>(() => range.Slice(1, -1));
+        Check.Throws<ArgumentOutOfRangeException>(() => device.Instance.Copy2D(range, -1, range, 30, 20, 4));
+        Check.Throws<ArgumentOutOfRangeException>(() => device.Instance.Fill2D(range, 20, -1, 2, 0));
+        Check.Throws<ArgumentOutOfRangeException>(() => device.Instance.CopyRegions(new CopyRegion(range, range, 1, -1)));
+        Check.Throws<ArgumentOutOfRangeException>(() => device.Instance.CopyRegions(
+            new CopyRegion(new CopyOperand(range, -1), range, 1)));
         Check.Throws<ArgumentException>(() => device.Instance.Copy2D(range, 30, range, 30, 20, 4));
-        Check.Throws<ArgumentException>(() => device.Instance.Fill2D(range, ulong.MaxValue, 20, 2, 0));
+        Check.Throws<ArgumentException>(() => device.Instance.Fill2D(range, long.MaxValue, 20, 2, 0));
         Check.Throws<ArgumentNullException>(() => device.Instance.Fill((GpuMemory)null, 0));
       }
     }
@@ -796,10 +794,10 @@ namespace GpuMem.Tests
           new CopyRegion(pinned, memory, 4097), new CopyRegion(pinned, memory, 64, 65),
           new CopyRegion(pinned, new CopyOperand(memory, 128), 64, 33), new CopyRegion(pinned, memory, 64, 32, 3),
           new CopyRegion(pinned, new CopyOperand(memory, 64, 4000), 64, 1, 3), new CopyRegion(pinned, memory.Slice(1, 63), 64),
-          new CopyRegion(pinned, memory, 2, ulong.MaxValue), new CopyRegion(pinned, memory, 1, 2, ulong.MaxValue),
-          new CopyRegion(pinned, new CopyOperand(memory, ulong.MaxValue), 1, 2),
-          new CopyRegion(pinned, new CopyOperand(memory, 0, ulong.MaxValue), 1, 1, 2),
-          new CopyRegion(pinned, new CopyOperand(memory, 1ul << 63), 1, 3), new CopyRegion(default(GpuRange), memory, 1),
+          new CopyRegion(pinned, memory, 2, long.MaxValue), new CopyRegion(pinned, memory, 1, 2, long.MaxValue),
+          new CopyRegion(pinned, new CopyOperand(memory, long.MaxValue), 1, 2),
+          new CopyRegion(pinned, new CopyOperand(memory, 0, long.MaxValue), 1, 1, 2),
+          new CopyRegion(pinned, new CopyOperand(memory, 1L << 62), 1, 3), new CopyRegion(default(GpuRange), memory, 1),
         })
         {
           CopyRegion region = outside;
@@ -826,10 +824,10 @@ namespace GpuMem.Tests
         one.Dispose();
         two.Dispose();
         Check.Throws<ObjectDisposedException>(() => stream.CopyRegions(new CopyRegion(target, one, 1)));
-        Check.Equal(2ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory of the batch");
+        Check.Equal(2L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory of the batch");
         gate.Open();
         stream.Synchronize();
-        Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
+        Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory after the end");
         Check.Equal("1 2", target[Size - 1] + " " + target[Size], "content");
       }
     }
@@ -841,7 +839,7 @@ namespace GpuMem.Tests
       GpuDevice device = instance.GetDevice(0);
       int failures = 0;
       bool done = false;
-      for (ulong step = 1; !done; ++step)
+      for (long step = 1; !done; ++step)
       {
         using (GpuStream stream = device.CreateStream())
         {
@@ -862,11 +860,11 @@ namespace GpuMem.Tests
             }
             HostSimulation.FailStep(instance, 0);
             foreach (GpuMemory memory in memories) memory.Dispose();
-            Check.Equal(6ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that is kept");
+            Check.Equal(6L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory that is kept");
             Check.Equal(0, GpuMemDiagnostics.WaitingObjects, "objects that the library refused to free");
           }
         }
-        Check.Equal(0ul, instance.Stats.LiveObjects, "live objects after step " + step);
+        Check.Equal(0L, instance.Stats.LiveObjects, "live objects after step " + step);
       }
       Check.That(failures != 0, "no step failed");
     }
@@ -903,7 +901,7 @@ namespace GpuMem.Tests
       Check.Fails(Status.InvalidArgument, () => GpuInstance.Probe((Backend)77));
       GpuInstance instance = scope.Open(new InstanceOptions { Name = "mine", PinBudget = 1 << 20 });
       Check.Equal("mine", instance.Info.Name, "name");
-      Check.Equal(1ul << 20, instance.Info.PinBudget, "budget");
+      Check.Equal(1L << 20, instance.Info.PinBudget, "budget");
       Check.Equal(2, instance.Devices.Count, "devices");
       GpuDevice first = instance.Devices[0], second = instance.Devices[1];
       Check.That(first.Equals(instance.GetDevice(0)) && !first.Equals(second), "equality");
@@ -911,7 +909,7 @@ namespace GpuMem.Tests
       Check.Equal(1, second.Info.Ordinal, "ordinal");
       Check.That(first.Info.Name.Length != 0 && first.Info.TotalBytes != 0 && !first.Info.Lost, "info");
       Check.That(!first.Info.Uuid.SequenceEqual(second.Info.Uuid), "uuids");
-      ulong free, total;
+      long free, total;
       first.GetMemory(out free, out total);
       Check.That(free <= total && total == first.Info.TotalBytes, "memory");
       Check.That(first.CanAccessPeer(second), "no link");
@@ -920,6 +918,7 @@ namespace GpuMem.Tests
       Check.Fails(Status.InvalidState, () => first.DisablePeerAccess(second));
       Check.Fails(Status.InvalidArgument, () => first.CanAccessPeer(first));
       Check.Fails(Status.InvalidArgument, () => instance.GetDevice(2));
+      Check.Throws<ArgumentOutOfRangeException>(() => instance.GetDevice(-1));
       Check.Fails(Status.LimitExceeded, () => first.AllocatePinned<byte>((1 << 20) + 1));
     }
 
@@ -1011,7 +1010,7 @@ namespace GpuMem.Tests
       Check.Equal(MemoryKind.Pageable, instance.GetPointerInfo((IntPtr)(&local)).Kind, "kind of a local variable");
       Check.Fails(Status.InvalidArgument, () => instance.GetPointerInfo(IntPtr.Zero));
       IntPtr pointer = device.Allocate(MemoryKind.Device, 100);
-      Check.Equal(100ul, instance.GetPointerInfo(pointer).Size, "size");
+      Check.Equal(100L, instance.GetPointerInfo(pointer).Size, "size");
       instance.Free(pointer);
       Check.Fails(Status.NotFound, () => instance.Free(pointer));
       IntPtr block = Marshal.AllocHGlobal(8192);
@@ -1030,20 +1029,20 @@ namespace GpuMem.Tests
       PinnedMemory<byte> pinned = device.AllocatePinned<byte>(300);
       GpuStream stream = device.CreateStream();
       InstanceStats all = instance.Stats;
-      Check.Equal(2ul, all.LiveCount, "live memory");
-      Check.Equal(1300ul, all.LiveBytes, "bytes of live memory");
-      Check.Equal(1ul, all.Streams, "streams");
-      Check.Equal(0ul, all.Events, "events");
-      Check.Equal(3ul, all.LiveObjects, "live objects");
+      Check.Equal(2L, all.LiveCount, "live memory");
+      Check.Equal(1300L, all.LiveBytes, "bytes of live memory");
+      Check.Equal(1L, all.Streams, "streams");
+      Check.Equal(0L, all.Events, "events");
+      Check.Equal(3L, all.LiveObjects, "live objects");
       KindStats stats = instance.GetStats(MemoryKind.Device);
-      Check.Equal(1ul, stats.LiveCount, "live");
-      Check.Equal(1000ul, stats.LiveBytes, "bytes");
-      Check.Equal(2ul, stats.PeakCount, "peak");
-      Check.Equal(1500ul, stats.PeakBytes, "peak bytes");
-      Check.Equal(2ul, stats.TotalCount, "total");
-      Check.Equal(1500ul, stats.TotalBytes, "total bytes");
-      Check.Equal(300ul, instance.GetStats(MemoryKind.Pinned).PeakBytes, "peak of pinned bytes");
-      Check.Equal(0ul, instance.GetStats(MemoryKind.Registered).TotalCount, "registrations");
+      Check.Equal(1L, stats.LiveCount, "live");
+      Check.Equal(1000L, stats.LiveBytes, "bytes");
+      Check.Equal(2L, stats.PeakCount, "peak");
+      Check.Equal(1500L, stats.PeakBytes, "peak bytes");
+      Check.Equal(2L, stats.TotalCount, "total");
+      Check.Equal(1500L, stats.TotalBytes, "total bytes");
+      Check.Equal(300L, instance.GetStats(MemoryKind.Pinned).PeakBytes, "peak of pinned bytes");
+      Check.Equal(0L, instance.GetStats(MemoryKind.Registered).TotalCount, "registrations");
       foreach (MemoryKind kind in new[] { MemoryKind.Unknown, MemoryKind.Pageable, MemoryKind.Foreign, (MemoryKind)77 })
       {
         Check.Fails(Status.InvalidArgument, () => instance.GetStats(kind));
@@ -1051,7 +1050,7 @@ namespace GpuMem.Tests
       stream.Dispose();
       pinned.Dispose();
       instance.ResetPeaks();
-      Check.Equal(1ul, instance.GetStats(MemoryKind.Device).PeakCount, "peak after reset");
+      Check.Equal(1L, instance.GetStats(MemoryKind.Device).PeakCount, "peak after reset");
       Check.That(instance.Report().Contains("counted"), instance.Report());
       memory.Dispose();
     }
@@ -1071,11 +1070,11 @@ namespace GpuMem.Tests
       });
       IReadOnlyList<GpuDevice> devices = instance.Devices;
       Check.Equal(3, devices.Count, "devices");
-      Check.Equal(8ul << 20, devices[0].Info.TotalBytes, "bytes");
+      Check.Equal(8L << 20, devices[0].Info.TotalBytes, "bytes");
       Check.That(!instance.Info.Strict, "strict");
       Check.That(devices[0].CanAccessPeer(devices[1]) && !devices[1].CanAccessPeer(devices[0]), "peers");
       Check.That(devices[0].GetCapability(Capability.Pageable).IsAvailable, "pageable");
-      using (GpuMemory one = devices[0].AllocateDevice(1)) Check.Equal(1ul << 16, one.Info.GrantedSize, "granularity");
+      using (GpuMemory one = devices[0].AllocateDevice(1)) Check.Equal(1L << 16, one.Info.GrantedSize, "granularity");
       using (GpuStream stream = devices[0].CreateStream())
       using (PinnedMemory<int> word = devices[0].AllocatePinned<int>(1))
       {

@@ -51,21 +51,21 @@ namespace GpuMem.Tests
       string library = Environment.GetEnvironmentVariable("GPUMEM_LIBRARY");
       foreach (string call in FirstCalls.Keys)
       {
-        Tap.Run("the library is loaded by the first call: " + call, scope =>
+        Tap.Run("loading: by the first call, " + call, scope =>
             Check.Equal(library, Child.Run("child first " + call, 0, Away).Trim(), "what was loaded"));
       }
-      Tap.Run("the program's path comes first", scope => Check.Equal(library,
+      Tap.Run("loading: the program's path comes first", scope => Check.Equal(library,
           Child.Run("child path \"" + library + "\"", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = "/nonexistent"; }).Trim(),
           "what was loaded"));
-      Tap.Run("beside the application", scope => FromFolder(library, ""));
-      Tap.Run("in the folder of a package", scope => FromFolder(library, "runtimes/linux-x64/native"));
-      Tap.Run("where the system looks", scope => Check.Equal(GpuMemLibrary.FileName,
+      Tap.Run("loading: beside the application", scope => FromFolder(library, ""));
+      Tap.Run("loading: in the folder of a package", scope => FromFolder(library, "runtimes/linux-x64/native"));
+      Tap.Run("loading: where the system looks", scope => Check.Equal(GpuMemLibrary.FileName,
           Child.Run("child first load", 0, list => list.Remove("GPUMEM_LIBRARY")).Trim(), "what was loaded"));
-      Tap.Run("the runtime's own way", scope => Child.Run("child own-resolution", 0, list => list.Remove("GPUMEM_LIBRARY")));
+      Tap.Run("loading: the runtime's own way", scope => Child.Run("child own-resolution", 0, list => list.Remove("GPUMEM_LIBRARY")));
       foreach (string pair in (Environment.GetEnvironmentVariable("GPUMEM_TEST_BAD_LIBRARIES") ?? "").Split(';'))
       {
         string[] parts = pair.Split('=');
-        Tap.Run("a library that is refused: " + parts[0], scope =>
+        Tap.Run("loading: a library that is refused, " + parts[0], scope =>
         {
           if (parts.Length != 2) throw new TestSkipped("there is no C compiler to make one");
           string said = Child.Run("child refused", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = parts[1]; });
@@ -73,13 +73,13 @@ namespace GpuMem.Tests
           Check.That(said.Contains(parts[0]), "the message does not say why: " + said);
         });
       }
-      Tap.Run("no library at all", scope =>
+      Tap.Run("loading: no library at all", scope =>
       {
         string said = Child.Run("child refused", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); });
         Check.That(said.Contains(GpuMemLibrary.FileName), said);
         Child.Run("child refused", 0, list => { Away(list); list["GPUMEM_LIBRARY"] = "/nonexistent/libgpumem.so.0"; });
       });
-      Tap.Run("a failure to load is not remembered", scope =>
+      Tap.Run("loading: a failure is not remembered", scope =>
           Child.Run("child mended \"" + library + "\"", 0, list => { Away(list); list.Remove("GPUMEM_LIBRARY"); }));
       foreach (string how in new[] { "return", "exit", "thread", "busy" })
       {

@@ -23,7 +23,8 @@ namespace GpuMem.Tests
       Tap.Run("collections at any time harm nothing", CollectionStorm);
       Tap.Run("many threads make, use and dispose", ThreadStorm);
       Tap.Run("host functions run in order, once, and survive collections", HostFunctions);
-      Tap.Run("what a host function throws is counted and goes no further", HostFunctionThrows);
+      Tap.Run("what a host function throws comes out of the call that observes its work", HostFunctionThrows);
+      Tap.Run("what a host function throws comes out of queries, events and other streams", HostFunctionThrowsElsewhere);
       Tap.Run("a host function may not use the device", HostFunctionLimits);
       Tap.Run("the log function is kept, and what it throws goes no further", LogFunction);
       Tap.Run("kernels see memory through views", Kernels);
@@ -87,7 +88,7 @@ namespace GpuMem.Tests
                     new CopyOptions { SourceOrder = SourceOrder.DuringCall });
       });
       Check.Eventually(() => GpuMemDiagnostics.WaitingObjects == 1, "the finalizer of the stream");
-      Check.Equal(2ul, instance.GetStats(MemoryKind.Device).LiveCount, "memory of the work");
+      Check.Equal(2L, instance.GetStats(MemoryKind.Device).LiveCount, "memory of the work");
       word[0] = 1;
       Check.Eventually(() =>
       {
@@ -118,13 +119,14 @@ namespace GpuMem.Tests
       GpuMemLog.SetFunction(null, LogLevel.Error);
       lock (messages)
       {
-        Check.That(messages.Any(text => text.StartsWith("Warning") && text.Contains("memory") && text.Contains("MakeTraced")),
+        Check.That(messages.Any(text => text.StartsWith("Warning") && text.Contains("MakeTraced") &&
+                                         text.Contains("GpuMemory { Kind = Device, Size = 1, Device = 0, Name = \"lost\" }")),
                    "not told: " + string.Join("\n", messages));
       }
     }
 
     [MethodImpl(MethodImplOptions.NoInlining)]
-    static void MakeTraced(GpuDevice device) { device.AllocateDevice(1); }
+    static void MakeTraced(GpuDevice device) { device.AllocateDevice(1, new MemoryOptions { Name = "lost" }); }
 
     static void CollectionStorm(Scope scope)
     {
@@ -241,13 +243,55 @@ namespace GpuMem.Tests
       {
         bool after = false;
         stream.Launch(() => { throw new FormatException("thrown by the test"); });
+        stream.Launch(() => { throw new InvalidOperationException("the second one"); });
         stream.Launch(() => after = true);
-        stream.Synchronize();
+        FormatException thrown = Check.Throws<FormatException>(() => stream.Synchronize());
+        Check.Equal("thrown by the test", thrown.Message, "message");
+        Check.That(thrown.StackTrace.Contains("HostFunctionThrows"), thrown.StackTrace);
         Check.That(after, "the stream did not go on");
+        stream.Synchronize();
       }
       GpuMemLog.SetFunction(null, LogLevel.Error);
-      Check.Equal(1L, GpuMemDiagnostics.CallbackFailures - before, "failures");
+      Check.Equal(2L, GpuMemDiagnostics.CallbackFailures - before, "failures");
       lock (messages) Check.That(messages.Any(text => text.Contains("thrown by the test")), "not told");
+    }
+
+    // Out of a query, an event, another stream that waited for it, and a wait that runs out before.
+    static void HostFunctionThrowsElsewhere(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      using (GpuStream stream = device.CreateStream())
+      using (GpuStream other = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent())
+      {
+        Action launch = () => stream.Launch(() => { throw new FormatException(); });
+        launch();
+        Check.Throws<FormatException>(() => { while (!stream.Query()) Thread.Yield(); });
+        launch();
+        gpuEvent.Record(stream);
+        Check.Throws<FormatException>(() => gpuEvent.Synchronize());
+        gpuEvent.Synchronize();
+        stream.Synchronize();
+        launch();
+        gpuEvent.Record(stream);
+        other.Wait(gpuEvent);
+        Check.Throws<FormatException>(() => other.Synchronize());
+        stream.Synchronize();
+        using (new Behaviour.Gate(other))
+        {
+          launch();
+          gpuEvent.Record(other);
+          Check.That(!gpuEvent.Synchronize(TimeSpan.FromMilliseconds(1)), "it is complete");
+          Check.Throws<FormatException>(() => stream.Synchronize(TimeSpan.FromSeconds(60)));
+        }
+        // Nobody observes this one.
+        launch();
+      }
+      Check.Eventually(() =>
+      {
+        GpuMemDiagnostics.ReleaseWaiting();
+        return device.Instance.Stats.Streams == 0;
+      }, "the end of the stream");
     }
 
     static void HostFunctionLimits(Scope scope)
@@ -318,7 +362,7 @@ namespace GpuMem.Tests
         Check.That(result.SequenceEqual(Enumerable.Range(0, 100).Select(i => 3 * i)), "content");
         long before = GpuMemDiagnostics.CallbackFailures;
         HostSimulation.Launch(stream, kernel => { throw new FormatException(); });
-        stream.Synchronize();
+        Check.Throws<FormatException>(() => stream.Synchronize());
         Check.Equal(1L, GpuMemDiagnostics.CallbackFailures - before, "failures");
         Check.Throws<ArgumentNullException>(() => HostSimulation.Launch(stream, null));
       }
@@ -343,7 +387,7 @@ namespace GpuMem.Tests
       Check.That(device.Info.Lost, "not lost");
       Check.Fails(Status.DeviceLost, () => stream.Synchronize());
       Check.Fails(Status.DeviceLost, () => device.AllocateDevice(1));
-      Check.Equal(0ul, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
+      Check.Equal(0L, instance.GetStats(MemoryKind.Device).LiveCount, "device memory");
       word.Dispose();
       stream.Dispose();
       Check.That(!ran, "the host function ran");
@@ -357,7 +401,7 @@ namespace GpuMem.Tests
       var array = new byte[4096];
       int failures = 0;
       bool done = false;
-      for (ulong step = 1; !done; ++step)
+      for (long step = 1; !done; ++step)
       {
         HostSimulation.FailStep(instance, step);
         try
@@ -380,7 +424,7 @@ namespace GpuMem.Tests
         }
         HostSimulation.FailStep(instance, 0);
         GpuMemDiagnostics.ReleaseWaiting();
-        Check.Equal(0ul, instance.Stats.LiveObjects, "live objects after step " + step);
+        Check.Equal(0L, instance.Stats.LiveObjects, "live objects after step " + step);
       }
       Check.That(failures >= 4, "only " + failures + " steps failed");
     }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cctype>
 #include <cerrno>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -16,6 +17,7 @@
 #include "base/cleanup.h"
 #include "platform/fork.h"
 #include "platform/library.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::cuda {
 
@@ -26,6 +28,9 @@ bool wait_to_retry(int next) {
   usleep(kFirstPause << (next - 1));
   return true;
 }
+
+constinit std::atomic<bool> process_ends{false};
+
 namespace {
 
 #define GPUMEM_CUDA_SAME_SIGNATURE(name, since, suffix) \
@@ -40,6 +45,16 @@ constinit std::atomic<const Driver*> kept{nullptr};
 // Process in which cuInit succeeded, plus 1; 0 if none. Set before cuInit runs, because a child forked
 // meanwhile has a half-initialized driver whose locks nobody releases.
 constinit std::atomic<uint64_t> initialised_in{0};
+
+constinit std::atomic<bool> end_is_noticed{false};
+
+// Runs before the driver's own exit handlers, because it is registered after them. Calls that are in the
+// driver now get a moment to leave it.
+void notice_end() {
+  constexpr uint32_t kMomentMs = 10;
+  process_ends.store(true);
+  platform::wait_for_others(kMomentMs);
+}
 
 class Symbols {
  public:
@@ -187,6 +202,7 @@ Result<const Driver*> load() {
     return init_error(outcome);
   }
   initialised_in.store(here);
+  if (!end_is_noticed.exchange(true)) (void)std::atexit(notice_end);
   return *driver;
 }
 

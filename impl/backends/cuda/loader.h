@@ -6,6 +6,7 @@
 #include <cuda.h>
 #include <cudaTypedefs.h>
 
+#include <atomic>
 #include <string_view>
 
 #include "base/result.h"
@@ -30,6 +31,9 @@ constexpr bool answers_not_ready(std::string_view name) {
 // enough.
 bool wait_to_retry(int next);
 
+// Whether the process is ending. Threads that go on calling meanwhile must not reach the driver.
+extern constinit std::atomic<bool> process_ends;
+
 template <class Function>
 struct Entry;
 
@@ -41,6 +45,8 @@ struct Entry<CUresult (*)(Arguments...)> {
 
   Outcome operator()(Arguments... arguments) const {
     if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
+    if (process_ends.load(std::memory_order_relaxed)) [[unlikely]]
+      return {CUDA_ERROR_DEINITIALIZED, name, false};
     CUresult code = function(arguments...);
     for (int tries = 1; code == CUDA_ERROR_NOT_READY && !is_query && wait_to_retry(tries); ++tries)
       code = function(arguments...);

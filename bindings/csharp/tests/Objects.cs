@@ -1,0 +1,391 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Tests what all public types have in common, empty arrays, and the part that the collector plays when memory is short.
+
+using System;
+using System.Collections.Generic;
+using System.IO;
+using System.Linq;
+using System.Reflection;
+using System.Runtime.CompilerServices;
+using System.Text.RegularExpressions;
+using System.Threading;
+using GpuMem.Interop;
+
+namespace GpuMem.Tests
+{
+  static unsafe class Objects
+  {
+    internal static void Run()
+    {
+      Tap.Run("every public type prints itself", PrintedTypes);
+      Tap.Run("what objects print", PrintedTexts);
+      Tap.Run("sizes are long", LongSizes);
+      Tap.Run("every member of a disposed object says so", DisposedMembers);
+      Tap.Run("null is refused by its name", Nulls);
+      Tap.Run("texts of the library are in words of C#", Translated);
+      Tap.Run("every function of the library has a name in C#", FunctionNames);
+      Tap.Run("empty arrays", EmptyArrays);
+      Tap.Run("forgotten memory makes room when the device is full", RoomOnDevice);
+      Tap.Run("forgotten memory makes room in the pin budget", RoomInBudget);
+      Tap.Run("forgotten memory makes the collector run", Pressure);
+      Tap.Run("spans", Spans);
+    }
+
+    const BindingFlags Own = BindingFlags.Public | BindingFlags.Instance | BindingFlags.DeclaredOnly;
+
+    static IEnumerable<Type> PublicTypes()
+    {
+      return typeof(GpuInstance).Assembly.GetExportedTypes().Where(type => type.Namespace == "GpuMem");
+    }
+
+    static IEnumerable<Type> Objectlike()
+    {
+      return PublicTypes().Where(type => !type.IsEnum && !(type.IsAbstract && type.IsSealed) &&
+                                         !typeof(Exception).IsAssignableFrom(type));
+    }
+
+    static void PrintedTypes(Scope scope)
+    {
+      Type[] types = Objectlike().ToArray();
+      Check.That(types.Length > 20, "only " + types.Length + " types");
+      var silent = types.Where(type => type.GetMethod("ToString", Own, null, Type.EmptyTypes, null) == null);
+      Check.Equal("", string.Join(", ", silent.Select(type => type.Name)), "no ToString");
+      // What has a constructor without parameters prints every property.
+      foreach (Type type in types.Where(type => type.IsValueType || type.GetConstructor(Type.EmptyTypes) != null))
+      {
+        string text = Activator.CreateInstance(type).ToString();
+        Check.That(text.StartsWith(type.Name + " {"), text);
+        foreach (PropertyInfo property in type.GetProperties(Own)) Check.That(text.Contains(property.Name + " = "), text);
+      }
+    }
+
+    static void PrintedTexts(Scope scope)
+    {
+      GpuInstance instance = scope.Open(new InstanceOptions { Name = "mine" });
+      GpuDevice device = instance.GetDevice(1);
+      GpuMemory memory = device.AllocateDevice(4096, new MemoryOptions { Name = "table" });
+      PinnedMemory<int> pinned = device.AllocatePinned<int>(100);
+      GpuStream stream = device.CreateStream(0, "work");
+      GpuEvent gpuEvent = device.CreateEvent();
+      var region = new CopyRegion(new CopyOperand(new GpuRange((IntPtr)0x1000, 64), 8), new GpuRange((IntPtr)0x2000, 64), 4, 2);
+      var texts = new Dictionary<string, object>
+      {
+        { "GpuInstance { Name = \"mine\", Backend = " + Scope.Backend + ", DeviceCount = 2 }", instance },
+        { "GpuDevice { Ordinal = 1, Name = \"" + device.Info.Name + "\" }", device },
+        { "GpuMemory { Kind = Device, Size = 4096, Device = 1, Name = \"table\" }", memory },
+        { "PinnedMemory<Int32> { Length = 100, Device = 1 }", pinned },
+        { "GpuStream { Device = 1, Name = \"work\" }", stream },
+        { "GpuEvent { Device = 1 }", gpuEvent },
+        { "GpuRange { Pointer = 0x1000, Size = 64 }", new GpuRange((IntPtr)0x1000, 64) },
+        { "CopyRegion { Destination = CopyOperand { Range = GpuRange { Pointer = 0x1000, Size = 64 }, RowPitch = 8, SlicePitch = 0 }, " +
+          "Source = CopyOperand { Range = GpuRange { Pointer = 0x2000, Size = 64 }, RowPitch = 0, SlicePitch = 0 }, " +
+          "Width = 4, Height = 2, Depth = 1, Options = CopyOptions { Direction = Infer, SourceOrder = Stream } }", region },
+        { "CudaOptions { Contexts = [0x8] }", new CudaOptions { Contexts = new[] { (IntPtr)8 } } },
+        { "InstanceStats { LiveCount = 2, LiveBytes = 4496, Streams = 1, Events = 1, LiveObjects = 4 }", instance.Stats },
+      };
+      foreach (KeyValuePair<string, object> pair in texts) Check.Equal(pair.Key, pair.Value.ToString(), "text");
+      foreach (object info in new object[]
+      {
+        instance.Info, device.Info, memory.Info, stream.Info, gpuEvent.Info, instance.GetPointerInfo(pinned.HostPointer),
+        device.GetCapability(Capability.PinMapHost), instance.GetStats(MemoryKind.Device), GpuInstance.Probe(Scope.Backend),
+        StatusInfo.Of(Status.Busy),
+      })
+      {
+        string text = info.ToString();
+        Check.That(text.StartsWith(info.GetType().Name + " {") && text.EndsWith(" }"), text);
+        foreach (PropertyInfo property in info.GetType().GetProperties(Own).Where(property => property.Name != "Name"))
+        {
+          Check.That(text.Contains(property.Name + " = "), property.Name + " is not in " + text);
+        }
+      }
+      memory.Dispose();
+      pinned.Dispose();
+      stream.Dispose();
+      gpuEvent.Dispose();
+      instance.Dispose();
+      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent })
+      {
+        Check.That(gone.ToString().EndsWith("IsDisposed = True }"), gone.ToString());
+      }
+      Check.Equal("GpuInstance { IsClosed = True }", instance.ToString(), "a closed instance");
+      Check.Equal("GpuDevice { Ordinal = 1, IsClosed = True }", device.ToString(), "its device");
+    }
+
+    // Only what is no size may have an unsigned type.
+    static void LongSizes(Scope scope)
+    {
+      var allowed = new HashSet<string>
+      {
+        "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId",
+        "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
+      };
+      Func<Type, bool> unsigned = type => new[] { typeof(ulong), typeof(uint), typeof(UIntPtr) }.Contains(
+          type.IsByRef ? type.GetElementType() : Nullable.GetUnderlyingType(type) ?? type);
+      var found = new List<string>();
+      const BindingFlags All = BindingFlags.Public | BindingFlags.Instance | BindingFlags.Static | BindingFlags.DeclaredOnly;
+      foreach (Type type in PublicTypes().Where(type => !type.IsEnum))
+      {
+        found.AddRange(type.GetProperties(All).Where(property => unsigned(property.PropertyType))
+            .Select(property => type.Name + "." + property.Name));
+        foreach (MethodBase method in type.GetMethods(All).Cast<MethodBase>().Concat(type.GetConstructors(All)))
+        {
+          if (method.Name.StartsWith("get_")) continue;
+          found.AddRange(method.GetParameters().Where(parameter => unsigned(parameter.ParameterType))
+              .Select(parameter => type.Name + "." + method.Name + " " + parameter.Name));
+          var function = method as MethodInfo;
+          if (function != null && unsigned(function.ReturnType)) found.Add(type.Name + "." + method.Name);
+        }
+      }
+      Check.Equal("", string.Join(", ", found.Where(name => !allowed.Contains(name))), "unsigned");
+    }
+
+    static void DisposedMembers(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      var all = new List<IDisposable>
+      {
+        device.AllocateDevice(64), device.AllocatePinned<int>(16), device.AllocatePinned<int>(0), device.Register(new byte[64]),
+        device.CreateStream(), device.CreateEvent(), instance,
+      };
+      foreach (IDisposable one in all) one.Dispose();
+      int calls = 0;
+      var wrong = new List<string>();
+      var may = new[] { "Dispose", "get_IsDisposed", "get_IsClosed", "ToString", "Unpin" };
+      foreach (IDisposable one in all)
+      {
+        foreach (MethodInfo declared in one.GetType().GetMethods(Own).Where(method => !may.Contains(method.Name)))
+        {
+          // Reflection cannot call what returns a span; the test of spans does.
+          if (declared.ReturnType.Name.StartsWith("Span")) continue;
+          MethodInfo method = declared.IsGenericMethodDefinition ? declared.MakeGenericMethod(typeof(int)) : declared;
+          object[] arguments = method.GetParameters().Select(
+              parameter => parameter.ParameterType.IsValueType ? Activator.CreateInstance(parameter.ParameterType) : null).ToArray();
+          Exception thrown = null;
+          try
+          {
+            method.Invoke(one, arguments);
+          }
+          catch (TargetInvocationException problem)
+          {
+            thrown = problem.InnerException;
+          }
+          ++calls;
+          if (!(thrown is ObjectDisposedException)) wrong.Add(one + " " + method.Name + ": " + (thrown == null ? "nothing" : thrown.GetType().Name));
+        }
+      }
+      Check.Equal("", string.Join("\n", wrong), "other answers");
+      Check.That(calls > 80, "only " + calls + " calls");
+      foreach (Action call in new Action[]
+      {
+        () => GC.KeepAlive(device.Info), () => device.AllocateDevice(1), () => device.AllocatePinned<int>(0),
+        () => device.Register(new int[0]), () => device.CanAccessPeer(device), () => device.GetAccess((IntPtr)1),
+        () => device.GetDevicePointer((IntPtr)1), () => device.WrapStream(IntPtr.Zero), () => device.Allocate(MemoryKind.Device, 1),
+      })
+      {
+        Check.Throws<ObjectDisposedException>(call);
+      }
+    }
+
+    static void Nulls(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent gpuEvent = device.CreateEvent())
+      {
+        foreach (Action call in new Action[]
+        {
+          () => stream.Wait(null), () => gpuEvent.Record(null), () => gpuEvent.GetElapsedNanoseconds(null),
+          () => device.CanAccessPeer(null), () => device.EnablePeerAccess(null), () => device.DisablePeerAccess(null),
+          () => HostSimulation.Launch(null, kernel => { }), () => HostSimulation.LoseDevice(null),
+          () => HostSimulation.CreateNativeStream(null), () => HostSimulation.DestroyNativeStream(null, IntPtr.Zero),
+          () => HostSimulation.SetCapturing(null, true), () => HostSimulation.FailStep(null, 1),
+          () => HostSimulation.AllocateForeign(null, MemoryKind.Device, 1), () => HostSimulation.FreeForeign(null, IntPtr.Zero),
+          () => HostSimulation.SetForeignPeerAccess(device, null, true), () => HostSimulation.SetForeignPeerAccess(null, device, true),
+        })
+        {
+          Check.Throws<ArgumentNullException>(call);
+        }
+      }
+    }
+
+    static void Translated(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      var texts = new List<string>();
+      GpuMemLog.SetFunction((level, message) => { lock (texts) texts.Add(message); }, LogLevel.Debug);
+      using (GpuMemory memory = device.AllocateDevice(64, new MemoryOptions { Name = "left over" }))
+      {
+        string busy = Check.Fails(Status.Busy, () => instance.Close(CloseMode.Check)).Message;
+        Check.That(busy.Contains("CloseMode.Force") && busy.Contains("left over"), busy);
+        string size = Check.Fails(Status.InvalidArgument, () => instance.Fill(memory, 1, 3)).Message;
+        Check.That(size.StartsWith("valueSize is 3"), size);
+        texts.Add(busy);
+        texts.Add(instance.Report());
+        texts.Add(Check.Fails(Status.InvalidArgument, () => instance.Close((CloseMode)9)).ToString().Split('\n')[0]);
+        texts.Add(Check.Fails(Status.InvalidArgument, () => device.GetCapability((Capability)12345)).Message);
+        string kind = Check.Fails(Status.InvalidArgument, () => device.Create((MemoryKind)99, 1)).Message;
+        Check.That(kind.Contains("MemoryKind value"), kind);
+        string node = Check.Fails(Status.InvalidArgument, () => device.AllocateDevice(1, new MemoryOptions { NumaNode = 1 })).Message;
+        Check.Equal("NumaNode is set without MemoryFlags.NumaNode", node, "message");
+        texts.Add(Check.Fails(Status.InvalidArgument, () => instance.Copy(
+            memory, memory, new CopyOptions { Direction = (Direction)99 })).Message);
+      }
+      GpuMemLog.SetFunction(null, LogLevel.Error);
+      if (Scope.IsHost)
+      {
+        var small = new InstanceOptions { Backend = Backend.Host, Host = new HostOptions { DeviceBytes = 1 } };
+        string said = Check.Fails(Status.InvalidArgument, () => GpuInstance.Open(small)).Message;
+        // The variable of the environment keeps its name.
+        Check.That(said.Contains("DeviceBytes (GPUMEM_HOST_DEVICE_BYTES)"), said);
+      }
+      foreach (Status status in StatusInfo.All()) texts.Add(StatusInfo.Of(status).Cause + StatusInfo.Of(status).Remedy);
+      foreach (Capability capability in GpuDevice.Capabilities())
+      {
+        bool pair = capability == Capability.PeerAccess || capability == Capability.PeerAtomics;
+        texts.Add(device.GetCapability(capability, pair ? instance.GetDevice(1) : null).Reason);
+      }
+      var foreign = new Regex(@"GPUMEM_|gpumem_\w");
+      lock (texts) Check.Equal("", string.Join("\n", texts.Where(text => foreign.IsMatch(text))), "words of C");
+    }
+
+    static void FunctionNames(Scope scope)
+    {
+      Type names = typeof(GpuInstance).Assembly.GetType("GpuMem.Names");
+      var known = (Dictionary<string, string>)names.GetField("OfC", BindingFlags.Static | BindingFlags.NonPublic).GetValue(null);
+      var functions = typeof(Native).GetMethods(BindingFlags.Public | BindingFlags.Static | BindingFlags.DeclaredOnly)
+          .Select(method => method.Name).Where(name => name.StartsWith("gpumem_")).ToArray();
+      Check.That(functions.Length > 60, "only " + functions.Length + " functions");
+      Check.Equal("", string.Join(", ", functions.Where(name => !known.ContainsKey(name))), "without a name: add it to capi/generate.py");
+      var members = new HashSet<string>(PublicTypes().SelectMany(type => type.GetMembers().Select(member => type.Name + "." + member.Name)));
+      Check.Equal("", string.Join(", ", known.Where(pair => pair.Value.Contains(".") && !members.Contains(pair.Value))
+          .Select(pair => pair.Value)), "no such member");
+    }
+
+    static void EmptyArrays(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (PinnedMemory<int> none = device.AllocatePinned<int>(0, new MemoryOptions { Name = "none" }))
+      using (GpuMemory registered = device.Register(new double[0]))
+      using (GpuMemory memory = device.AllocateDevice(64))
+      using (GpuStream stream = device.CreateStream())
+      {
+        Check.Equal(1L, instance.Stats.LiveCount, "the library knows only the other memory");
+        Check.Equal(0L, none.Length + none.Size + registered.Size + none.Range.Size, "sizes");
+        Check.Equal(0, none.ToArray().Length, "array");
+        Check.Equal("none", none.Allocation.Info.Name, "name");
+        Check.Equal(MemoryKind.Registered, registered.QueryInfo().Kind, "kind");
+        none.CopyFrom(new int[0]);
+        registered.CopyTo(new byte[0]);
+        instance.Copy(none, registered);
+        instance.Copy(memory.Slice(64, 0), none);
+        instance.Fill(none, 1);
+        instance.Copy2D(none, 0, registered, 0, 0, 0);
+        instance.CopyRegions(new CopyRegion(none, memory, 0), new CopyRegion(memory, registered, 0));
+        stream.Copy(registered, none);
+        stream.Copy(new int[0], none);
+        stream.Fill(none, 1);
+        stream.CopyRegions(new CopyRegion(none, memory, 0));
+        stream.Synchronize();
+        Check.Throws<ArgumentOutOfRangeException>(() => GC.KeepAlive(none[0]));
+        Check.Throws<ArgumentOutOfRangeException>(() => none.Slice(0, 1));
+        Check.Throws<ArgumentException>(() => instance.Copy(memory, none));
+        using (Stream view = none.OpenView())
+        {
+          Check.Equal(-1, view.ReadByte(), "byte");
+          Check.Throws<NotSupportedException>(() => view.WriteByte(1));
+        }
+        Check.Equal("PinnedMemory<Int32> { Length = 0, Device = 0, Name = \"none\" }", none.ToString(), "text");
+      }
+      // An empty array does not keep the instance open, and may be forgotten.
+      long before = Check.FinalizedObjects();
+      Check.Elsewhere(() => { for (int i = 0; i < 10; ++i) device.AllocatePinned<long>(0); });
+      Check.Equal(before, Check.FinalizedObjects(), "finalized objects");
+    }
+
+    static void RoomOnDevice(Scope scope)
+    {
+      Scope.HostOnly();
+      // Many small ones, because Mono's collector may keep one or the other.
+      const int Part = 1 << 20;
+      GpuInstance instance = scope.Open(new InstanceOptions { Host = new HostOptions { DeviceBytes = 32 * Part } });
+      GpuDevice device = instance.GetDevice(0);
+      long before = Check.FinalizedObjects();
+      Check.Elsewhere(() => { for (int i = 0; i < 100; ++i) device.AllocateDevice(Part); });
+      Check.That(GpuMemDiagnostics.FinalizedObjects - before >= 68, "too few were freed");
+      // Memory that is in use stays, and then the device is full.
+      var pointers = new List<IntPtr>();
+      Check.Elsewhere(() => Check.Fails(Status.OutOfDeviceMemory, () =>
+      {
+        while (true) pointers.Add(device.Allocate(MemoryKind.Device, Part));
+      }));
+      Check.That(pointers.Count >= 16, "only " + pointers.Count + " pieces");
+      foreach (IntPtr pointer in pointers) instance.Free(pointer);
+      Check.Eventually(() => instance.Stats.LiveObjects == 0, "the finalizers");
+    }
+
+    static void RoomInBudget(Scope scope)
+    {
+      GpuInstance instance = scope.Open(new InstanceOptions { PinBudget = 1 << 20 });
+      GpuDevice device = instance.GetDevice(0);
+      Check.Elsewhere(() => { for (int i = 0; i < 50; ++i) device.AllocatePinned<byte>(50000); });
+      Check.Elsewhere(() => { for (int i = 0; i < 50; ++i) device.Register(new byte[50000]); });
+      Check.Fails(Status.LimitExceeded, () => device.AllocatePinned<byte>(2 << 20));
+      Check.Eventually(() => instance.Stats.LiveObjects == 0, "the finalizers");
+    }
+
+    static void Pressure(Scope scope)
+    {
+      Scope.HostOnly();
+      if (Type.GetType("Mono.Runtime") != null) throw new TestSkipped("Mono's collector does not heed memory pressure");
+      GpuInstance instance = scope.Open(new InstanceOptions { Host = new HostOptions { DeviceBytes = 1L << 40 } });
+      GpuDevice device = instance.GetDevice(0);
+      long before = Check.FinalizedObjects();
+      // Far too few objects for a collection, if only their own size counted.
+      Check.Elsewhere(() =>
+      {
+        for (int i = 0; i < 200 && GpuMemDiagnostics.FinalizedObjects == before; ++i)
+        {
+          device.AllocateDevice(64 << 20);
+          Thread.Sleep(1);
+        }
+      });
+      Check.That(GpuMemDiagnostics.FinalizedObjects != before, "the collector did not run");
+      Check.Eventually(() => instance.Stats.LiveObjects == 0, "the finalizers");
+    }
+
+    static void Spans(Scope scope)
+    {
+#if NETCOREAPP3_0_OR_GREATER
+      GpuDevice device = scope.Device();
+      using (PinnedMemory<int> memory = device.AllocatePinned<int>(1000))
+      {
+        Span<int> all = memory.GetSpan();
+        all.Fill(7);
+        Check.Equal(7, memory[999], "element");
+        Check.Equal(10, memory.GetSpan(990, 10).Length, "length");
+        Check.Throws<ArgumentOutOfRangeException>(() => memory.GetSpan(991, 10));
+        Memory<int> part = memory.Memory.Slice(10, 5);
+        part.Span.Slice(0, 1).Fill(8);
+        Check.Equal(8, memory[10], "element");
+        var handle = part.Pin();
+        memory.Dispose();
+        Check.Equal(1L, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live while pinned");
+        Check.Equal(8, *(int*)handle.Pointer, "element through the pin");
+        handle.Dispose();
+        Check.Equal(0L, device.Instance.GetStats(MemoryKind.Pinned).LiveCount, "live after the pin");
+        Check.Throws<ObjectDisposedException>(() => memory.GetSpan());
+        Check.Throws<ObjectDisposedException>(() => memory.GetSpan(0, 0));
+        Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(memory.Memory.Length));
+        Check.Throws<ObjectDisposedException>(() => memory.Pin());
+      }
+      using (PinnedMemory<int> none = device.AllocatePinned<int>(0)) Check.That(none.GetSpan().IsEmpty, "not empty");
+#else
+      throw new TestSkipped("this runtime has no System.Memory");
+#endif
+    }
+  }
+}
