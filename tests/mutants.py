@@ -34,12 +34,13 @@ ROOT = Path(__file__).resolve().parent.parent
 NOTES = Path(__file__).with_suffix(".txt")
 # How many mutants of each layer, if --count is not given.
 LAYERS = {"capi/src": 40, "impl/core": 65, "impl/backends/host": 50, "impl/backends/cuda": 50, "impl/platform": 15}
-# What is copied besides the tracked files of the tree: nothing. What takes long to copy and no test here reads:
+# Not copied, because no suite here reads it.
 LEFT_OUT = ("bindings/", "packaging/", "docs/measured/")
 
+CUDA_VERSIONS = ["11.2", "11.8", "12.2", "12.8", "13.0"]
 Suite = collections.namedtuple("Suite", "name tests slow")
 SUITES = [
-    Suite("unit", ["unit", "unit-cuda-11.2", "unit-cuda-11.8", "unit-cuda-12.2", "unit-cuda-12.8", "unit-cuda-13.0"], False),
+    Suite("unit", ["unit", *("unit-cuda-" + version for version in CUDA_VERSIONS)], False),
     Suite("conformance-host", ["conformance-host"], False),
     Suite("conformance-cuda", ["conformance-fake-cuda"], False),
     Suite("vectors", ["vectors-host", "vectors-fake-cuda", "agreement"], False),
@@ -79,12 +80,12 @@ PRECEDENCE |= {"<<": 8, ">>": 8, "+": 9, "-": 9, "*": 10, "/": 10, "%": 10}
 ENDS = {"?", ":", ";", ",", "=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>=", "return", "co_return"}
 MOVED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
 NOT_STATEMENTS = set(
-    "alignas auto break case catch class const constexpr constinit continue default delete do else enum explicit extern "
-    "for friend goto if inline namespace new operator private protected public return signed static static_assert struct "
-    "switch template thread_local throw try typedef typename union unsigned using virtual void volatile while bool char "
-    "int long short float double size_t uint64_t uint32_t int32_t int64_t uint8_t va_list".split()
+    "alignas auto break case catch class const constexpr constinit continue default delete do else enum explicit "
+    "extern for friend goto if inline namespace new operator private protected public return signed static "
+    "static_assert struct switch template thread_local throw try typedef typename union unsigned using virtual void "
+    "volatile while bool char int long short size_t uint64_t uint32_t int32_t int64_t uint8_t va_list".split()
 )
-UNSWAPPED = {"make_error", "log", "snprintf", "swap", "min", "max", "strcmp", "add", "multiply", "vsnprintf", "copy_text"}
+UNSWAPPED = set("make_error log snprintf vsnprintf copy_text swap min max strcmp add multiply".split())
 SIBLINGS = [
     "GPUMEM_LOCATION_DEVICE GPUMEM_LOCATION_HOST",
     "GPUMEM_ANSWER_YES GPUMEM_ANSWER_NO",
@@ -131,8 +132,8 @@ NEXT_STATUS = {
 }
 
 OBJECTS = re.compile(
-    r"(decode|instance|(?<!\*)device|(?<!\*)stream|kind|kinds::\w+|shared_|record|request|lock|held|options|handle|question|span|address|error|"
-    r"native_|backend|rectangle|region|pointer|map|next|run|info\\.name|line)(\(\))?_?$"
+    r"(decode|instance|(?<!\*)device|(?<!\*)stream|kind|kinds::\w+|shared_|record|request|lock|held|options|handle|"
+    r"question|span|address|error|native_|backend|rectangle|region|pointer|map|next|run|line)(\(\))?_?$"
 )
 
 # `pieces` are (begin, end, text with one {} for the number) of the file, and never overlap.
@@ -180,15 +181,13 @@ class Source:
         """The tokens of the statement that leads to this one."""
         words = []
         at = index - 1
-        while at >= 0 and not (self.word(at) in (";", "{") or (self.word(at) == "}" and self.partner.get(at) in self.blocks_so_far)):
+        while at >= 0 and self.word(at) not in (";", "{"):
             if self.word(at) in PAIRS and at in self.partner:
                 words.append(self.word(at))
                 at = self.partner[at]
             words.append(self.word(at))
             at -= 1
         return words[::-1]
-
-    blocks_so_far = frozenset()
 
     def is_block(self, index):
         """Whether a brace begins statements, and not a class, a namespace or an initialiser."""
@@ -278,8 +277,8 @@ class Source:
             if self.is_binary(index) and not self.in_text(index):
                 self.binary(index)
             if token.text in ("true", "false") and not self.in_text(index):
-                self.replace("swapped bool", index, index, f"({'!' if token.text == 'true' else ''}GPUMEM_IS({{}}))",
-                             "false" if token.text == "true" else "true")
+                no, other = ("!", "false") if token.text == "true" else ("", "true")
+                self.replace("swapped bool", index, index, f"({no}GPUMEM_IS({{}}))", other)
             if token.kind == "name" and token.text.startswith("GPUMEM_ERROR_"):
                 self.status(index)
             if token.kind == "name" and token.text in SIBLING and not self.in_text(index):
@@ -287,11 +286,12 @@ class Source:
                 while self.word(first - 1) == "::":
                     first -= 2
                 other = self.text[self.tokens[first].begin : token.begin] + SIBLING[token.text]
-                self.replace("wrong constant", first, index, f"(GPUMEM_IS({{}}) ? {other} : {self.between(first, index)})",
-                             SIBLING[token.text])
+                text = f"(GPUMEM_IS({{}}) ? {other} : {self.between(first, index)})"
+                self.replace("wrong constant", first, index, text, SIBLING[token.text])
             number = token.kind == "number" and re.fullmatch(r"(0x[\da-fA-F']+|[\d']+)[uUlL]*", token.text)
             limit = token.kind == "name" and re.fullmatch(r"k[A-Z]\w*(Max|Size|Min|Piece|Bytes)", token.text)
-            if (number or (limit and self.word(index + 1) != "<")) and not self.in_text(index) and self.callee(index) != "static_assert":
+            plain = number or (limit and self.word(index + 1) != "<")
+            if plain and not self.in_text(index) and self.callee(index) != "static_assert":
                 self.replace("off by one", index, index, f"({token.text} + GPUMEM_IS({{}}))", token.text + " + 1")
             if token.text == "(" and index in self.partner:
                 self.swap(index)
@@ -360,7 +360,7 @@ class Source:
         ends = [*commas[1:2], closing]
         (first, last), (third, fourth) = (opening + 1, commas[0] - 1), (commas[0] + 1, ends[0] - 1)
         one, two = self.between(first, last), self.between(third, fourth)
-        if re.search(r'["{\[&]|\bmove\b|GPUMEM_|memory_order|__func__|\bdecode\b|k[A-Z]', one + two) or one == two:
+        if re.search(r'["{\[&]|\bmove\b|GPUMEM_|memory_order|__func__|k[A-Z]', one + two) or one == two:
             return
         # Most pairs are of different types, which does not compile.
         if one.startswith("*") != two.startswith("*") or OBJECTS.search(one) or OBJECTS.search(two):
@@ -397,7 +397,7 @@ class Source:
                 continue
             last = at
             while last < closing and self.word(last) != ";":
-                last = self.partner[last] + 1 if self.word(last) in ("(", "[", "{") and last in self.partner else last + 1
+                last = (self.partner.get(last, last) if self.word(last) in ("(", "[", "{") else last) + 1
             if last < closing and self.is_expression(at, last):
                 begin, end = self.tokens[at].begin, self.tokens[last].end
                 self.add("left out", at, last, [(begin, begin, "{{ if (!GPUMEM_IS({})) "), (end, end, " }}")], "")
@@ -410,7 +410,6 @@ class Source:
         if head in NOT_STATEMENTS or self.tokens[first].kind not in ("name", "operator") or head == "~":
             return False
         # Two names in a row, or with a star between them, declare something.
-        depth = 0
         for at in range(first, last):
             text, token = self.word(at), self.tokens[at]
             if text in ("(", "[", "{"):
@@ -420,9 +419,8 @@ class Source:
             following = self.tokens[at + 1]
             if following.kind == "name" and (token.kind == "name" or (text in (">", "&", "*") and at > first)):
                 return False
-            depth += 1
         words = {self.word(at) for at in range(first, last)}
-        return bool(words & {"(", "=", "+=", "-=", "|=", "&=", "^=", "*=", "++", "--"}) and "return" != head
+        return bool(words & {"(", "=", "+=", "-=", "|=", "&=", "^=", "*=", "++", "--"})
 
 
 # ---- choosing ----
@@ -506,7 +504,8 @@ def write(path, text):
 
 
 def copy_tree(folder):
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True, capture_output=True)
+    list_files = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+    listed = subprocess.run(list_files, cwd=ROOT, check=True, capture_output=True)
     wanted = set()
     for name in listed.stdout.decode().split("\0"):
         if name and not name.startswith(LEFT_OUT) and (ROOT / name).is_file():
@@ -544,15 +543,19 @@ def build(folder, mutants, log):
     """Builds until what is left compiles; returns that and the tests by name."""
     source, output = folder / "source", folder / "output"
     names = copy_tree(source)
+    list_of_broken = folder / "broken.json"
+    known = json.loads(list_of_broken.read_text()) if list_of_broken.exists() else []
+    mutants = [(number, mutant) for number, mutant in mutants if mutant.key not in known]
     environment = dict(os.environ)
     environment.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     cache = "ccache " if shutil.which("ccache") else ""
     environment |= {"CC": cache + "gcc", "CXX": cache + "g++"}
     plant(source, names, mutants)
     if not (output / "build.ninja").exists():
-        options = ["-Dtests=true", "-Dcli=false", "-Dwarning_level=0", "-Ddebug=false", "-Doptimization=1", "-Dcpp_args=-w"]
+        options = "-Dtests=true -Dcli=false -Dwarning_level=0 -Ddebug=false -Doptimization=1 -Dcpp_args=-w".split()
         subprocess.run(["meson", "setup", output, source, *options], check=True, env=environment, stdout=log)
-    introspected = subprocess.run(["meson", "introspect", output, "--tests", "--targets"], check=True, capture_output=True)
+    introspect = ["meson", "introspect", output, "--tests", "--targets"]
+    introspected = subprocess.run(introspect, check=True, capture_output=True)
     facts = json.loads(introspected.stdout)
     tests = {test["name"]: test for test in facts["tests"]}
     targets = {target["id"]: target for target in facts["targets"]}
@@ -564,8 +567,8 @@ def build(folder, mutants, log):
     for wanted in [[library], sorted({library, *needed})]:
         wanted = [os.path.relpath(name, output) for name in wanted]
         while True:
-            result = subprocess.run(["ninja", "-C", output, "-j", str(JOBS), "-k", "0", *wanted], env=environment,
-                                    text=True, capture_output=True, check=False)
+            command = ["ninja", "-C", output, "-j", str(JOBS), "-k", "0", *wanted]
+            result = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
             log.write(result.stdout)
             if result.returncode == 0:
                 break
@@ -575,6 +578,8 @@ def build(folder, mutants, log):
             for number, mutant in mutants:
                 if number in broken:
                     log.write(f"dropped {number}: {mutant.key}\n")
+                    known.append(mutant.key)
+            list_of_broken.write_text(json.dumps(known, indent=1))
             print(f"{len(broken)} mutants do not compile", file=sys.stderr)
             mutants = [(number, mutant) for number, mutant in mutants if number not in broken]
             plant(source, names, mutants)
@@ -620,8 +625,15 @@ def run_test(test, number, output, cpu_limit, clock_limit):
     limits = ["prlimit", f"--cpu={round(cpu_limit)}", "--core=0"]
     environment = dict(os.environ) | test["env"] | {"GTEST_FAIL_FAST": "1", "GPUMEM_MUTANT": str(number)}
     began = time.monotonic()
-    process = subprocess.Popen([*limits, *command_of(test)], cwd=output, env=environment, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+    process = subprocess.Popen(
+        [*limits, *command_of(test)],
+        cwd=output,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
     hung = threading.Event()
 
     def stop():
@@ -703,7 +715,8 @@ def try_mutant(number, mutant, suites, tests, times, output, results):
                 break
         results.keep(mutant.key, suite.name, spent, why)
     killers = [name for name, (_, why) in results.of(mutant.key).items() if why is not None]
-    print(f"{number} {mutant.path}:{mutant.line} {mutant.operator}: {', '.join(killers) or 'SURVIVES'}", file=sys.stderr)
+    verdict = ", ".join(killers) or "SURVIVES"
+    print(f"{number} {mutant.path}:{mutant.line} {mutant.operator}: {verdict}", file=sys.stderr)
 
 
 # ---- reporting ----
@@ -748,7 +761,8 @@ def report(mutants, results):
         counts[1 if killers else 2 if mutant.key in equivalent else 3] += 1
         if not killers and mutant.key not in equivalent:
             survivors.append(number)
-    print("\n| Suite | Mutants run | Killed | Share | Only this suite | CPU seconds of one run |\n|---|---|---|---|---|---|")
+    print("\n| Suite | Mutants run | Killed | Share | Only this suite | CPU seconds of one run |")
+    print("|---|---|---|---|---|---|")
     for suite in SUITES:
         if ran[suite.name]:
             share = 100 * killed_by[suite.name] / ran[suite.name]
@@ -815,8 +829,8 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         jobs = []
         for number, mutant in chosen:
-            # Those that are named, and what has no result yet.
-            missing = [s for s in suites if arguments.again or arguments.only or s.name not in results.of(mutant.key)]
+            # What has no result yet.
+            missing = [s for s in suites if arguments.again or s.name not in results.of(mutant.key)]
             jobs.append(pool.submit(try_mutant, number, mutant, missing, tests, times, folder / "output", results))
         for job in jobs:
             job.result()

@@ -367,6 +367,8 @@ class Faults {
   ~Faults() { off(); }
   // From now on the k-th step (1 is the next) fails, and every later one too if `repeat`.
   void fail_step(uint64_t k, bool repeat = false);
+  // The same for the next call of one function of the driver, with a code; on the fake driver only.
+  void fail_call(const char* function, int code);
   void off();
 
  private:
