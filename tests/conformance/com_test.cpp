@@ -477,6 +477,52 @@ TEST_F(Com, com_8_operations_that_fail_do_nothing) {
   EXPECT_EQ(static_cast<uint64_t>(calls), succeeded);
 }
 
+// The driver has done nothing, so the object is as it was and can be destroyed later.
+TEST_F(Com, com_8_what_could_not_be_destroyed_lives_on) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be made to turn down a release");
+  constexpr int kNotPermitted = 800;
+  const Counters before = counters(instance_);
+  Faults faults(instance_);
+  const auto check = [&](const char* entry_point, const auto& destroy, const auto& use) {
+    SCOPED_TRACE(entry_point);
+    faults.fail_call(entry_point, kNotPermitted);
+    const Counters counted = counters(instance_);
+    EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED, destroy());
+    EXPECT_TRUE(counters(instance_) == counted);
+    use();
+    EXPECT_OK(destroy());
+  };
+  const auto check_memory = [&](const char* entry_point, Memory owned) {
+    const gpumem_memory memory = owned.release();
+    gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+    ASSERT_OK(gpumem_memory_get_info(memory, &info, why()));
+    check(
+        entry_point, [&] { return gpumem_memory_destroy(memory, why()); },
+        [&] {
+          EXPECT_OK(gpumem_memory_get_info(memory, &info, why()));
+          EXPECT_EQ(pointer_info(instance_, info.device_pointer).memory, memory);
+          EXPECT_OK(fill(info.device_pointer, kKiB));
+        });
+  };
+  Pages pages(page_size());
+  check_memory("cuMemFree", alloc_device(device_, kKiB));
+  check_memory("cuMemHostUnregister", alloc_pinned(device_, kKiB));
+  check_memory("cuMemFreeHost", alloc_pinned(device_, kKiB, GPUMEM_MEMORY_WRITE_COMBINED));
+  check_memory("cuMemHostUnregister",
+               register_memory(device_, pages.get(), page_size(), GPUMEM_MEMORY_MAPPED));
+  const gpumem_stream stream = create_stream(device_).release();
+  const gpumem_event event = create_event(device_).release();
+  check(
+      "cuEventDestroy", [&] { return gpumem_event_destroy(event, why()); },
+      [&] { EXPECT_OK(gpumem_event_record(event, stream, why())); });
+  check(
+      "cuStreamDestroy", [&] { return gpumem_stream_destroy(stream, why()); },
+      [&] { EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why())); });
+  EXPECT_EQ(counters(instance_).all.live_count, before.all.live_count);
+  EXPECT_EQ(counters(instance_).all.streams, before.all.streams);
+  EXPECT_EQ(counters(instance_).all.events, before.all.events);
+}
+
 TEST_F(Com, com_8_running_out_changes_nothing) {
   const Memory memory = alloc_device(device_, kMiB);
   put_pattern(instance_, memory.device(), kMiB, 3);
@@ -1198,6 +1244,28 @@ TEST_F(Com, com_21_every_capability_has_an_answer) {
   }
   // The trials have left nothing.
   unchanged.check();
+}
+
+// A trial that was refused is not tried again, and one that could not take place is.
+TEST_F(Com, com_21_a_trial_is_made_once) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be made to refuse a trial once");
+  struct Case {
+    int code;
+    gpumem_status status;
+    bool final;
+  };
+  for (const Case& one :
+       {Case{801, GPUMEM_ERROR_UNSUPPORTED, true}, Case{2, GPUMEM_ERROR_OUT_OF_HOST_MEMORY, false}}) {
+    SCOPED_TRACE(one.code);
+    const Instance instance = open_instance();
+    Faults faults(instance);
+    faults.fail_call("cuMemHostRegister", one.code);
+    const gpumem_capability_info first = capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER);
+    EXPECT_EQ(first.value, uint64_t{GPUMEM_ANSWER_NO});
+    EXPECT_EQ(first.status, one.status);
+    const gpumem_capability_info second = capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER);
+    EXPECT_EQ(second.value, uint64_t{one.final ? GPUMEM_ANSWER_NO : GPUMEM_ANSWER_YES});
+  }
 }
 
 TEST_F(Com, com_21_a_call_gets_what_its_capability_says) {

@@ -76,11 +76,32 @@ namespace {
 constexpr gpumem_status kNoStatus = INT32_MIN;
 thread_local gpumem_error thread_error = GPUMEM_ERROR_INIT;
 thread_local bool thread_error_used = false;
+// What an earlier failure has left in the texts.
+constexpr const char* kStale = "stale";
+
+bool is_stale(const gpumem_error& error) {
+  for (const char* const text : {error.native_name, error.function, error.entry_point, error.message}) {
+    if (std::strcmp(text, kStale) == 0) return true;
+  }
+  return error.native_domain == INT32_MIN || error.native_code == INT32_MIN;
+}
+
+bool has_cause(const gpumem_error& error) {
+  return error.native_domain != GPUMEM_NATIVE_NONE || error.native_code != 0 ||
+         error.native_name[0] != '\0' || error.function[0] != '\0' || error.entry_point[0] != '\0' ||
+         error.message[0] != '\0';
+}
 }  // namespace
 
 gpumem_error* why() {
   thread_error = GPUMEM_ERROR_INIT;
   thread_error.status = kNoStatus;
+  thread_error.native_domain = INT32_MIN;
+  thread_error.native_code = INT32_MIN;
+  for (char* const text :
+       {thread_error.native_name, thread_error.function, thread_error.entry_point, thread_error.message}) {
+    std::strcpy(text, kStale);
+  }
   thread_error_used = true;
   return &thread_error;
 }
@@ -99,6 +120,10 @@ const gpumem_error& last_error() { return thread_error; }
             << (thread_error.status == kNoStatus ? "nothing" : gpumem_status_name(thread_error.status));
   } else if (has_detail && GPUMEM_FAILED(actual) && thread_error.message[0] == '\0') {
     problem << gpumem_status_name(actual) << " came without a message";
+  } else if (has_detail && is_stale(thread_error)) {
+    problem << gpumem_status_name(actual) << " left something of an earlier failure in the error detail";
+  } else if (has_detail && !GPUMEM_FAILED(actual) && has_cause(thread_error)) {
+    problem << gpumem_status_name(actual) << " came with a cause";
   } else {
     return ::testing::AssertionSuccess();
   }
@@ -823,6 +848,8 @@ void Faults::fail_step(uint64_t k, bool repeat) {
     FAKE(fake_cuda_fail)("*", k, repeat ? 1 : 0, kOutOfMemory);
   }
 }
+
+void Faults::fail_call(const char* function, int code) { FAKE(fake_cuda_fail)(function, 1, 0, code); }
 
 void Faults::off() {
   if (on_host()) {

@@ -367,6 +367,8 @@ class Faults {
   ~Faults() { off(); }
   // From now on the k-th step (1 is the next) fails, and every later one too if `repeat`.
   void fail_step(uint64_t k, bool repeat = false);
+  // The same for the next call of one function of the driver, with a code; on the fake driver only.
+  void fail_call(const char* function, int code);
   void off();
   // The next call of this entry point of the fake driver answers this code, and every later one if `repeat`.
   static void fail_driver_call(const char* entry_point, int code, bool repeat = false);
