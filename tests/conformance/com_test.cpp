@@ -1264,7 +1264,7 @@ TEST_F(Com, com_21_a_trial_is_made_once) {
     EXPECT_EQ(first.value, uint64_t{GPUMEM_ANSWER_NO});
     EXPECT_EQ(first.status, one.status);
     const gpumem_capability_info second = capability(instance.device(), GPUMEM_CAPABILITY_PIN_REGISTER);
-    EXPECT_EQ(second.value, uint64_t{one.final ? GPUMEM_ANSWER_NO : GPUMEM_ANSWER_YES});
+    EXPECT_EQ(second.value, one.final ? uint64_t{GPUMEM_ANSWER_NO} : uint64_t{GPUMEM_ANSWER_YES});
   }
 }
 
