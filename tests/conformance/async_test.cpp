@@ -296,8 +296,8 @@ TEST_F(Async, com_29_a_capture_mark_ends_with_its_stream) {
 
 #ifdef HAVE_CUDA_HEADERS
 
-// Each function of today, called so that it does its work. Left out are those that reach no driver and those of
-// the host backend.
+// Each function of today, called so that it does its work. Left out are those that reach no driver and those
+// of the host backend.
 class EveryCall {
  public:
   EveryCall(gpumem_instance instance, gpumem_device device, gpumem_device second)
