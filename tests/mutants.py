@@ -119,7 +119,6 @@ SIBLINGS = [
     "kDevice kHost",
     "CU_EVENT_DISABLE_TIMING CU_EVENT_DEFAULT",
     "CU_STREAM_NON_BLOCKING CU_STREAM_DEFAULT",
-    "nullptr_never nullptr",
 ]
 SIBLING = dict(pair.split() for pair in SIBLINGS)
 NEXT_STATUS = {

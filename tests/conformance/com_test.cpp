@@ -1665,6 +1665,24 @@ TEST_F(Com, com_27_the_log_function) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_log_set_function(LogLines::receive, &log, 0, why()));
 }
 
+TEST_F(Com, com_27_a_stream_that_could_not_be_waited_for_is_logged) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be made to fail the wait of a close");
+  Instance instance = open_instance();
+  (void)create_stream(instance.device()).release();
+  LogLines log;
+  ASSERT_OK(gpumem_log_set_function(LogLines::receive, &log, GPUMEM_LOG_WARNING, why()));
+  {
+    constexpr int kUnknown = 999;
+    Faults faults(instance);
+    faults.fail_call("cuStreamSynchronize", kUnknown);
+    EXPECT_OK(gpumem_instance_close(instance.get(), GPUMEM_CLOSE_FORCE, nullptr, why()));
+    (void)instance.release();
+  }
+  ASSERT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+  ASSERT_EQ(log.lines.size(), 1u);
+  EXPECT_EQ(log.lines[0].first, GPUMEM_LOG_WARNING);
+}
+
 TEST_F(Com, com_27_host_functions_call_no_device) {
   Memory memory = alloc_device(device_, kMiB);
   Memory pinned = alloc_pinned(device_, kMiB);

@@ -1576,6 +1576,21 @@ TEST_F(Conformance, str_21_during_call_of_rows) {
     ASSERT_EQ(std::memcmp(&seen[row * 50], &expected[row * 60], 50), 0) << row;
 }
 
+// Only its first and last page are looked at when it is found.
+TEST_F(Conformance, str_21_during_call_of_memory_with_a_hole) {
+  const gpumem_copy_options options = ordered(GPUMEM_SOURCE_ORDER_DURING_CALL);
+  Pages pages(3 * page_size());
+  ASSERT_EQ(mprotect(pages.get() + page_size(), page_size(), PROT_NONE), 0);
+  const Memory destination = alloc_device(device_, pages.size());
+  const Stream stream = create_stream(device_);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_copy_async(stream, destination.device(), pages.get(), pages.size(), &options, why()));
+  // Rows on either side of it can be read.
+  EXPECT_OK(gpumem_copy_2d_async(stream, destination.device(), 100, pages.get(), 2 * page_size(), 100, 2,
+                                 &options, why()));
+  stream.synchronize();
+}
+
 // The host backend reads at the call although the stream is held; a driver may wait until it is not.
 TEST_F(Conformance, str_21_during_call_of_a_held_stream) {
   if (!on_host()) SKIP_RULE("a driver may wait for a held stream before it reads the source");

@@ -4,9 +4,11 @@
 #include "core/copy.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -44,6 +46,10 @@ struct Record {
   std::vector<unsigned char> staged;  // what the sources held that are not of a memory
   backend::FillWay way = backend::FillWay::kEnqueue;
   uint64_t fail_segment = 0;  // from 1
+  bool fail_wait = false;     // the next one
+  std::function<backend::PointerFacts(const void*)> pointer_facts = [](const void*) {
+    return backend::PointerFacts();
+  };
 };
 
 class RecordingEvent final : public backend::Event {
@@ -117,6 +123,7 @@ class RecordingStream final : public backend::Stream {
     record_.calls.push_back("synchronize");
     for (const auto& [function, user_data] : std::exchange(pending_, {}))
       function(user_data);
+    if (std::exchange(record_.fail_wait, false)) return make_error(GPUMEM_ERROR_BUSY, "as the test wants");
     return true;
   }
   Result<void> drain() override { return {}; }
@@ -168,16 +175,21 @@ class RecordingDevice final : public backend::Device {
 
 class RecordingBackend final : public backend::Backend {
  public:
-  explicit RecordingBackend(Record& record) { devices_.push_back(std::make_unique<RecordingDevice>(record)); }
+  explicit RecordingBackend(Record& record) : record_(record) {
+    devices_.push_back(std::make_unique<RecordingDevice>(record));
+  }
 
   gpumem_backend kind() const override { return GPUMEM_BACKEND_HOST; }
   int32_t driver_version() const override { return 0; }
   bool strict() const override { return false; }
   const std::vector<std::unique_ptr<backend::Device>>& devices() const override { return devices_; }
   bool has_numa_node(int32_t) const override { return false; }
-  Result<backend::PointerFacts> pointer_facts(const void*) override { return backend::PointerFacts(); }
+  Result<backend::PointerFacts> pointer_facts(const void* pointer) override {
+    return record_.pointer_facts(pointer);
+  }
 
  private:
+  Record& record_;
   std::vector<std::unique_ptr<backend::Device>> devices_;
 };
 
@@ -198,13 +210,16 @@ class Pieces final : public backend::Memory {
 // A region over bytes of the test.
 class TestRegion final : public Region {
  public:
-  TestRegion(const std::shared_ptr<Instance>& instance, const KindTraits& kind, uint64_t size, uint64_t piece)
+  // Its own bytes, or those at `given`.
+  TestRegion(const std::shared_ptr<Instance>& instance, const KindTraits& kind, uint64_t size, uint64_t piece,
+             void* given = nullptr)
       : Region(Type::kMemory, instance, *instance->devices().front(), kind, size, {}),
         bytes_(size),
         map_(instance->page_map()) {
     PageMap::Room room(map_);
     EXPECT_TRUE(room.reserve(2));
-    record(map_, std::make_unique<Pieces>(bytes_.data(), size, piece, kind.on_device));
+    void* const bytes = given != nullptr ? given : bytes_.data();
+    record(map_, std::make_unique<Pieces>(bytes, size, piece, kind.on_device));
     set_state(State::kLive);
   }
   ~TestRegion() override { erase(map_); }
@@ -380,6 +395,70 @@ TEST_F(Planner, APitchAboveTheDevicesIsRefusedForSeveralRows) {
   EXPECT_TRUE(plan(side(plain_, 0, 5001), side(plain_, 500000, 5001), 100, 1));
 }
 
+// ---- what an address is ----
+
+// A driver that rounds up may say that bytes behind a region belong to it.
+TEST_F(Planner, ADriverIsNotBelievedAboutBytesBehindARegion) {
+  TestRegion leaving(instance_, kinds::pinned, 100, 100);
+  leaving.set_state(Region::State::kLeaving);
+  std::vector<unsigned char> ordinary(100);
+  for (void* const base : {plain_.at(0), leaving.at(0)}) {
+    record_.pointer_facts = [base](const void*) {
+      backend::PointerFacts facts;
+      facts.known = true;
+      facts.location = GPUMEM_LOCATION_DEVICE;
+      facts.base = base;
+      return facts;
+    };
+    CopySide source;
+    source.address = ordinary.data();
+    ASSERT_TRUE(plan(side(plain_, 0), std::move(source), 100));
+    EXPECT_TRUE(record_.copies.back().source.pageable);
+    EXPECT_FALSE(record_.copies.back().source.on_device);
+  }
+}
+
+// The copy might have come before the region: only what it would have run into then is in its way.
+TEST_F(Planner, ARegionThatBeginsDuringACopyOfItsBytes) {
+  for (const uint64_t offset : {0U, 1U, 99U}) {
+    std::vector<unsigned char> ordinary(200);
+    std::unique_ptr<TestRegion> region;
+    record_.pointer_facts = [&](const void*) {
+      region = std::make_unique<TestRegion>(instance_, kinds::registered, 100, 100, &ordinary[offset]);
+      return backend::PointerFacts();
+    };
+    CopySide source;
+    source.address = ordinary.data();
+    auto copied = plan(side(plain_, 0), std::move(source), 100);
+    ASSERT_EQ(copied.ok(), offset == 0) << offset;
+    if (offset != 0) {
+      EXPECT_EQ(copied.error().status, GPUMEM_ERROR_INVALID_ARGUMENT);
+    } else {
+      EXPECT_TRUE(record_.copies.back().source.pageable);
+    }
+  }
+}
+
+// ---- the library's own streams ----
+
+TEST_F(Planner, LendingStreamsTakesNoMoreMemoryEachTime) {
+  Device& device = *instance_->devices().front();
+  const auto used = [] {
+    const auto now = mallinfo2();
+    return now.uordblks + now.hblkhd;
+  };
+  const auto lend = [&] {
+    auto stream = device.borrow_stream();
+    ASSERT_TRUE(stream);
+    device.return_stream(std::move(*stream));
+  };
+  lend();
+  const size_t before = used();
+  for (int round = 0; round < 20'000; ++round)
+    lend();
+  EXPECT_LT(used(), before + 10'000);
+}
+
 // ---- staging ----
 
 TEST_F(Planner, ASourceReadDuringTheCallIsStaged) {
@@ -417,6 +496,19 @@ TEST_F(Planner, DeviceMemoryReadDuringTheCallIsWaitedFor) {
   ASSERT_TRUE(plan(side(plain_, 0), side(device, 0), 100, 1, 1, GPUMEM_SOURCE_ORDER_DURING_CALL));
   EXPECT_EQ(calls(), (Calls{"copy", "synchronize", "synchronize"}));
   EXPECT_TRUE(record_.copies.front().source.on_device);
+  record_.fail_wait = true;
+  auto done = plan(side(plain_, 0), side(device, 0), 100, 1, 1, GPUMEM_SOURCE_ORDER_DURING_CALL);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().status, GPUMEM_ERROR_BUSY);
+}
+
+TEST_F(Planner, SlicesThatWereStagedAreWaitedForWhenALaterOneFails) {
+  TestRegion other(instance_, kinds::pinned, 1000, 1000);
+  record_.fail_segment = 2;
+  EXPECT_FALSE(
+      plan(side(other, 0, 20, 300), side(plain_, 0, 30, 100), 10, 2, 2, GPUMEM_SOURCE_ORDER_DURING_CALL));
+  EXPECT_EQ(calls(), (Calls{"copy", "synchronize", "synchronize"}))
+      << "also where a stream is given, which is not waited for at the end of every call";
 }
 
 // The block may be in use by the segment before the one that failed.

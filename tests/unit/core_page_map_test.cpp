@@ -201,6 +201,21 @@ TEST(PageMap, RangesThatShareTheirFirstAndLastPages) {
   }
 }
 
+// The second one begins at an odd address of a page that is the first of a leaf, and fills whole entries.
+TEST(PageMap, ARangeBesideASingleByte) {
+  for (const uint64_t border : {7 * kPage, kLeaf, 3 * kRoot}) {
+    OpenMap map;
+    Owner byte(border, 1);
+    Owner owner(border + 1, kRoot + 2 * kLeaf);
+    enter(map, byte);
+    enter(map, owner);
+    EXPECT_EQ(map.find(border), &byte.range);
+    EXPECT_EQ(map.find(border + 1), &owner.range);
+    map.erase(owner.range);
+    expect_exactly(map, byte);
+  }
+}
+
 // ---- regions that leave ----
 
 // Whatever is left of the old range, the new one is found and stays when the old one is erased.
