@@ -374,12 +374,18 @@ double seconds_per_call(int threads, Run run) {
   return std::accumulate(seconds.begin(), seconds.end(), 0.0) / threads;
 }
 
-// Rows of calls with `settle` between them, which is not timed.
+// Rows of calls with `settle` between them, which is not timed. The thread is new, and its processor may have
+// slept: calls of `warm_up` come first.
 template <class Start, class Function, class Settle>
-double time_rows(Start start, int rows, int calls, Function call, Settle settle) {
+double time_rows(std::chrono::milliseconds warm_up, Start start, int rows, int calls, Function call,
+                 Settle settle) {
   using Clock = std::chrono::steady_clock;
-  call();
-  settle();
+  const auto warm = Clock::now() + warm_up;
+  do {
+    for (int i = 0; i < std::min(calls, 200); ++i)
+      call();
+    settle();
+  } while (Clock::now() < warm);
   start();
   Clock::duration total{};
   for (int row = 0; row < rows; ++row) {
@@ -411,7 +417,9 @@ void thread_calls(Bench& bench) {
           bench.raw->prepare_thread();
           const Own own(bench);
           const auto settle = [&] { own.settle(); };
-          const auto time = [&](auto call) { return time_rows(start, rows, one.calls, call, settle); };
+          const auto time = [&](auto call) {
+            return time_rows(bench.runner.warm_up(), start, rows, one.calls, call, settle);
+          };
           switch (one.which) {
             case ThreadCall::kCopy:
               return time([&] {
@@ -433,7 +441,7 @@ void thread_calls(Bench& bench) {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
           const ThreadWork work = bench.raw->thread_work(one.which);
-          return time_rows(start, rows, one.calls, work.call, work.settle);
+          return time_rows(bench.runner.warm_up(), start, rows, one.calls, work.call, work.settle);
         });
       };
       const bool compared = bench.raw->thread_work(one.which).call != nullptr;
@@ -466,14 +474,14 @@ void fences(Bench& bench, bool cuda) {
           const FenceWork work = opened->thread_work();
           work.mark();
           work.settle();
-          return time_rows(start, rows, one.calls, work.*one.call, work.settle);
+          return time_rows(bench.runner.warm_up(), start, rows, one.calls, work.*one.call, work.settle);
         });
       };
       const auto raw = [&] {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
           const ThreadWork work = bench.raw->thread_work(one.raw);
-          return time_rows(start, rows, one.calls, work.call, work.settle);
+          return time_rows(bench.runner.warm_up(), start, rows, one.calls, work.call, work.settle);
         });
       };
       const bool compared = bench.raw->thread_work(one.raw).call != nullptr;
@@ -530,7 +538,7 @@ void queries(Bench& bench) {
       gpumem_pointer_info info = GPUMEM_POINTER_INFO_INIT;
       size_t next = 0;
       return time_rows(
-          start, 1, calls,
+          bench.runner.warm_up(), start, 1, calls,
           [&] {
             must_succeed(
                 gpumem_pointer_get_info(bench.instance, asked[next++ % asked.size()], &info, nullptr));
@@ -542,7 +550,7 @@ void queries(Bench& bench) {
         return seconds_per_call(threads, [&](auto start) {
           bench.raw->prepare_thread();
           const ThreadWork work = bench.raw->thread_work(ThreadCall::kPointerQuery);
-          return time_rows(start, 1, calls / 20, work.call, work.settle);
+          return time_rows(bench.runner.warm_up(), start, 1, calls / 20, work.call, work.settle);
         });
       };
       const bool compared = bench.raw->thread_work(ThreadCall::kPointerQuery).call != nullptr;
@@ -555,8 +563,8 @@ void queries(Bench& bench) {
     const auto look = [&](auto start) {
       gpumem_device device = nullptr;
       return time_rows(
-          start, 1, calls, [&] { must_succeed(gpumem_device_get(bench.instance, 0, &device, nullptr)); },
-          [] {});
+          bench.runner.warm_up(), start, 1, calls,
+          [&] { must_succeed(gpumem_device_get(bench.instance, 0, &device, nullptr)); }, [] {});
     };
     bench.runner.clocked("threads_" + std::to_string(threads) + "/device_get",
                          [&] { return seconds_per_call(threads, look); }, {});

@@ -67,7 +67,6 @@ def main():
 
     options = set(re.findall(r"^option\('(\w+)'", (root / "meson_options.txt").read_text(encoding="utf-8"), re.MULTILINE))
     listed = set(re.findall(r"^\| `(\w+)` \|", pages[docs / "building.md"], re.MULTILINE))
-    options.add("default_library")  # Meson's own, which the page explains
     tap.check("building.md has each option of the build", [str(sorted(options ^ listed))] if options ^ listed else [])
 
     devices = json.loads(output("info", "--backend", "host", "--json"))["devices"]
