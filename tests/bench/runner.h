@@ -2,6 +2,7 @@
 // Measures ours against raw: both in turns in one run, medians, a line of a table for each case.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <vector>
 
