@@ -25,6 +25,7 @@ _SLICE = 50_000_000
 _SLICE_OF_A_GPU = 1_000_000
 _SPIN = 200_000
 _NOT_READY: int = c.GPUMEM_NOT_READY
+_CUDA = Backend.CUDA
 _ident = threading.get_ident
 _main = [threading.main_thread().ident]
 
@@ -45,7 +46,7 @@ def wait(device: Device, function: Callable[..., int], handle: int, timeout: Opt
     limit = nanoseconds(timeout)
     if _ident() != _main[0] or limit == 0:
         return call(function, handle, limit) != _NOT_READY
-    start, polled = monotonic_ns(), device.instance.backend == Backend.CUDA
+    start, polled = monotonic_ns(), device.instance.backend is _CUDA
     piece = 0 if polled else _SLICE
     while call(function, handle, piece if piece < limit else limit) == _NOT_READY:
         passed = monotonic_ns() - start
