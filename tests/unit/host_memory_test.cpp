@@ -256,6 +256,31 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HostLockTest, testing::Values(Sort::kPinned, Sor
 
 // ---- NUMA ----
 
+// A page that cannot be had when it is touched would end the program.
+TEST_F(HostMemoryTest, PagesThatCannotBeHadAreReported) {
+  open();
+  const int code = test::exit_code_of([&] {
+    constexpr uint32_t kPopulate = 23;  // MADV_POPULATE_WRITE, which older headers lack
+    if (!test::refuse_system_call(SYS_madvise, ENOMEM, &kPopulate)) return 77;
+    const auto pinned = create_memory(dev(), pinned_request(kPage));
+    const auto device = create_memory(dev(), device_request(kPage));
+    if (status_of(pinned) != GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return 1;
+    return status_of(device) == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY ? 0 : 2;
+  });
+  if (code == 77) GTEST_SKIP() << "this system takes no filter of system calls";
+  EXPECT_EQ(code, 0);
+}
+
+TEST_F(HostMemoryTest, WithoutAWishTheNearestNode) {
+  if (platform::numa_node_count() < 2) GTEST_SKIP() << "this machine has one node";
+  open();
+  for (const size_t ordinal : {0U, 1U}) {
+    const auto memory = make(pinned_request(kPage), ordinal);
+    EXPECT_EQ(platform::node_of(memory->facts().host_pointer), dev(ordinal).facts().numa_node);
+    EXPECT_OK(memory->release());
+  }
+}
+
 TEST_F(HostMemoryTest, ANodeOfTheMachine) {
   ASSERT_TRUE(backend_->has_numa_node(dev().facts().numa_node));
   EXPECT_FALSE(backend_->has_numa_node(-1));

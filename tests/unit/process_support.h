@@ -127,14 +127,19 @@ inline int exit_code_of(const std::function<int()>& code) {
   return WEXITSTATUS(status);
 }
 
-// From now on the system answers ENOSYS to one system call of this process. False if it takes no such filter.
-inline bool refuse_system_call(long number) {
+// From now on the system answers an error to one system call of this process, or only to those with this
+// third argument. False if it takes no such filter.
+inline bool refuse_system_call(long number, uint32_t error = ENOSYS, const uint32_t* argument = nullptr) {
   sock_filter code[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, static_cast<uint32_t>(number), 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + 2 * sizeof(uint64_t)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, argument != nullptr ? *argument : 0, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
+  // Any third argument will do.
+  if (argument == nullptr) code[3] = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error);
   const sock_fprog program{static_cast<unsigned short>(std::size(code)), code};
   return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
          prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
