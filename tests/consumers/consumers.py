@@ -198,6 +198,8 @@ def options(tap, source, build, c_compiler, cpp_compiler, folder):
     same = [f"-D{name}={str(before[name]).lower()}" for name in ("optimization", "debug", "werror", "cuda")]
     same += [f"-Dtoolkit_include={before['toolkit_include']}"]
     environment = {"CC": shlex.join(c_compiler), "CXX": shlex.join(cpp_compiler)}
+    # As tests/run sets it.
+    os.environ.setdefault("CCACHE_SLOPPINESS", "pch_defines,time_macros")
     for number, chosen in enumerate((
             {"default_library": "shared", "cli": True},
             {"default_library": "shared", "cli": False},
