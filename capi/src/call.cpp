@@ -19,7 +19,9 @@ void Decoder::refuse(const char* format, ...) {
 }
 
 Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept {
-  core::log(GPUMEM_LOG_DEBUG, "%s: %s: %s", function, failure.entry_point, failure.message);
+  const bool reported = *failure.entry_point != '\0';  // by a driver or the system
+  core::log(GPUMEM_LOG_DEBUG, "%s: %s%s%s", function, failure.entry_point, reported ? ": " : "",
+            failure.message);
   if (error == nullptr) return failure.status;
   error->status = failure.status;
   error->native_domain = failure.native_domain;

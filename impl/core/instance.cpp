@@ -178,8 +178,8 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
   std::string list = report(3);
   std::replace(list.begin(), list.end(), '\n', ';');
   return make_error(GPUMEM_ERROR_BUSY,
-                    "%" PRIu64 " objects are alive; destroy them, or close with GPUMEM_CLOSE_FORCE: %s",
-                    count, list.c_str());
+                    "%" PRIu64 " %s alive; destroy %s, or close with GPUMEM_CLOSE_FORCE: %s", count,
+                    count == 1 ? "object is" : "objects are", count == 1 ? "it" : "them", list.c_str());
 }
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
@@ -194,7 +194,10 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   lifecycle_.lock();
   lifecycle_.unlock();
   const uint64_t count = live_count();
-  if (count != 0) log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live objects", count);
+  if (count != 0) {
+    log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count,
+        count == 1 ? "" : "s");
+  }
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   end_handles();
