@@ -144,10 +144,12 @@ core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, con
                                   uint64_t index, size_t stride) {
   char name[32];
   std::snprintf(name, sizeof name, "regions[%" PRIu64 "]", index);
-  const gpumem_copy_region given = decode.input(region, name);
+  // Before anything else of it is read: the array ends where regions of the first one's size do.
   if (region->struct_size != stride) {
     decode.refuse("%s has struct_size %zu, but the first region has %zu", name, region->struct_size, stride);
+    return {};
   }
+  const gpumem_copy_region given = decode.input(region, name);
   if (stride % alignof(gpumem_copy_region) != 0) {
     decode.refuse(
         "struct_size is %zu, which cannot be the distance between regions; set it to "

@@ -384,8 +384,26 @@ bool is_for_cpu(const CheckedCopy& copy) {
   return copy.destination.span.pageable && copy.source.span.pageable;
 }
 
+// What lies between the ends of an operand has not been looked at.
+Result<void> check_rows(const backend::Span& span, uint64_t pitch, const Rectangle& rectangle,
+                        bool (*allowed)(const void*, uint64_t), const char* what) {
+  const uint64_t extent = (rectangle.height - 1) * pitch + rectangle.width;
+  if (extent <= platform::page_size() || allowed(span.address, extent)) return {};
+  for (uint64_t row = 0; row < rectangle.height; ++row) {  // there may be nothing between them
+    const void* const first = span.after(row * pitch).address;
+    if (allowed(first, rectangle.width)) continue;
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "a page of the %" PRIu64 " bytes of ordinary memory at %p cannot be %s",
+                      rectangle.width, first, what);
+  }
+  return {};
+}
+
 Result<void> copy_by_cpu(const CheckedCopy& copy) {
   return for_each_rectangle(copy, [](const Rectangle& rectangle) -> Result<void> {
+    GPUMEM_TRY(check_rows(rectangle.source, rectangle.source_pitch, rectangle, platform::readable, "read"));
+    GPUMEM_TRY(check_rows(rectangle.destination, rectangle.destination_pitch, rectangle, platform::writable,
+                          "written"));
     for (uint64_t row = 0; row < rectangle.height; ++row) {
       std::memcpy(rectangle.destination.after(row * rectangle.destination_pitch).address,
                   rectangle.source.after(row * rectangle.source_pitch).address, rectangle.width);

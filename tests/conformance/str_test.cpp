@@ -704,6 +704,41 @@ TEST_F(Conformance, str_7_a_batch) {
   }
 }
 
+// The array ends where regions of the first one's size end, whatever the others claim.
+TEST_F(Conformance, str_7_a_batch_is_not_read_beyond_its_end) {
+  Pages pages(2 * page_size());
+  ASSERT_EQ(mprotect(pages.get() + page_size(), page_size(), PROT_NONE), 0);
+  auto* const regions = reinterpret_cast<gpumem_copy_region*>(pages.get() + page_size()) - 2;
+  uint8_t to[16] = {};
+  uint8_t from[16] = {};
+  for (int i = 0; i < 2; ++i) {
+    regions[i] = GPUMEM_COPY_REGION_INIT;
+    regions[i].destination.pointer = to + 8 * i;
+    regions[i].source.pointer = from + 8 * i;
+    regions[i].width = 8;
+  }
+  regions[1].struct_size = 512;
+  uint64_t failed = 99;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_copy_regions(instance_, regions, 2, &failed, why()));
+  EXPECT_EQ(failed, 1u);
+}
+
+// Ordinary memory may have holes, which no copy may fall into.
+TEST_F(Conformance, str_7_holes_in_ordinary_memory) {
+  const size_t page = page_size();
+  Pages from(8 * page);
+  Pages to(8 * page);
+  ASSERT_EQ(mprotect(from.get() + 3 * page, page, PROT_NONE), 0);
+  ASSERT_EQ(mprotect(to.get() + 5 * page, page, PROT_READ), 0);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_copy(instance_, to.get(), from.get(), 5 * page, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_copy(instance_, to.get() + 4 * page, from.get() + 4 * page, 4 * page, nullptr, why()));
+  // Rows on both sides of a hole.
+  EXPECT_OK(
+      gpumem_copy_2d(instance_, to.get(), page, from.get() + 2 * page, 2 * page, page, 2, nullptr, why()));
+}
+
 TEST_F(Conformance, str_7_a_batch_is_in_the_order_of_its_stream) {
   const Memory memory = alloc_device(device_, 300);
   const Memory before = alloc_pinned(device_, 300);

@@ -9,7 +9,8 @@
  *
  * An operand may be memory of any kind, including ordinary pageable memory and memory of other code, by its host or
  * device address. It lies inside one object. If neither the instance nor the driver knows the address, the library
- * checks that the first and last byte can be accessed.
+ * checks that the first and last byte can be accessed. It reports a page between them that cannot be where the CPU
+ * copies: between ordinary memory, in a call that waits, and on the host backend. A driver may end the process there.
  */
 #ifndef GPUMEM_COPY_H
 #define GPUMEM_COPY_H
@@ -65,7 +66,8 @@ typedef struct gpumem_copy_options {
  *         an unknown option value
  * \retval GPUMEM_ERROR_NOT_FOUND there is no memory at one of the pointers
  * \retval GPUMEM_ERROR_NO_ACCESS the source cannot be read or the destination cannot be written
- * \retval GPUMEM_ERROR_INVALID_STATE registered memory is not mapped any more; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE a page of registered or ordinary memory is not mapped, or not for this use; or called
+ *         from a host function
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory to enqueue the copy
  * \handles
