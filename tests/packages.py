@@ -21,6 +21,7 @@ IN_ROOT = ["gcc", "libc6-dev", "libstdc++6", "libxxhash0", "pkg-config", "python
 # What both kinds of package managers keep for themselves.
 MANAGERS_OWN = ("etc/ld.so.cache", "var/cache/ldconfig/", "var/lib/dpkg/", "var/lib/rpm/", "root/.rpmdb/", "var/log/", "proc/",
                 "dev/")
+FEDORAS_OWN = ("/site-packages", "usr/lib64/cmake", "usr/lib64/pkgconfig", "usr/share/licenses")
 # Where what an RPM package brings is not where Debian looks.
 RPM_PATHS = {"LD_LIBRARY_PATH": "/usr/lib64", "LIBRARY_PATH": "/usr/lib64", "PKG_CONFIG_PATH": "/usr/lib64/pkgconfig"}
 
@@ -233,8 +234,8 @@ def cycle(tap, kind, root, source):
     use(tap, kind, root, source)
     if attempt(tap, f"{kind.name}: removed", lambda: kind.remove(root, files)):
         after = snapshot(root)
-        if kind.name == "rpm":  # Fedora's Python owns this folder, and Debian's has none of that name
-            after = {name: state for name, state in after.items() if not name.endswith("/site-packages")}
+        if kind.name == "rpm":  # on Debian nothing owns these folders, which packages of Fedora do
+            after = {name: state for name, state in after.items() if not name.endswith(FEDORAS_OWN)}
         tap.check(f"{kind.name}: removed without a trace",
                   [f"left behind: {name}" for name in sorted(after.keys() - before.keys())] +
                   [f"gone or changed: {name}" for name, state in sorted(before.items()) if after.get(name) != state])
