@@ -4,7 +4,7 @@
 Usage: consumers.py installed|options|subproject SOURCE_ROOT BUILD_ROOT C_COMPILER... -- CPP_COMPILER...
 
 installed: installs the build into an empty folder; builds and runs programs with pkg-config, with CMake, with dlopen and
-with Python's ctypes against that folder alone, and statically if there is a static library.
+with Python's ctypes against that folder alone, with two copies at once, and statically if there is a static library.
 options: builds the library with the other values of the options that decide what is installed.
 subproject: builds and runs a Meson project that has gpumem in its subprojects/ folder.
 """
@@ -106,6 +106,14 @@ def installed(tap, source, build, compiler, folder):
         run(*compiler, *WARNINGS, here / "loaded.c", f"-I{header.parent.parent}", "-o", program, "-ldl")
         return run(program, library)
 
+    def two_copies():
+        program, other = folder / "two-copies", folder / "another" / library.name
+        other.parent.mkdir()
+        shutil.copy(library.resolve(), other)
+        run(*compiler, *WARNINGS, here / "two_copies.c", "-o", program, *pkg_config(root, "--cflags", "--libs"), "-ldl")
+        return run(program, other, LD_LIBRARY_PATH=str(library.parent))
+
+    case(tap, "two copies in one process, one linked and one loaded", two_copies)
     case(tap, "C, linked by pkg-config",
          lambda: linked("linked", pkg_config(root, "--cflags", "--libs"), LD_LIBRARY_PATH=str(library.parent)))
     case(tap, "C, loaded with dlopen, through the function table", loaded)
