@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "call.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <new>
@@ -13,9 +14,34 @@ void Decoder::refuse(const char* format, ...) {
   error.status = GPUMEM_ERROR_INVALID_ARGUMENT;
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(error.message, sizeof error.message, format, arguments);
+  format_text(error.message, sizeof error.message, format, arguments);
   va_end(arguments);
   verdict_.note(error);
+}
+
+std::string Decoder::name(const char* given) {
+  constexpr size_t kRoom = 64;
+  if (given == nullptr) return {};
+  const size_t length = strnlen(given, kRoom);
+  if (length >= kRoom) {
+    refuse("the name is longer than %zu bytes", kRoom - 1);
+    return {};
+  }
+  const char* const control = std::find_if(given, given + length, is_control);
+  if (control != given + length) {
+    refuse("byte %td of the name is the control character 0x%02x; reports give each object one line",
+           control - given, static_cast<unsigned char>(*control));
+    return {};
+  }
+  return std::string(given, length);
+}
+
+Status refuse_detail(const char* function, const gpumem_error* error) noexcept {
+  core::log(GPUMEM_LOG_WARNING,
+            "%s: error->struct_size is %zu, which is not the size of any version; initialize the struct with "
+            "GPUMEM_ERROR_INIT",
+            function, error->struct_size);
+  return GPUMEM_ERROR_INVALID_ARGUMENT;
 }
 
 Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "gpumem/stats.h"
 
-#include <algorithm>
-
 #include "call.h"
 #include "core/instance.h"
 
@@ -50,7 +48,8 @@ gpumem_status gpumem_stats_report(gpumem_instance instance, char* buffer, uint64
     GPUMEM_TRY(decode.done());
     const std::string text = object->instance().report(UINT64_MAX);
     if (capacity != 0) {
-      const uint64_t length = std::min<uint64_t>(text.size(), capacity - 1);
+      const uint64_t length =
+          text.size() < capacity ? text.size() : whole_characters(text.data(), capacity - 1);
       std::memcpy(buffer, text.data(), length);
       buffer[length] = '\0';
     }

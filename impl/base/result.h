@@ -11,6 +11,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/text.h"
 #include "gpumem/status.h"
 
 namespace gpumem {
@@ -55,7 +56,7 @@ struct Error {
   error.status = status;
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(error.message, sizeof error.message, format, arguments);
+  format_text(error.message, sizeof error.message, format, arguments);
   va_end(arguments);
   return error;
 }

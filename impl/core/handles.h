@@ -95,6 +95,30 @@ inline Object* look_up(uint64_t handle, Type type, uint32_t process) noexcept {
 // Why look_up() answered null; INVALID_ARGUMENT, STALE_HANDLE, CLOSED or FORKED.
 Error refusal(uint64_t handle, Type type);
 
+// Shows the next object that is live in this process, from slot `*next` on, to `see`; false if there is none.
+// `see` runs inside a look. Objects that are made or destroyed during a walk may be missed.
+template <class F>
+bool see_next(uint32_t* next, F see) {
+  platform::ThreadRecord& record = platform::thread_record();
+  const uint32_t process = record.process.load(std::memory_order_relaxed);
+  const auto live = [](const detail::Slot& slot) {
+    return detail::state_of(slot.word.load(std::memory_order_acquire)) == detail::kAlive;
+  };
+  while (*next < detail::kChunks * detail::kChunkSlots) {
+    const detail::Slot* const slot = detail::find_slot(*next);
+    if (slot == nullptr) return false;  // chunks are made in order
+    ++*next;
+    if (!live(*slot)) continue;
+    const platform::Look look(record);
+    if (!live(*slot)) continue;
+    const Object& object = *slot->object.load(std::memory_order_relaxed);
+    if (object.epoch() != process) continue;
+    see(object);
+    return true;
+  }
+  return false;
+}
+
 // Ends the handle: nothing finds the object from now on. False if another call has ended it.
 bool end(Object& object, End how) noexcept;
 // Takes back end() with kDestroyed because the object could not be destroyed after all.

@@ -136,19 +136,47 @@ Line describe(const Object& object) {
 
 }  // namespace
 
-std::string Instance::report(uint64_t most) const {
+// Walks the handles of the process, so that nobody who makes or destroys an object waits for a long report.
+std::string Instance::report(uint64_t most, const char* separator) const {
   std::string text;
-  std::lock_guard lock(objects_mutex_);
-  if (objects_.count() == 0) return "nothing lives";
   uint64_t lines = 0;
-  for (const Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object)) {
-    if (lines == most) {
-      text += "\nand " + std::to_string(objects_.count() - lines) + " more";
-      break;
-    }
-    if (lines++ != 0) text += '\n';
-    text += describe(*object).text;
+  uint32_t slot = 0;
+  Line line;
+  bool own = false;
+  const auto see = [&](const Object& object) {
+    own = &object.instance() == this && object.type() != Type::kInstance && object.type() != Type::kDevice;
+    if (own) line = describe(object);
+  };
+  while (lines < most && handles::see_next(&slot, see)) {
+    if (!own) continue;
+    if (lines++ != 0) text += separator;
+    text += line.text;
   }
+  return lines != 0 ? text : "nothing lives";
+}
+
+// "2 pinned (8192 bytes), 1 stream": memory first, by size.
+std::string Instance::totals() const {
+  std::vector<std::pair<const KindTraits*, gpumem_kind_stats>> kinds;
+  for (const KindTraits& kind : all_kinds()) {
+    if (kind.counters == kNotCounted) continue;
+    const gpumem_kind_stats counts = statistics_.read_kind(kind);
+    if (counts.live_count != 0) kinds.emplace_back(&kind, counts);
+  }
+  std::sort(kinds.begin(), kinds.end(),
+            [](const auto& a, const auto& b) { return a.second.live_bytes > b.second.live_bytes; });
+  std::string text;
+  const auto add = [&text](const std::string& total) { text += (text.empty() ? "" : ", ") + total; };
+  for (const auto& [kind, counts] : kinds) {
+    add(std::to_string(counts.live_count) + ' ' + kind->name + " (" + std::to_string(counts.live_bytes) +
+        " bytes)");
+  }
+  const gpumem_stats all = statistics_.read();
+  const auto add_others = [&](uint64_t count, const char* name) {
+    if (count != 0) add(std::to_string(count) + ' ' + name + (count == 1 ? "" : "s"));
+  };
+  add_others(all.streams, "stream");
+  add_others(all.events, "event");
   return text;
 }
 
@@ -175,11 +203,11 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
     return make_error(GPUMEM_ERROR_BUSY,
                       "another thread is creating or destroying an object; close when it is done");
   }
-  std::string list = report(3);
-  std::replace(list.begin(), list.end(), '\n', ';');
-  return make_error(GPUMEM_ERROR_BUSY,
-                    "%" PRIu64 " %s alive; destroy %s, or close with GPUMEM_CLOSE_FORCE: %s", count,
-                    count == 1 ? "object is" : "objects are", count == 1 ? "it" : "them", list.c_str());
+  constexpr uint64_t kShown = 3;
+  std::string list = report(kShown, "; ");
+  if (count > kShown) list += "; and " + std::to_string(count - kShown) + " more in gpumem_stats_report()";
+  return make_error(GPUMEM_ERROR_BUSY, "alive: %s; destroy %s, or close with GPUMEM_CLOSE_FORCE: %s",
+                    totals().c_str(), count == 1 ? "it" : "them", list.c_str());
 }
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
@@ -310,8 +338,8 @@ struct DefaultInstance {
 constinit DefaultInstance default_instance;
 
 Error bad_variable(const char* name, const char* value, const char* expected) {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the environment variable %s is \"%.100s\"; it must be %s",
-                    name, value, expected);
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the environment variable %s is %s; it must be %s", name,
+                    Quoted(value).text(), expected);
 }
 
 template <class T>

@@ -57,14 +57,15 @@ class Instance {
   Result<void> charge_pinned(uint64_t bytes);
   void refund_pinned(uint64_t bytes) noexcept { pinned_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // What lives, a line for each object, at most `most` lines.
-  std::string report(uint64_t most) const;
+  // What lives, a line for each object, at most `most` lines. Takes no lock.
+  std::string report(uint64_t most, const char* separator = "\n") const;
 
   Result<uint64_t> close(Object& root, gpumem_close_mode mode);
 
  private:
   Result<void> claim_close(gpumem_close_mode mode);
   uint64_t live_count() const;
+  std::string totals() const;
   void end_handles() noexcept;
   void await_streams() noexcept;
   void destroy_objects() noexcept;

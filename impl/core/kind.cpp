@@ -64,6 +64,8 @@ constinit const KindTraits& kinds::registered = row_of(GPUMEM_KIND_REGISTERED);
 constinit const KindTraits& kinds::pageable = row_of(GPUMEM_KIND_PAGEABLE);
 constinit const KindTraits& kinds::foreign = row_of(GPUMEM_KIND_FOREIGN);
 
+std::span<const KindTraits> all_kinds() { return kKinds; }
+
 const KindTraits* find_kind(gpumem_kind kind) {
   for (const KindTraits& row : kKinds) {
     if (row.kind == kind) return &row;

@@ -55,6 +55,8 @@ extern const KindTraits& pageable;
 extern const KindTraits& foreign;
 }  // namespace kinds
 
+// The rows of all kinds.
+std::span<const KindTraits> all_kinds();
 // The row of a kind; null for a number that no kind has.
 const KindTraits* find_kind(gpumem_kind kind);
 const char* kind_name(gpumem_kind kind);

@@ -1552,6 +1552,44 @@ TEST_F(Com, com_24_check_refuses_and_lists) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_instance_close(instance_, 2, nullptr, why()));
 }
 
+TEST_F(Com, com_24_the_refusal_says_totals_first) {
+  const Memory small = alloc_pinned(device_, kKiB);
+  const Memory large = alloc_device(device_, kMiB);
+  const Memory larger = alloc_device(device_, 2 * kMiB);
+  const Stream stream = create_stream(device_);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(instance_, GPUMEM_CLOSE_CHECK, nullptr, why()));
+  const std::string message = last_error().message;
+  const size_t first = message.find("2 device (3145728 bytes)");
+  const size_t second = message.find("1 pinned (1024 bytes)");
+  const size_t third = message.find("1 stream");
+  EXPECT_LT(first, second) << message;
+  EXPECT_LT(second, third) << message;
+  EXPECT_LT(third, message.find("GPUMEM_CLOSE_FORCE")) << message;
+  EXPECT_NE(message.find("gpumem_stats_report"), std::string::npos) << message;
+}
+
+// A report is one line for each object.
+TEST_F(Com, com_24_names_have_no_control_characters) {
+  gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_PINNED, kKiB);
+  for (const char* name : {"two\nlines", "\x1b[2J", "\t", "\x7f"}) {
+    desc.name = name;
+    gpumem_memory memory = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_create(device_, &desc, &memory, why()));
+    EXPECT_NE(std::strstr(last_error().message, "control character"), nullptr) << last_error().message;
+    EXPECT_EQ(memory, nullptr);
+  }
+  desc.name = "gr\xC3\xBC\xC3\x9F dich";
+  const Memory memory = create_memory(device_, desc);
+  std::string text(4096, '\0');
+  EXPECT_OK(gpumem_stats_report(instance_, text.data(), text.size(), nullptr, why()));
+  const size_t at = text.find(desc.name);
+  ASSERT_NE(at, std::string::npos) << text;
+  // A buffer that ends inside a character gets none of it.
+  std::vector<char> small(at + 4, 'x');
+  EXPECT_OK(gpumem_stats_report(instance_, small.data(), small.size(), nullptr, why()));
+  EXPECT_EQ(std::string(small.data()), text.substr(0, at + 2));
+}
+
 TEST_F(Com, com_24_force_waits_and_frees_all) {
   Pages pages(4 * page_size());
   const gpumem_instance instance = instance_.release();
@@ -1663,6 +1701,22 @@ TEST_F(Com, com_27_the_log_function) {
   EXPECT_EQ(log.lines.size(), 0u);
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_log_set_function(LogLines::receive, &log, 9, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_log_set_function(LogLines::receive, &log, 0, why()));
+}
+
+// Nothing else can say what is wrong with an `error` of a wrong size.
+TEST_F(Com, com_16_an_error_of_a_wrong_size_is_logged) {
+  LogLines log;
+  gpumem_error bad = GPUMEM_ERROR_INIT;
+  bad.struct_size = 7;
+  bad.message[0] = '!';
+  ASSERT_OK(gpumem_log_set_function(LogLines::receive, &log, GPUMEM_LOG_WARNING, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stats_reset_peaks(instance_, &bad));
+  ASSERT_OK(gpumem_log_set_function(nullptr, nullptr, 0, why()));
+  ASSERT_EQ(log.lines.size(), 1u);
+  EXPECT_EQ(log.lines[0].first, GPUMEM_LOG_WARNING);
+  EXPECT_NE(log.lines[0].second.find("gpumem_stats_reset_peaks"), std::string::npos) << log.lines[0].second;
+  EXPECT_NE(log.lines[0].second.find("struct_size is 7"), std::string::npos) << log.lines[0].second;
+  EXPECT_EQ(bad.message[0], '!');
 }
 
 TEST_F(Com, com_27_a_stream_that_could_not_be_waited_for_is_logged) {

@@ -8,6 +8,7 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "base/result.h"
+#include "base/text.h"
 
 namespace gpumem {
 namespace {
@@ -59,6 +60,37 @@ TEST(Result, LongMessagesAreCutNotOverrun) {
   const std::string text(2000, 'x');
   const Error error = make_error(GPUMEM_ERROR_INTERNAL, "%s", text.c_str());
   EXPECT_EQ(std::strlen(error.message), sizeof error.message - 1);
+}
+
+TEST(Result, AMessageIsNotCutInsideACharacter) {
+  const Error fits = make_error(GPUMEM_ERROR_INTERNAL, "%s", "h\xC3\xA9");
+  EXPECT_STREQ(fits.message, "h\xC3\xA9");
+  for (const size_t before : {size_t{2}, size_t{3}}) {
+    const std::string text = std::string(sizeof(Error::message) - before, 'x') + "\xE2\x82\xAC";
+    EXPECT_EQ(std::strlen(make_error(GPUMEM_ERROR_INTERNAL, "%s", text.c_str()).message),
+              sizeof(Error::message) - before)
+        << before;
+  }
+}
+
+TEST(Text, WholeCharacters) {
+  const char* const mixed = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80";
+  const size_t kept[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10};
+  for (size_t length = 0; length <= 10; ++length)
+    EXPECT_EQ(whole_characters(mixed, length), kept[length]) << length;
+  // What is not UTF-8 loses at most three bytes.
+  EXPECT_EQ(whole_characters("\x80\x80\x80\x80\x80\x80", 6), 6u);
+}
+
+TEST(Text, Quoted) {
+  EXPECT_STREQ(Quoted("plain").text(), "\"plain\"");
+  EXPECT_STREQ(Quoted("").text(), "\"\"");
+  EXPECT_STREQ(Quoted("a\nb\x1b[2J\x7f").text(), "\"a\\x0ab\\x1b[2J\\x7f\"");
+  EXPECT_STREQ(Quoted("say \"\\\"").text(), "\"say \\\"\\\\\\\"\"");
+  EXPECT_EQ(std::string(Quoted(std::string(100, 'x').c_str()).text()), '"' + std::string(100, 'x') + '"');
+  EXPECT_EQ(std::string(Quoted(std::string(5000, '\1').c_str()).text()).size(), 400u + 2 + 3);
+  EXPECT_EQ(std::string(Quoted((std::string(99, 'x') + "\xC3\xA9").c_str()).text()),
+            '"' + std::string(99, 'x') + "\"...");
 }
 
 TEST(Cleanup, RunsUnlessDismissed) {
