@@ -241,7 +241,7 @@ type LogLevel int32
 // The values of LogLevel.
 const (
 	LogError   LogLevel = 1 // Something was lost, such as memory that the driver refused to free.
-	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend, or live objects at close.
+	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend, live objects at close, or an error->struct_size that is no size of a gpumem_error.
 	LogInfo    LogLevel = 3 // What was found and chosen when a backend was opened.
 	LogDebug   LogLevel = 4 // The reason of each failing call.
 )

@@ -12,9 +12,11 @@
 
 #include "base/arithmetic.h"
 #include "base/result.h"
+#include "base/text.h"
 #include "core/handles.h"
 #include "core/log.h"
 #include "core/precedence.h"
+#include "platform/thread.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::capi {
@@ -89,12 +91,8 @@ class Decoder {
     if (given != nullptr) check_size(given, given->struct_size, sizeof(S), kFirstSize<S>, name);
   }
 
-  std::string name(const char* given) {
-    if (given == nullptr) return {};
-    const size_t length = strnlen(given, 64);
-    if (length >= 64) refuse("the name is longer than 63 bytes");
-    return std::string(given, length < 64 ? length : 0);
-  }
+  // The name of an object; empty for NULL.
+  std::string name(const char* given);
 
   Result<void> done() const {
     if (!verdict_) return verdict_.error();
@@ -135,7 +133,10 @@ void answer(S* out, S value) {
 
 template <size_t N>
 void copy_text(char (&out)[N], const char* text) {
-  std::snprintf(out, N, "%s", text);
+  const size_t length = std::strlen(text);
+  const size_t kept = length < N ? length : whole_characters(text, N - 1);
+  std::memcpy(out, text, kept);
+  out[kept] = '\0';
 }
 
 inline bool takes_detail(const gpumem_error* error) {
@@ -149,15 +150,19 @@ inline void clear_error(gpumem_error* error, Status status) {
   error->native_name[0] = error->function[0] = error->entry_point[0] = error->message[0] = '\0';
 }
 
+// The answer to an `error` that cannot take the detail: only the log can.
+[[gnu::cold]] Status refuse_detail(const char* function, const gpumem_error* error) noexcept;
 [[gnu::cold]] Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept;
 // The failure that an exception of the C++ library stands for. To be called in a handler.
 [[gnu::cold]] Error caught_failure() noexcept;
 
 // Runs the body of an entry point: `Result<Status> body(Decoder&)`. The body writes outputs after everything
-// succeeded. A call that succeeds builds no error.
+// succeeded. A call that succeeds builds no error. For calls that enqueue or ask, and so meet no cancellation
+// point: holding cancellation off costs as much as a tenth of them.
 template <class Body>
-Status call(const char* function, gpumem_error* error, Body body) noexcept {
-  if (error != nullptr && !takes_detail(error)) return GPUMEM_ERROR_INVALID_ARGUMENT;
+Status call_briefly(const char* function, gpumem_error* error, Body body) noexcept {
+  if (error != nullptr && !takes_detail(error)) [[unlikely]]
+    return refuse_detail(function, error);
   try {
     Decoder decode;
     const Result<Status> result = body(decode);
@@ -168,6 +173,13 @@ Status call(const char* function, gpumem_error* error, Body body) noexcept {
   } catch (...) {
     return fail(function, error, caught_failure());
   }
+}
+
+// The same for a call that may wait, or whose driver calls may.
+template <class Body>
+Status call(const char* function, gpumem_error* error, Body body) noexcept {
+  const platform::CancellationHeld held;
+  return call_briefly(function, error, std::move(body));
 }
 
 // The short way of a call that only looks at records: takes no lock and writes only to a line of the thread's

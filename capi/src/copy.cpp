@@ -42,8 +42,10 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
                        const Extents& extents, const char* what) {
   if (extents.empty()) return 0;
   const bool one_row = extents.height == 1 && extents.depth == 1;
-  if (one_row && extents.width <= kSizeMax && !add_wraps(address_of(first), extents.width)) [[likely]]
+  if (one_row && pitch >= extents.width && extents.width <= kSizeMax &&
+      !add_wraps(address_of(first), extents.width)) [[likely]] {
     return extents.width;
+  }
   uint64_t slice = 0;
   uint64_t extent = 0;
   const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&
@@ -52,7 +54,7 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
   if (!fits) {
     decode.refuse("the range of the %s exceeds 2^63-1 bytes or wraps around the address space", what);
   }
-  if (extents.height != 1 && pitch < extents.width) {
+  if (pitch < extents.width) {
     decode.refuse("the pitch of the %s is %" PRIu64 ", which is less than the width of %" PRIu64, what, pitch,
                   extents.width);
   }
@@ -89,10 +91,20 @@ void decode_side(capi::Decoder& decode, const void* first, uint64_t pitch, const
   out->extent = decode_extent(decode, first, pitch, 0, extents, what);
 }
 
+// A call with a stream seldom waits; the core knows when.
+template <class Body>
+gpumem_status call_at(gpumem_instance /*where*/, const char* function, gpumem_error* error, Body body) {
+  return capi::call(function, error, std::move(body));
+}
+template <class Body>
+gpumem_status call_at(gpumem_stream /*where*/, const char* function, gpumem_error* error, Body body) {
+  return capi::call_briefly(function, error, std::move(body));
+}
+
 template <class Handle>
 gpumem_status do_copy(const char* function, Handle where, const Rectangle& rectangle,
                       const gpumem_copy_options* options, gpumem_error* error) {
-  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Place place = decode_place(decode, where);
     const gpumem_copy_options given = decode.optional_input(options, "options");
     decode_choices(decode, given.direction, given.source_order);
@@ -214,7 +226,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
 template <class Handle>
 gpumem_status do_fill(const char* function, Handle where, core::FillArguments arguments,
                       gpumem_error* error) {
-  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
     const Place place = decode_place(decode, where);
     const uint32_t unit = arguments.value_size;
     const bool known_unit = unit == 1 || unit == 2 || unit == 4;
@@ -225,7 +237,7 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
       if (address_of(arguments.destination) % unit != 0) {
         decode.refuse("the destination %p is not aligned to %u bytes", arguments.destination, unit);
       }
-      if (arguments.width % unit != 0 || (arguments.height != 1 && arguments.pitch % unit != 0)) {
+      if (arguments.width % unit != 0 || arguments.pitch % unit != 0) {
         decode.refuse("a size is not a multiple of value_size, which is %u", unit);
       }
     }

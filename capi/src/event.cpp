@@ -79,7 +79,7 @@ gpumem_status gpumem_event_get_info(gpumem_event event, gpumem_event_info* out_i
 }
 
 gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto recorded = decode.object<core::Event>(event);
     const auto order = decode.object<core::Stream>(stream);
     GPUMEM_TRY(decode.done());
@@ -89,7 +89,7 @@ gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream stream, gpum
 }
 
 gpumem_status gpumem_event_query(gpumem_event event, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Event>(event);
     GPUMEM_TRY(decode.done());
     return core::query_event(*object);

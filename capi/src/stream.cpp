@@ -66,7 +66,7 @@ gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_stream_info* o
 }
 
 gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Stream>(stream);
     GPUMEM_TRY(decode.done());
     return core::query_stream(*object);
@@ -82,7 +82,7 @@ gpumem_status gpumem_stream_synchronize(gpumem_stream stream, uint64_t timeout_n
 }
 
 gpumem_status gpumem_stream_wait_event(gpumem_stream stream, gpumem_event event, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto waiter = decode.object<core::Stream>(stream);
     const auto awaited = decode.object<core::Event>(event);
     GPUMEM_TRY(decode.done());

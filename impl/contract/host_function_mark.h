@@ -10,12 +10,21 @@ namespace gpumem::backend {
 // Marks the calling thread for as long as it lives.
 class HostFunctionMark {
  public:
-  HostFunctionMark() { ++platform::host_functions_running; }
+  HostFunctionMark() : before_(platform::host_function_process) {
+    platform::host_function_process = platform::process_epoch();
+  }
   HostFunctionMark(const HostFunctionMark&) = delete;
   HostFunctionMark& operator=(const HostFunctionMark&) = delete;
-  ~HostFunctionMark() { --platform::host_functions_running; }
+  ~HostFunctionMark() { platform::host_function_process = before_; }
 
-  static bool is_set() { return platform::host_functions_running != 0; }
+  // Not in a child that the function forks: that is a process like any other.
+  static bool is_set() {
+    const uint32_t process = platform::host_function_process;
+    return process != 0 && process == platform::process_epoch();
+  }
+
+ private:
+  const uint32_t before_;
 };
 
 }  // namespace gpumem::backend

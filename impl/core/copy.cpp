@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -15,6 +16,7 @@
 #include "core/precedence.h"
 #include "core/span.h"
 #include "platform/pages.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -326,7 +328,9 @@ class EnqueuedWork {
   EnqueuedWork(const EnqueuedWork&) = delete;
   EnqueuedWork& operator=(const EnqueuedWork&) = delete;
   ~EnqueuedWork() {
-    if (any && !stays_) (void)stream_.synchronize(GPUMEM_TIMEOUT_INFINITE);
+    if (!any || stays_) return;
+    const platform::CancellationHeld held;
+    (void)stream_.synchronize(GPUMEM_TIMEOUT_INFINITE);
   }
   void stay() { stays_ = true; }
 
@@ -356,8 +360,13 @@ Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle,
   return {};
 }
 
+// A driver may wait before it takes ordinary memory.
+bool may_wait(const backend::Span& span) { return span.pageable || span.registered; }
+
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
+  std::optional<platform::CancellationHeld> held;
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
+  if (now || may_wait(copy.destination.span) || may_wait(copy.source.span)) held.emplace();
   bool observe = false;
   EnqueuedWork work(stream);
   const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
@@ -485,7 +494,10 @@ Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& w
     any = true;
     return {};
   });
-  if (!result && any) (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  if (!result && any) {
+    const platform::CancellationHeld held;
+    (void)stream.synchronize(GPUMEM_TIMEOUT_INFINITE);
+  }
   return result;
 }
 
@@ -515,9 +527,12 @@ Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
 
 Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan& destination,
                         const backend::FillSegment& segment) {
-  switch (stream.way_of_fill(segment.destination)) {
+  const backend::FillWay way = stream.way_of_fill(segment.destination);
+  if (way == backend::FillWay::kEnqueue) return enqueue_fill(stream, segment);
+  const platform::CancellationHeld held;
+  switch (way) {
     case backend::FillWay::kEnqueue:
-      return enqueue_fill(stream, segment);
+      break;
     case backend::FillWay::kAtHome:
       return fill_at_home(device, stream, destination.region->device(), segment);
     case backend::FillWay::kCpuInStream:

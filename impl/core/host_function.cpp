@@ -6,12 +6,14 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/device.h"
 #include "core/instance.h"
 #include "platform/fork.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -20,7 +22,7 @@ struct Entry {
   const Instance* owner = nullptr;
   const Device* device = nullptr;  // of the stream; for what writes
   const Region* writes = nullptr;
-  bool of_user = false;
+  std::optional<sigset_t> mask;  // of the thread that enqueued a function of the caller
   std::function<void()> function;
   bool runs = false;
 };
@@ -85,8 +87,10 @@ void GPUMEM_CALL run(void* argument) {
     entry = &found->second;  // running work is not dropped
   }
   const uint32_t process = platform::process_epoch();
-  if (entry->of_user) {
+  if (entry->mask) {
     const backend::HostFunctionMark mark;
+    // A program that the function starts inherits the mask of this thread.
+    const platform::SignalMask signals(*entry->mask);
     entry->function();
   } else {
     entry->function();
@@ -117,7 +121,7 @@ Result<void> launch_for_user(Instance& instance, backend::Stream& stream, gpumem
                              void* user_data) {
   Entry entry;
   entry.owner = &instance;
-  entry.of_user = true;
+  entry.mask = platform::SignalMask::of_this_thread();
   entry.function = [function, user_data] { function(user_data); };
   const Id id = add(std::move(entry));
   Cleanup drop([&] { remove(id); });

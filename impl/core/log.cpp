@@ -6,7 +6,9 @@
 #include <new>
 #include <shared_mutex>
 
+#include "base/text.h"
 #include "platform/fork.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -29,12 +31,16 @@ struct Listener {
 
 constinit platform::PerProcess<Listener> listener;
 
-thread_local bool delivering = false;
+// Epoch of the process in which this thread delivers a message. A child that the log function forks is not in
+// it.
+constinit thread_local uint32_t delivering = 0;
+
+bool is_delivering() { return delivering != 0 && delivering == platform::process_epoch(); }
 
 }  // namespace
 
 Result<void> set_log_function(gpumem_log_function function, void* user_data, gpumem_log_level max_level) {
-  if (delivering) {
+  if (is_delivering()) {
     return make_error(GPUMEM_ERROR_INVALID_STATE, "gpumem_log_set_function was called from the log function");
   }
   Listener& target = listener.get();
@@ -49,11 +55,11 @@ Result<void> set_log_function(gpumem_log_function function, void* user_data, gpu
 
 void log(gpumem_log_level level, const char* format, ...) noexcept {
   // A message that arises while another is delivered on this thread would wait for itself.
-  if (level > listening_level.load(std::memory_order_relaxed) || delivering) return;
+  if (level > listening_level.load(std::memory_order_relaxed) || is_delivering()) return;
   char line[512];
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(line, sizeof line, format, arguments);
+  format_text(line, sizeof line, format, arguments);
   va_end(arguments);
   Listener* target = nullptr;
   try {
@@ -64,11 +70,12 @@ void log(gpumem_log_level level, const char* format, ...) noexcept {
   // A stream of messages must not keep the function from being changed for ever. To wait here could stop a
   // thread that the function waits for.
   if (target->changing != 0) return;
+  const platform::CancellationHeld held;
   std::shared_lock lock(target->mutex);
   if (target->function == nullptr) return;
-  delivering = true;
+  delivering = platform::process_epoch();
   target->function(target->user_data, level, line);
-  delivering = false;
+  delivering = 0;
 }
 
 }  // namespace gpumem::core

@@ -6,6 +6,7 @@
 #include "base/arithmetic.h"
 #include "core/instance.h"
 #include "platform/pages.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 namespace {
@@ -88,6 +89,7 @@ Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
     out->region = std::move(own.region);
     return {};
   }
+  const platform::CancellationHeld held;  // the driver is asked, or the system
   if (own.covered && own.released) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Starts threads that block the program's signals.
+// Threads of the library, and what a thread of the program must not meet inside a call: signals and
+// cancellation.
 #pragma once
 
 #include <pthread.h>
@@ -10,8 +11,12 @@
 namespace gpumem::platform {
 
 // Like std::thread's constructor, but blocks all signals except faults and, if the creating thread does not
-// block them, those with which language runtimes stop threads: without these, a garbage collector would wait
-// forever for a thread that ran a host function.
+// block them:
+// - those with which language runtimes stop threads: without these, a garbage collector would wait forever
+// for
+//   a thread that ran a host function;
+// - those that ask the process to end, if it has no handler for them: else it could not be ended once all
+//   its own threads are gone.
 template <class F>
 std::thread start_thread(F function) {
   struct Blocked {
@@ -26,6 +31,10 @@ std::thread start_thread(F function) {
         keep(stop);
       for (int stop = SIGRTMIN; stop <= SIGRTMAX; ++stop)
         keep(stop);
+      for (const int end : {SIGHUP, SIGINT, SIGQUIT, SIGTERM}) {
+        struct sigaction action;
+        if (sigaction(end, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) keep(end);
+      }
       for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT})
         sigdelset(&all, fault);
       pthread_sigmask(SIG_SETMASK, &all, nullptr);
@@ -35,5 +44,37 @@ std::thread start_thread(F function) {
   } blocked;
   return std::thread(std::move(function));
 }
+
+// Gives the calling thread another signal mask for as long as it lives.
+class SignalMask {
+ public:
+  explicit SignalMask(const sigset_t& mask) { pthread_sigmask(SIG_SETMASK, &mask, &before_); }
+  SignalMask(const SignalMask&) = delete;
+  SignalMask& operator=(const SignalMask&) = delete;
+  ~SignalMask() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  static sigset_t of_this_thread() {
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    return mask;
+  }
+
+ private:
+  sigset_t before_;
+};
+
+// Holds off pthread_cancel() while it lives: a thread that is cancelled in the middle of a driver's code, or
+// while it holds a lock, cannot be unwound. A cancellation that came meanwhile takes effect at the next
+// cancellation point of the program.
+class CancellationHeld {
+ public:
+  CancellationHeld() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  CancellationHeld(const CancellationHeld&) = delete;
+  CancellationHeld& operator=(const CancellationHeld&) = delete;
+  ~CancellationHeld() { pthread_setcancelstate(before_, nullptr); }
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
 
 }  // namespace gpumem::platform

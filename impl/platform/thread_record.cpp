@@ -17,7 +17,7 @@
 namespace gpumem::platform {
 
 constinit thread_local ThreadRecord* thread_record_or_null = nullptr;
-constinit thread_local uint32_t host_functions_running = 0;
+constinit thread_local uint32_t host_function_process = 0;
 
 namespace {
 

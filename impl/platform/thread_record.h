@@ -38,9 +38,9 @@ struct alignas(128) ThreadRecord {
 
 // Initial-exec: one load, and only a pointer of the little static space that libraries loaded later share.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local ThreadRecord* thread_record_or_null;
-// Functions of the caller that run on this thread, nested. Not in the record, because a thread of a driver
-// may have none, and cannot report that there is no memory for one.
-[[gnu::tls_model("initial-exec")]] extern constinit thread_local uint32_t host_functions_running;
+// Epoch of the process in which a function of the caller runs on this thread, or 0. Not in the record,
+// because a thread of a driver may have none, and cannot report that there is no memory for one.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local uint32_t host_function_process;
 
 // Makes the record of a thread that has none in this process. Throws std::bad_alloc.
 ThreadRecord& make_thread_record();

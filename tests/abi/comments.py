@@ -12,6 +12,15 @@ import description
 
 _COMMANDS = r"\\(?:param|retval|return|handles|blocking|threads|owner|since)\b"
 
+# What a host function may call: whatever else there is lists INVALID_STATE (COM-27).
+_ALSO_IN_HOST_FUNCTIONS = {
+    "gpumem_capability_enumerate", "gpumem_device_get", "gpumem_device_get_info", "gpumem_event_get_info",
+    "gpumem_host_device_lose", "gpumem_host_fail_step", "gpumem_host_foreign_peer_access", "gpumem_host_kernel_view",
+    "gpumem_host_set_current_device", "gpumem_host_stream_set_capturing", "gpumem_instance_get_info",
+    "gpumem_memory_get_info", "gpumem_stats_get", "gpumem_stats_get_kind", "gpumem_stats_report",
+    "gpumem_stats_reset_peaks", "gpumem_status_enumerate", "gpumem_status_get_info", "gpumem_stream_get_info",
+    "gpumem_table_get"}
+
 
 def missing_parts(function):
     if function.comment is None:
@@ -29,6 +38,8 @@ def missing_parts(function):
         statuses = re.findall(r"\\retval\s+(\w+)", text)
         if "GPUMEM_SUCCESS" not in statuses:
             missing.append("\\retval GPUMEM_SUCCESS is missing")
+        if function.name not in _ALSO_IN_HOST_FUNCTIONS and "GPUMEM_ERROR_INVALID_STATE" not in statuses:
+            missing.append("\\retval GPUMEM_ERROR_INVALID_STATE is missing, as in a host function")
         missing += [f"\\retval {s} stands twice" for s in sorted(set(statuses)) if statuses.count(s) > 1]
     elif result != "void" and not re.search(r"\\returns?\s", text):
         missing.append("\\return is missing")

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -303,7 +304,9 @@ TEST_F(Async, com_29_a_capture_mark_ends_with_its_stream) {
 class EveryCall {
  public:
   EveryCall(gpumem_instance instance, gpumem_device device, gpumem_device second)
-      : instance_(instance), device_(device), second_(second), native_(device), native_event_(device) {}
+      : instance_(instance), device_(device), second_(second), native_(device) {
+    if (!on_host()) native_event_.emplace(device);
+  }
 
   void run() {
     const Memory memory = alloc_device(device_, kSize);
@@ -382,10 +385,13 @@ class EveryCall {
     call("stream_wrap", gpumem_stream_wrap(device_, native_.get(), &wrapped, why()));
     info_of(Stream(wrapped));
     call("stream_get_info", GPUMEM_SUCCESS);
-    gpumem_event theirs = nullptr;
-    call("event_wrap", gpumem_event_wrap(device_, native_event_.get(), 0, &theirs, why()));
     gpumem_event_info of_event = GPUMEM_EVENT_INFO_INIT;
-    call("event_get_info", gpumem_event_get_info(Event(theirs), &of_event, why()));
+    call("event_get_info", gpumem_event_get_info(event, &of_event, why()));
+    if (native_event_) {
+      gpumem_event theirs = nullptr;
+      call("event_wrap", gpumem_event_wrap(device_, native_event_->get(), 0, &theirs, why()));
+      const Event wrapped_event(theirs);
+    }
     // Devices and instances.
     ask_devices(call);
   }
@@ -477,9 +483,37 @@ class EveryCall {
   gpumem_device device_;
   gpumem_device second_;
   NativeStream native_;
-  NativeEvent native_event_;
+  std::optional<NativeEvent> native_event_;  // the host backend has none
   std::set<std::string> called_;
 };
+
+// A cancellation is pending throughout: a cancellation point inside a call would end the process, because the
+// call cannot be unwound.
+TEST_F(Async, com_10_a_cancelled_thread_finishes_its_calls) {
+  struct Cancelled {
+    EveryCall* calls;
+    std::atomic<bool> finished{false};
+    static void* run(void* argument) {
+      auto* const self = static_cast<Cancelled*>(argument);
+      int before = 0;
+      pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+      pthread_cancel(pthread_self());
+      pthread_setcancelstate(before, nullptr);
+      self->calls->run();
+      self->finished = true;
+      pthread_testcancel();
+      return nullptr;
+    }
+  };
+  EveryCall calls(instance_, device_, second_device());
+  Cancelled cancelled{&calls};
+  pthread_t thread{};
+  ASSERT_EQ(pthread_create(&thread, nullptr, Cancelled::run, &cancelled), 0);
+  void* result = nullptr;
+  ASSERT_EQ(pthread_join(thread, &result), 0);
+  EXPECT_TRUE(cancelled.finished) << "a call let the cancellation pass";
+  EXPECT_EQ(result, PTHREAD_CANCELED);
+}
 
 // Beside each GLOBAL capture another thread makes every call once; each graph must be whole and replay right.
 // On a GPU this goes on for ten seconds.

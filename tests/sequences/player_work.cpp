@@ -654,7 +654,7 @@ bool Player::Rows::extent(const uint8_t* first, uint64_t* out) const {
   }
   *out = size;
   const auto address = reinterpret_cast<uintptr_t>(first);
-  return size < kTooLarge && address + size >= address && (height == 1 || pitch >= width) &&
+  return size < kTooLarge && address + size >= address && pitch >= width &&
          (depth == 1 || slice_pitch >= slice);
 }
 
@@ -1188,7 +1188,7 @@ void Player::do_fill(Choice& choice, bool plane, bool async) {
     verdict.require(to.pointer != nullptr);
     if (known_unit) {
       verdict.require(reinterpret_cast<uintptr_t>(to.pointer) % unit == 0 && target.width % unit == 0 &&
-                      (target.height == 1 || target.pitch % unit == 0));
+                      target.pitch % unit == 0);
     }
   }
   Expect expect = verdict.done();

@@ -341,7 +341,8 @@ namespace GpuMem
     /// <summary>Something was lost, such as memory that the driver refused to free.</summary>
     Error = Constants.GPUMEM_LOG_ERROR,
     /// <summary>
-    /// Something is probably not as intended, such as a fallback to the host backend, or live objects at close.
+    /// Something is probably not as intended, such as a fallback to the host backend, live objects at close, or an
+    /// <c>error-&gt;struct_size</c> that is no size of a gpumem_error.
     /// </summary>
     Warning = Constants.GPUMEM_LOG_WARNING,
     /// <summary>What was found and chosen when a backend was opened.</summary>

@@ -6,13 +6,14 @@
  *
  * - **Structs that grow.** A struct that begins with `struct_size` is initialised with its `_INIT` macro, or by
  *   zeroing it and setting `struct_size` to its size; both give the same bytes. 0 is the default of every field,
- *   and reserved fields must be 0. If the caller's struct is smaller (an older caller), the missing fields are 0.
- *   If it is larger (a newer caller), the call succeeds as long as every byte that this library does not know is
- *   0, and otherwise fails with #GPUMEM_ERROR_INVALID_ARGUMENT.
+ *   and reserved fields must be 0. If the caller's struct is smaller, of the size that an earlier version had, the missing fields are 0.
+ *   If it is larger (a newer caller), up to 4096 bytes, the call succeeds as long as every byte that this library does
+ *   not know is 0. Any other size, and another byte there, fail with #GPUMEM_ERROR_INVALID_ARGUMENT.
  * - **Handles** are values, not addresses. NULL, a forged handle and a handle of another type fail with
  *   #GPUMEM_ERROR_INVALID_ARGUMENT. A handle of a destroyed object fails with #GPUMEM_ERROR_STALE_HANDLE, one of a
  *   closed instance with #GPUMEM_ERROR_CLOSED (or #GPUMEM_ERROR_STALE_HANDLE once newer objects have reused its
- *   slot), and one that a forked child inherited with #GPUMEM_ERROR_FORKED. Every function that takes a handle can
+ *   slot), and one that a forked child inherited with #GPUMEM_ERROR_FORKED, unless it was stale or closed before the fork. A
+ *   forged handle of an object's type may also count as stale or closed; it never reaches an object. Every function that takes a handle can
  *   return these four; `\handles` stands for them. Destroying NULL does nothing and succeeds.
  * - **Failures from below.** A function that calls the driver or the system, or keeps a record, can also fail with
  *   #GPUMEM_ERROR_OUT_OF_HOST_MEMORY, #GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, #GPUMEM_ERROR_DEVICE_LOST or

@@ -168,7 +168,7 @@ typedef struct gpumem_copy_operand {
   void *pointer;        /**< First byte, by its host or device address, or NULL if `memory` is set. */
   uint64_t row_pitch;   /**< Bytes from one row to the next, at least `width`; 0 means `width`. */
   /** Bytes from one slice to the next, at least what the rows of a slice span; 0 means `height` times the row pitch.
-   */
+   * With a depth of 1 it is not looked at. */
   uint64_t slice_pitch;
 } gpumem_copy_operand;
 

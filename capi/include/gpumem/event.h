@@ -22,7 +22,8 @@ typedef uint64_t gpumem_event_flags;
 typedef struct gpumem_event_desc {
   size_t struct_size;       /**< `sizeof(gpumem_event_desc)` of the caller. */
   gpumem_event_flags flags; /**< Sum of GPUMEM_EVENT_ values. */
-  const char *name;         /**< For messages and reports, up to 63 bytes, or NULL; copied. */
+  const char
+      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
 } gpumem_event_desc;
 
 /** Initial value of a gpumem_event_desc. */
@@ -135,7 +136,8 @@ GPUMEM_API gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream s
  * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
  * \retval GPUMEM_NOT_READY work is pending
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
+ *         the caller had been unmapped, which is reported once
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -151,7 +153,8 @@ GPUMEM_API gpumem_status gpumem_event_query(gpumem_event event, gpumem_error *er
  * \retval GPUMEM_SUCCESS the work is complete, or the event was never recorded
  * \retval GPUMEM_NOT_READY the timeout expired; nothing changed
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
+ *         the caller had been unmapped, which is reported once
  * \handles
  * \blocking{until the work is complete or the timeout expires}
  * \threads{any thread}

@@ -67,7 +67,8 @@ typedef struct gpumem_instance_desc {
   size_t struct_size;     /**< `sizeof(gpumem_instance_desc)` of the caller. */
   gpumem_backend backend; /**< One of the GPUMEM_BACKEND_ values. */
   uint32_t reserved;      /**< 0. */
-  const char *name;       /**< For messages and reports, up to 63 bytes, or NULL; copied. */
+  const char
+      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
   /** Limit on page-locked bytes that live at once, including registered ones; 0 means no limit. */
   uint64_t pin_budget;
   /** Options of the host backend (see host.h), or NULL for defaults. Ignored with #GPUMEM_BACKEND_CUDA. */
@@ -121,7 +122,8 @@ typedef int32_t gpumem_close_mode;
  * \param instance instance to close; NULL does nothing and succeeds
  * \param mode one of the GPUMEM_CLOSE_ values
  * \param[out] out_destroyed receives the number of objects that #GPUMEM_CLOSE_FORCE destroyed; or NULL
- * \param[out] error detail of a failure, or NULL; with #GPUMEM_ERROR_BUSY the message lists the first objects
+ * \param[out] error detail of a failure, or NULL; with #GPUMEM_ERROR_BUSY the message says how much of
+ *         each kind lives, and lists the first objects
  * \retval GPUMEM_SUCCESS the instance is closed
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the mode is unknown
  * \retval GPUMEM_ERROR_BUSY #GPUMEM_CLOSE_CHECK, and memory, streams or events live, or another thread is creating
@@ -155,6 +157,7 @@ GPUMEM_API gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_
  * \retval GPUMEM_ERROR_PERMISSION_DENIED see gpumem_instance_open()
  * \retval GPUMEM_ERROR_FORKED see gpumem_instance_open()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the library's records
+ * \retval GPUMEM_ERROR_INVALID_STATE first called from a host function
  * \blocking{at the first call, as gpumem_instance_open()}
  * \threads{any thread}
  * \owner{the process}

@@ -14,13 +14,15 @@ extern "C" {
 /** Importance of a message: one of the GPUMEM_LOG_ values. */
 typedef int32_t gpumem_log_level;
 #define GPUMEM_LOG_ERROR 1 /**< Something was lost, such as memory that the driver refused to free. */
-/** Something is probably not as intended, such as a fallback to the host backend, or live objects at close. */
+/** Something is probably not as intended, such as a fallback to the host backend, live objects at close, or an
+ * `error->struct_size` that is no size of a gpumem_error. */
 #define GPUMEM_LOG_WARNING 2
 #define GPUMEM_LOG_INFO 3  /**< What was found and chosen when a backend was opened. */
 #define GPUMEM_LOG_DEBUG 4 /**< The reason of each failing call. */
 
-/** Receives one message, a single line without a line end. It may be called from any thread, must not call gpumem
- * and must not throw. `message` is valid during the call only. */
+/** Receives one message, a single line without a line end. It may be called from any thread. It must return:
+ * it must not call gpumem, throw or end its thread. A child process that it forks may call gpumem, but must not return
+ * from the function. `message` is valid during the call only. */
 typedef void(GPUMEM_CALL *gpumem_log_function)(void *user_data, gpumem_log_level level, const char *message);
 
 /** Sets the function that receives log messages, for the whole process.

@@ -16,7 +16,8 @@ typedef struct gpumem_stream_desc {
   size_t struct_size; /**< `sizeof(gpumem_stream_desc)` of the caller. */
   int32_t priority;   /**< Lower numbers run first; clamped to the range of the device; 0 is the default. */
   uint32_t reserved;  /**< 0. */
-  const char *name;   /**< For messages and reports, up to 63 bytes, or NULL; copied. */
+  const char
+      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
 } gpumem_stream_desc;
 
 /** Initial value of a gpumem_stream_desc. */
@@ -71,7 +72,8 @@ GPUMEM_API gpumem_status gpumem_stream_wrap(gpumem_device device, void *native_s
  * \retval GPUMEM_SUCCESS the stream is destroyed, also if its device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{until calls of other threads that use the stream have returned; not for its work}
+ * \blocking{until calls of other threads that use the stream have returned; not for its work. On host, the thread that
+ *         ran its work ends soon after, and counts against RLIMIT_NPROC until then}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_stream_destroy(gpumem_stream stream, gpumem_error *error);
@@ -119,7 +121,8 @@ GPUMEM_API gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_str
  * \retval GPUMEM_SUCCESS all work is complete
  * \retval GPUMEM_NOT_READY work is pending
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; called from a host function; or, on host, work of
+ *         the stream failed because memory of the caller had been unmapped, which is reported once
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -135,7 +138,8 @@ GPUMEM_API gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error 
  * \retval GPUMEM_SUCCESS the work is complete
  * \retval GPUMEM_NOT_READY the timeout expired; nothing changed
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
- * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured, or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; called from a host function; or, on host, work of
+ *         the stream failed because memory of the caller had been unmapped, which is reported once
  * \handles
  * \blocking{until the work is complete or the timeout expires}
  * \threads{any thread}
@@ -159,8 +163,10 @@ GPUMEM_API gpumem_status gpumem_stream_synchronize(gpumem_stream stream, uint64_
 GPUMEM_API gpumem_status gpumem_stream_wait_event(gpumem_stream stream, gpumem_event event,
                                                   gpumem_error *error);
 
-/** A function of the caller that runs in stream order. It must not throw and must not wait for device work. Of
- * gpumem it may call only the functions that return status texts, versions and information about objects. */
+/** A function of the caller that runs in stream order. It must return: it must not throw, end its thread or wait for
+ * device work. Of gpumem it may call only the functions that return status texts, versions and information about objects.
+ * It runs with the signal mask of the thread that enqueued it. A child process that it forks is a process like any
+ * other, but must not return from the function. */
 typedef void(GPUMEM_CALL *gpumem_host_function)(void *user_data);
 
 /** Enqueues a function that runs on the CPU, after all earlier and before all later work of a stream.

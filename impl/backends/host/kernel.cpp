@@ -27,7 +27,7 @@ bool mapped(const void* address, uint64_t size, bool write) {
 
 }  // namespace
 
-backend::Kernel* current_kernel() { return running; }
+backend::Kernel* current_kernel() { return backend::HostFunctionMark::is_set() ? running : nullptr; }
 
 void RunningKernel::run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data) {
   RunningKernel kernel(shared, queue);

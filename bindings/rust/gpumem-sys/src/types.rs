@@ -66,13 +66,17 @@ aliases! {
     /// `gpumem_host_kernel_view()`. Otherwise it may call only what a host function may.
     gpumem_host_kernel_function = Option<unsafe extern "C" fn(
         kernel: gpumem_host_kernel, user_data: *mut c_void)>;
-    /// Receives one message, a single line without a line end. It may be called from any thread,
-    /// must not call gpumem and must not throw. `message` is valid during the call only.
+    /// Receives one message, a single line without a line end. It may be called from any thread. It
+    /// must return: it must not call gpumem, throw or end its thread. A child process that it forks
+    /// may call gpumem, but must not return from the function. `message` is valid during the call
+    /// only.
     gpumem_log_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, level: gpumem_log_level, message: *const c_char)>;
-    /// A function of the caller that runs in stream order. It must not throw and must not wait for
-    /// device work. Of gpumem it may call only the functions that return status texts, versions and
-    /// information about objects.
+    /// A function of the caller that runs in stream order. It must return: it must not throw, end
+    /// its thread or wait for device work. Of gpumem it may call only the functions that return
+    /// status texts, versions and information about objects. It runs with the signal mask of the
+    /// thread that enqueued it. A child process that it forks is a process like any other, but must
+    /// not return from the function.
     gpumem_host_function = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 }
 
@@ -335,8 +339,8 @@ constants! {
     // ---- log.h
     /// Something was lost, such as memory that the driver refused to free.
     GPUMEM_LOG_ERROR: gpumem_log_level = 1;
-    /// Something is probably not as intended, such as a fallback to the host backend, or live
-    /// objects at close.
+    /// Something is probably not as intended, such as a fallback to the host backend, live objects
+    /// at close, or an `error->struct_size` that is no size of a gpumem_error.
     GPUMEM_LOG_WARNING: gpumem_log_level = 2;
     /// What was found and chosen when a backend was opened.
     GPUMEM_LOG_INFO: gpumem_log_level = 3;
@@ -445,7 +449,7 @@ structs! {
         /// Bytes from one row to the next, at least `width`; 0 means `width`.
         row_pitch: u64,
         /// Bytes from one slice to the next, at least what the rows of a slice span; 0 means
-        /// `height` times the row pitch.
+        /// `height` times the row pitch. With a depth of 1 it is not looked at.
         slice_pitch: u64,
     }
     /// A box of bytes to copy: `depth` slices of `height` rows of `width` bytes.
@@ -516,7 +520,7 @@ structs! {
         struct_size: usize,
         /// Sum of GPUMEM_EVENT_ values.
         flags: gpumem_event_flags,
-        /// For messages and reports, up to 63 bytes, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
         name: *const c_char,
     }
     /// Information about an event.
@@ -554,7 +558,7 @@ structs! {
         require: gpumem_memory_flags,
         /// Properties that the memory should have if possible.
         prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
         name: *const c_char,
     }
     /// Options for registering existing memory.
@@ -569,7 +573,7 @@ structs! {
         require: gpumem_memory_flags,
         /// Properties that the memory should have if possible.
         prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
         name: *const c_char,
     }
     /// Information about memory of the instance.
@@ -706,7 +710,7 @@ structs! {
         backend: gpumem_backend,
         /// 0.
         reserved: u32,
-        /// For messages and reports, up to 63 bytes, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
         name: *const c_char,
         /// Limit on page-locked bytes that live at once, including registered ones; 0 means no
         /// limit.
@@ -783,7 +787,7 @@ structs! {
         priority: i32,
         /// 0.
         reserved: u32,
-        /// For messages and reports, up to 63 bytes, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
         name: *const c_char,
     }
     /// Information about a stream.

@@ -187,8 +187,8 @@ codes! {
     LogLevel: i32 {
         /// Something was lost, such as memory that the driver refused to free.
         ERROR = GPUMEM_LOG_ERROR,
-        /// Something is probably not as intended, such as a fallback to the host backend, or live
-        /// objects at close.
+        /// Something is probably not as intended, such as a fallback to the host backend, live
+        /// objects at close, or an `error->struct_size` that is no size of a gpumem_error.
         WARNING = GPUMEM_LOG_WARNING,
         /// What was found and chosen when a backend was opened.
         INFO = GPUMEM_LOG_INFO,
