@@ -60,6 +60,9 @@ class Stream {
 
   // Where the CPU reads the bytes of a span; null if only a device can.
   virtual const void* cpu_view(const Span& span) = 0;
+  // INVALID_STATE if earlier work of the stream writes the source of a copy that may read it at once
+  // (STR-21). A backend that cannot tell succeeds.
+  virtual Result<void> require_final_source(const CopySegment& /*copy*/) { return {}; }
   virtual Result<void> copy(const CopySegment& segment) = 0;
   virtual FillWay way_of_fill(const Span& destination) = 0;
   virtual Result<void> fill(const FillSegment& segment) = 0;

@@ -363,6 +363,15 @@ Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle,
 // A driver may wait before it takes ordinary memory.
 bool may_wait(const backend::Span& span) { return span.pageable || span.registered; }
 
+Result<void> require_final(backend::Stream& stream, const Rectangle& rectangle) {
+  backend::CopySegment whole;
+  whole.source = rectangle.source;
+  whole.source_pitch = rectangle.source_pitch;
+  whole.width = rectangle.width;
+  whole.height = rectangle.height;
+  return stream.require_final_source(whole);
+}
+
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   std::optional<platform::CancellationHeld> held;
   const bool now = copy.arguments->source_order == GPUMEM_SOURCE_ORDER_DURING_CALL;
@@ -370,6 +379,8 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   bool observe = false;
   EnqueuedWork work(stream);
   const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
+    if (copy.arguments->source_order != GPUMEM_SOURCE_ORDER_STREAM)
+      GPUMEM_TRY(require_final(stream, rectangle));
     const void* const view = now ? stream.cpu_view(rectangle.source) : nullptr;
     if (view == nullptr) {
       observe = now;

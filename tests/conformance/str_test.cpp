@@ -1640,6 +1640,43 @@ TEST_F(Conformance, str_21_during_call_of_a_held_stream) {
   EXPECT_TRUE(holds_pattern(instance_, destination.device(), kSize, 1));
 }
 
+// What the library cannot know on cuda, the host backend in strict mode refuses.
+TEST_F(Conformance, str_21_a_source_that_pending_work_writes) {
+  if (!on_host()) SKIP_RULE("the driver does not tell what pending work writes");
+  const Memory destination = alloc_device(device_, kSize);
+  const Memory pinned = alloc_pinned(device_, kSize);
+  std::vector<uint8_t> ordinary(kSize, 1);
+  uint8_t* const source = pinned.host();
+  for (const gpumem_source_order order : {GPUMEM_SOURCE_ORDER_DURING_CALL, GPUMEM_SOURCE_ORDER_ANY}) {
+    const gpumem_copy_options options = ordered(order);
+    GatedStream held(device_);
+    const auto copy = [&](const uint8_t* from, uint64_t size) {
+      return gpumem_copy_async(held, destination.device(), from, size, &options, why());
+    };
+    // Rows of 10 bytes, 20 bytes apart; a word; and what is copied to ordinary memory.
+    EXPECT_OK(gpumem_fill_2d_async(held, source + 100, 20, 10, 5, 7, 1, why()));
+    EXPECT_OK(gpumem_stream_write_value(held, source + 512, 7, 8, why()));
+    EXPECT_OK(gpumem_copy_async(held, ordinary.data(), destination.device(), 64, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy(source + 189, 5));
+    EXPECT_NE(std::strstr(last_error().message, "GPUMEM_SOURCE_ORDER_STREAM"), nullptr)
+        << last_error().message;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy(source, 101));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy(source + 519, 1));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, copy(ordinary.data() + 63, 2));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_copy_2d_async(held, destination.device(), 20,
+                                                                   source + 90, 20, 11, 3, &options, why()));
+    EXPECT_OK(copy(source, 100));
+    EXPECT_OK(copy(source + 190, 322));
+    EXPECT_OK(copy(ordinary.data() + 64, 10));
+    // Between the rows.
+    EXPECT_OK(gpumem_copy_2d_async(held, destination.device(), 10, source + 90, 20, 10, 6, &options, why()));
+    EXPECT_OK(gpumem_copy_async(held, destination.device(), source, kSize, nullptr, why()));
+    held.finish();
+    EXPECT_OK(gpumem_copy_async(held, destination.device(), source, kSize, &options, why()));
+    gpumem_stream_synchronize(held, GPUMEM_TIMEOUT_INFINITE, nullptr);
+  }
+}
+
 TEST_F(Conformance, str_21_unknown_order) {
   const Memory memory = alloc_pinned(device_, 100);
   fill_pattern(memory.host(), 100, 1);

@@ -45,6 +45,18 @@ void give_back_handle(const void* handle) {
 
 }  // namespace
 
+bool meet(const Rows& a, const Rows& b) {
+  uint64_t row = 0;
+  uint64_t other = 0;
+  while (row < a.height && other < b.height) {
+    const std::byte* const first = a.first + row * a.pitch;
+    const std::byte* const others_first = b.first + other * b.pitch;
+    if (first < others_first + b.width && others_first < first + a.width) return true;
+    ++(first < others_first ? row : other);
+  }
+  return false;
+}
+
 Queue::Queue(Shared& shared, HostDevice& device, bool made_natively)
     : shared_(shared),
       device_(device),
@@ -110,6 +122,12 @@ void Queue::retire(const Lock& /*held*/) {
 
 bool Queue::retired(const Lock& /*held*/) const { return retired_; }
 
+bool Queue::will_write(const Lock& /*held*/, const Rows& bytes) const {
+  return meet(being_written_, bytes) || std::ranges::any_of(operations_, [&](const Operation& operation) {
+           return meet(operation.writes, bytes);
+         });
+}
+
 bool Queue::idle(const Lock& /*held*/) const { return timeline_->completed == timeline_->enqueued; }
 
 void Queue::hold_until(const std::function<bool()>& done) {
@@ -138,6 +156,7 @@ void Queue::run() {
     shared_.progress.wait(lock, [&] { return !device_.is_being_lost(lock); });
     const bool wanted = !device_.lost() && !abandoned_;
     timeline_->touching = wanted && current.front().touches;
+    being_written_ = current.front().writes;
     lock.unlock();
     Result<void> result;
     if (wanted) result = current.front().run();
@@ -145,6 +164,7 @@ void Queue::run() {
     current.clear();  // releases its memory before anyone can observe completion
     lock.lock();
     timeline_->touching = false;
+    being_written_ = {};
     const uint64_t number = ++timeline_->completed;
     timeline_->settle_unobservable();
     if (!result) {

@@ -15,10 +15,21 @@
 
 namespace gpumem::host {
 
+// Bytes that an operation writes. Owns nothing.
+struct Rows {
+  const std::byte* first = nullptr;
+  uint64_t pitch = 0;
+  uint64_t width = 0;
+  uint64_t height = 0;  // 0: none
+};
+// Whether two sets of rows have a byte in common.
+bool meet(const Rows& a, const Rows& b);
+
 // Runs on the worker. The call that observes the operation reports its failure.
 struct Operation {
   std::function<Result<void>()> run;
   bool touches = false;  // moves bytes, and waits for nothing
+  Rows writes = {};
   // Preallocated, because the worker cannot report out-of-memory.
   std::list<Failure> room = {};
 };
@@ -49,6 +60,8 @@ class Queue {
   // Refuses further operations; the thread ends after the last one.
   void retire(const Lock& held);
   bool retired(const Lock& held) const;
+  // Whether an operation that has not run writes any of these bytes.
+  bool will_write(const Lock& held, const Rows& bytes) const;
   // Whether everything that was enqueued has run.
   bool idle(const Lock& held) const;
   bool touching(const Lock& /*held*/) const { return timeline_->touching; }
@@ -73,6 +86,7 @@ class Queue {
   std::condition_variable wake_;
   // Guarded by Shared::mutex:
   std::list<Operation> operations_;
+  Rows being_written_;                   // by the operation that runs
   std::shared_ptr<const Clock> before_;  // later operations are ordered after this; may be null
   bool retired_ = false;
   bool abandoned_ = false;  // pending operations will not run

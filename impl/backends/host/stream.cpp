@@ -33,6 +33,10 @@ std::atomic_ref<T> word_at(const Rectangle& word) {
   return std::atomic_ref<T>(*reinterpret_cast<T*>(word.bytes.first));
 }
 
+Rows rows_of(const Rectangle& rectangle) {
+  return {rectangle.bytes.first, rectangle.pitch, rectangle.width, rectangle.height};
+}
+
 }  // namespace
 
 HostStream::HostStream(Shared& shared, const Lock& /*held*/, std::shared_ptr<Queue> queue, void* native,
@@ -64,6 +68,19 @@ const void* HostStream::cpu_view(const backend::Span& span) {
   return bytes ? bytes->bytes.first : nullptr;
 }
 
+Result<void> HostStream::require_final_source(const backend::CopySegment& copy) {
+  if (!shared_.options.strict) return {};
+  auto source = resolve(shared_, copy.source, copy.source_pitch, copy.width, copy.height);
+  if (!source) return source.error();
+  const Lock lock(shared_.mutex);
+  if (!queue_->will_write(lock, rows_of(*source))) return {};
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "earlier work of the stream writes the source at %p, which this source order may read before that; "
+      "synchronize first, or use GPUMEM_SOURCE_ORDER_STREAM",
+      copy.source.address);
+}
+
 Result<void> HostStream::copy(const backend::CopySegment& segment) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kCopy2d));
@@ -73,7 +90,8 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
   return queue_->enqueue(
-      {[to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); }, true},
+      {[to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); }, true,
+       rows_of(*destination)},
       {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
@@ -85,7 +103,7 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
   return queue_->enqueue({[to = *destination, value = segment.value, size = segment.value_size] {
                             return host::fill(to, value, size);
                           },
-                          true},
+                          true, rows_of(*destination)},
                          {destination->bytes.allocation.get()});
 }
 
@@ -132,7 +150,7 @@ Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, 
                             }
                             return {};
                           },
-                          true},
+                          true, rows_of(*to)},
                          {to->bytes.allocation.get()});
 }
 

@@ -22,6 +22,7 @@ class HostStream final : public backend::Stream {
   uint64_t identity() const override { return queue_->timeline()->id; }
   Result<bool> is_capturing() override;
   const void* cpu_view(const backend::Span& span) override;
+  Result<void> require_final_source(const backend::CopySegment& copy) override;
   Result<void> copy(const backend::CopySegment& segment) override;
   backend::FillWay way_of_fill(const backend::Span&) override { return backend::FillWay::kEnqueue; }
   Result<void> fill(const backend::FillSegment& segment) override;
