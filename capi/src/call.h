@@ -60,7 +60,7 @@ class Decoder {
 
   // The object of a handle; empty if there is none, and then done() fails.
   template <class T, class Handle>
-  core::Ref<T> object(Handle handle) {
+  [[gnu::always_inline]] core::Ref<T> object(Handle handle) {
     core::Ref<T> found = core::acquire<T>(record_, handle_value(handle));
     if (!found) [[unlikely]]
       verdict_.note(core::handles::refusal(handle_value(handle), T::kType));
@@ -158,9 +158,11 @@ inline void clear_error(gpumem_error* error, Status status) {
 
 // Runs the body of an entry point: `Result<Status> body(Decoder&)`. The body writes outputs after everything
 // succeeded. A call that succeeds builds no error. For calls that enqueue or ask, and so meet no cancellation
-// point: holding cancellation off costs as much as a tenth of them.
+// point: holding cancellation off costs as much as a tenth of them. Inlined on demand, because the room for
+// errors in the frame keeps the compiler from it.
 template <class Body>
-Status call_briefly(const char* function, gpumem_error* error, Body body) noexcept {
+[[gnu::always_inline]] inline Status call_briefly(const char* function, gpumem_error* error,
+                                                  Body body) noexcept {
   if (error != nullptr && !takes_detail(error)) [[unlikely]]
     return refuse_detail(function, error);
   try {
@@ -175,9 +177,10 @@ Status call_briefly(const char* function, gpumem_error* error, Body body) noexce
   }
 }
 
-// The same for a call that may wait, or whose driver calls may.
+// The same for a call that may wait, or whose driver calls may. Out of line: its frame would slow down the
+// short way of the calls that have one.
 template <class Body>
-Status call(const char* function, gpumem_error* error, Body body) noexcept {
+[[gnu::noinline]] Status call(const char* function, gpumem_error* error, Body body) noexcept {
   const platform::CancellationHeld held;
   return call_briefly(function, error, std::move(body));
 }

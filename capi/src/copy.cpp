@@ -14,20 +14,18 @@ using namespace gpumem;
 namespace {
 
 // Where a copy or fill is done: in a stream, or else without one by an instance, until it is complete.
-struct Place {
-  core::Ref<core::InstanceObject> own;
-  core::Ref<core::Stream> stream;
-
-  core::Instance& instance() const { return stream ? stream->instance() : own->instance(); }
+template <class Handle>
+struct PlaceOf;
+template <>
+struct PlaceOf<gpumem_stream> {
+  using Object = core::Stream;
+  static core::Stream* stream(core::Stream& stream) { return &stream; }
 };
-
-Place decode_place(capi::Decoder& decode, gpumem_instance instance) {
-  return {decode.object<core::InstanceObject>(instance), {}};
-}
-
-Place decode_place(capi::Decoder& decode, gpumem_stream stream) {
-  return {{}, decode.object<core::Stream>(stream)};
-}
+template <>
+struct PlaceOf<gpumem_instance> {
+  using Object = core::InstanceObject;
+  static core::Stream* stream(core::InstanceObject&) { return nullptr; }
+};
 
 struct Extents {
   uint64_t width = 0;
@@ -37,15 +35,8 @@ struct Extents {
   bool empty() const { return width == 0 || height == 0 || depth == 0; }
 };
 
-// Bytes from the first to the last one that the rows touch; 0 if there are none.
-uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t slice_pitch,
-                       const Extents& extents, const char* what) {
-  if (extents.empty()) return 0;
-  const bool one_row = extents.height == 1 && extents.depth == 1;
-  if (one_row && pitch >= extents.width && extents.width <= kSizeMax &&
-      !add_wraps(address_of(first), extents.width)) [[likely]] {
-    return extents.width;
-  }
+[[gnu::noinline]] uint64_t decode_rows(capi::Decoder& decode, const void* first, uint64_t pitch,
+                                       uint64_t slice_pitch, const Extents& extents, const char* what) {
   uint64_t slice = 0;
   uint64_t extent = 0;
   const bool fits = multiply(pitch, extents.height - 1, &slice) && add(slice, extents.width, &slice) &&
@@ -63,6 +54,18 @@ uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
                   what, slice_pitch, slice);
   }
   return extent;
+}
+
+// Bytes from the first to the last one that the rows touch; 0 if there are none.
+uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t slice_pitch,
+                       const Extents& extents, const char* what) {
+  if (extents.empty()) return 0;
+  const bool one_row = extents.height == 1 && extents.depth == 1;
+  if (one_row && pitch >= extents.width && extents.width <= kSizeMax &&
+      !add_wraps(address_of(first), extents.width)) [[likely]] {
+    return extents.width;
+  }
+  return decode_rows(decode, first, pitch, slice_pitch, extents, what);
 }
 
 void decode_choices(capi::Decoder& decode, gpumem_direction direction, gpumem_source_order source_order) {
@@ -105,7 +108,7 @@ template <class Handle>
 gpumem_status do_copy(const char* function, Handle where, const Rectangle& rectangle,
                       const gpumem_copy_options* options, gpumem_error* error) {
   return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Place place = decode_place(decode, where);
+    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
     const gpumem_copy_options given = decode.optional_input(options, "options");
     decode_choices(decode, given.direction, given.source_order);
     const Extents extents{rectangle.width, rectangle.height};
@@ -119,13 +122,17 @@ gpumem_status do_copy(const char* function, Handle where, const Rectangle& recta
     arguments.source_order = given.source_order;
     GPUMEM_TRY(decode.done());
     if (extents.empty()) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::copy(place.instance(), place.stream.get(), arguments));
+    GPUMEM_TRY(core::copy(place->instance(), PlaceOf<Handle>::stream(*place), arguments));
     return GPUMEM_SUCCESS;
   });
 }
 
-void decode_operand(capi::Decoder& decode, const Place& place, const gpumem_copy_operand& given,
-                    const Extents& extents, const char* what, core::CopySide* out) {
+// The memories that the regions of a call name.
+using Held = std::vector<core::Ref<core::Memory>>;
+
+// `instance` is null if the call's own handle is bad.
+void decode_operand(capi::Decoder& decode, const core::Instance* instance, const gpumem_copy_operand& given,
+                    const Extents& extents, const char* what, Held& held, core::CopySide* out) {
   core::CopySide& side = *out;
   if ((given.memory != nullptr) == (given.pointer != nullptr)) {
     decode.refuse("the %s has %s; set exactly one of memory and pointer", what,
@@ -135,12 +142,12 @@ void decode_operand(capi::Decoder& decode, const Place& place, const gpumem_copy
     decode.refuse("the %s has an offset and a pointer; an offset needs a memory", what);
   }
   if (given.memory != nullptr) {
-    side.memory = decode.object<core::Memory>(given.memory);
-    if (side.memory && (place.own || place.stream)) {
-      if (&side.memory->instance() != &place.instance()) {
-        decode.refuse("the memory of the %s belongs to another instance", what);
-      }
+    auto memory = decode.object<core::Memory>(given.memory);
+    if (memory && instance != nullptr && &memory->instance() != instance) {
+      decode.refuse("the memory of the %s belongs to another instance", what);
     }
+    side.memory = memory.get();
+    held.push_back(std::move(memory));
   }
   side.address = given.pointer;
   side.offset = given.offset;
@@ -152,8 +159,9 @@ void decode_operand(capi::Decoder& decode, const Place& place, const gpumem_copy
   side.extent = decode_extent(decode, given.pointer, side.pitch, side.slice_pitch, extents, what);
 }
 
-core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, const gpumem_copy_region* region,
-                                  uint64_t index, size_t stride) {
+core::CopyArguments decode_region(capi::Decoder& decode, const core::Instance* instance,
+                                  const gpumem_copy_region* region, uint64_t index, size_t stride,
+                                  Held& held) {
   char name[32];
   std::snprintf(name, sizeof name, "regions[%" PRIu64 "]", index);
   // Before anything else of it is read: the array ends where regions of the first one's size do.
@@ -172,8 +180,8 @@ core::CopyArguments decode_region(capi::Decoder& decode, const Place& place, con
   core::CopyArguments arguments;
   if (given.width == 0) return arguments;
   const Extents extents{given.width, std::max<uint64_t>(given.height, 1), std::max<uint64_t>(given.depth, 1)};
-  decode_operand(decode, place, given.destination, extents, "destination", &arguments.destination);
-  decode_operand(decode, place, given.source, extents, "source", &arguments.source);
+  decode_operand(decode, instance, given.destination, extents, "destination", held, &arguments.destination);
+  decode_operand(decode, instance, given.source, extents, "source", held, &arguments.source);
   arguments.width = extents.width;
   arguments.height = extents.height;
   arguments.depth = extents.depth;
@@ -186,10 +194,12 @@ template <class Handle>
 gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_copy_region* regions,
                               uint64_t count, uint64_t* out_failed, gpumem_error* error) {
   return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Place place = decode_place(decode, where);
+    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
+    const core::Instance* const instance = place ? &place->instance() : nullptr;
+    core::Stream* const stream = place ? PlaceOf<Handle>::stream(*place) : nullptr;
     if (count != 0) {
       decode.not_null(regions, "regions");
-      if (place.stream && place.stream->is_default()) {
+      if (stream != nullptr && stream->is_default()) {
         decode.refuse("the stream is the default stream, which takes no batches; use a stream of your own");
       }
     }
@@ -200,13 +210,14 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
       decode.refuse("an array of %" PRIu64 " regions wraps around the address space", count);
     }
     const bool own_good = decode.done().ok();
+    Held held;
     std::vector<core::CopyArguments> entries;
     uint64_t index = 0;
     // A bad region can outrank a stale handle, so the first one is looked at in any case (COM-17).
     for (; regions != nullptr && index < count; ++index) {
       const auto* region = reinterpret_cast<const gpumem_copy_region*>(
           reinterpret_cast<const unsigned char*>(regions) + index * stride);
-      entries.push_back(decode_region(decode, place, region, index, stride));
+      entries.push_back(decode_region(decode, instance, region, index, stride, held));
       if (!decode.done()) break;
     }
     if (auto good = decode.done(); !good) {
@@ -218,7 +229,7 @@ gpumem_status do_copy_regions(const char* function, Handle where, const gpumem_c
     const Cleanup name_entry([&] {
       if (index < count && out_failed != nullptr) *out_failed = index;
     });
-    GPUMEM_TRY(core::copy_all(place.instance(), place.stream.get(), entries, &index));
+    GPUMEM_TRY(core::copy_all(place->instance(), stream, entries, &index));
     return GPUMEM_SUCCESS;
   });
 }
@@ -227,7 +238,7 @@ template <class Handle>
 gpumem_status do_fill(const char* function, Handle where, core::FillArguments arguments,
                       gpumem_error* error) {
   return call_at(where, function, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const Place place = decode_place(decode, where);
+    const auto place = decode.object<typename PlaceOf<Handle>::Object>(where);
     const uint32_t unit = arguments.value_size;
     const bool known_unit = unit == 1 || unit == 2 || unit == 4;
     if (!known_unit) decode.refuse("value_size is %u; it must be 1, 2 or 4", unit);
@@ -245,7 +256,7 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
         decode_extent(decode, arguments.destination, arguments.pitch, 0, extents, "destination");
     GPUMEM_TRY(decode.done());
     if (extents.empty()) return GPUMEM_SUCCESS;
-    GPUMEM_TRY(core::fill(place.instance(), place.stream.get(), arguments));
+    GPUMEM_TRY(core::fill(place->instance(), PlaceOf<Handle>::stream(*place), arguments));
     return GPUMEM_SUCCESS;
   });
 }
@@ -269,8 +280,10 @@ gpumem_status gpumem_copy(gpumem_instance instance, void* destination, const voi
   return do_copy(__func__, instance, {destination, size, source, size, size, 1}, options, error);
 }
 
-gpumem_status gpumem_copy_async(gpumem_stream stream, void* destination, const void* source, uint64_t size,
-                                const gpumem_copy_options* options, gpumem_error* error) {
+// Flattened, as gpumem_fill_async(): what a single row does not need falls away.
+[[gnu::flatten]] gpumem_status gpumem_copy_async(gpumem_stream stream, void* destination, const void* source,
+                                                 uint64_t size, const gpumem_copy_options* options,
+                                                 gpumem_error* error) {
   return do_copy(__func__, stream, {destination, size, source, size, size, 1}, options, error);
 }
 
@@ -303,8 +316,8 @@ gpumem_status gpumem_fill(gpumem_instance instance, void* destination, uint64_t 
   return do_fill(__func__, instance, fill_arguments(destination, size, size, 1, value, value_size), error);
 }
 
-gpumem_status gpumem_fill_async(gpumem_stream stream, void* destination, uint64_t size, uint32_t value,
-                                uint32_t value_size, gpumem_error* error) {
+[[gnu::flatten]] gpumem_status gpumem_fill_async(gpumem_stream stream, void* destination, uint64_t size,
+                                                 uint32_t value, uint32_t value_size, gpumem_error* error) {
   return do_fill(__func__, stream, fill_arguments(destination, size, size, 1, value, value_size), error);
 }
 

@@ -22,8 +22,9 @@ using Status = gpumem_status;
 struct Error {
   Error() { message[0] = '\0'; }
   // Copies what is there of the message. Without these, every result of a success would be copied whole.
-  Error(const Error& other) noexcept { *this = other; }
-  Error& operator=(const Error& other) noexcept {
+  // Cold, so that the compiler takes every way on which a failure is passed on for one seldom gone.
+  [[gnu::cold, gnu::noinline]] Error(const Error& other) noexcept { *this = other; }
+  [[gnu::cold, gnu::noinline]] Error& operator=(const Error& other) noexcept {
     if (this == &other) return *this;
     status = other.status;
     native_domain = other.native_domain;
@@ -51,7 +52,7 @@ struct Error {
   }
 };
 
-[[gnu::format(printf, 2, 3)]] inline Error make_error(Status status, const char* format, ...) {
+[[gnu::format(printf, 2, 3), gnu::cold]] inline Error make_error(Status status, const char* format, ...) {
   Error error;
   error.status = status;
   va_list arguments;
@@ -73,6 +74,7 @@ class [[nodiscard]] Result {
   T& value() { return *std::get_if<0>(&state_); }
   const T& value() const { return *std::get_if<0>(&state_); }
   T& operator*() { return value(); }
+  const T& operator*() const { return value(); }
   T* operator->() { return &value(); }
   const Error& error() const { return *std::get_if<1>(&state_); }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -45,8 +46,8 @@ class Device {
   virtual ~Device() = default;
   const DeviceFacts& facts() const { return facts_; }
 
-  // Whether a call has found the device unusable; from then on for ever.
-  virtual bool lost() const = 0;
+  // Whether a call has found the device unusable; from then on for ever. Not virtual, as every call asks.
+  bool lost() const { return lost_.load(std::memory_order_acquire); }
   virtual Result<MemoryAvailable> memory_available() = 0;
 
   virtual Result<std::unique_ptr<Memory>> create_memory(const MemoryRequest& request) = 0;
@@ -79,6 +80,7 @@ class Device {
 
  protected:
   DeviceFacts facts_;
+  std::atomic<bool> lost_{false};
 };
 
 }  // namespace gpumem::backend

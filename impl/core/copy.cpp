@@ -95,22 +95,28 @@ Result<void> check_writable(const FoundSpan& destination) {
 }
 
 // The device of a span must not be lost, whichever device does the work.
-Result<void> check_device(Instance& instance, const FoundSpan& found) {
-  if (found.device_ordinal < 0) return {};
-  return instance.devices()[static_cast<size_t>(found.device_ordinal)]->usable();
+Result<void> check_device(const FoundSpan& found) {
+  if (found.device == nullptr) return {};
+  return found.device->usable();
+}
+
+Result<void> check_pitch(const Device& device, const CopyArguments& arguments) {
+  const uint64_t pitch = std::max(arguments.destination.pitch, arguments.source.pitch);
+  const uint64_t largest = device.facts().pitch_max;
+  if (pitch <= largest) return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "a pitch of %" PRIu64 " bytes is above the %" PRIu64
+                    " that the device can do: copy row by row",
+                    pitch, largest);
 }
 
 // Where work without a stream runs: at the memory it writes, else at the memory it reads.
 Device& choose_device(Instance& instance, const FoundSpan& destination, const FoundSpan* source) {
-  const auto& devices = instance.devices();
-  const auto device_of = [&](const FoundSpan& found) -> Device& {
-    return *devices[static_cast<size_t>(found.device_ordinal)];
-  };
-  if (destination.span.on_device) return device_of(destination);
-  if (source != nullptr && source->span.on_device) return device_of(*source);
-  if (destination.device_ordinal >= 0) return device_of(destination);
-  if (source != nullptr && source->device_ordinal >= 0) return device_of(*source);
-  return *devices.front();
+  if (destination.span.on_device) return *destination.device;
+  if (source != nullptr && source->span.on_device) return *source->device;
+  if (destination.device != nullptr) return *destination.device;
+  if (source != nullptr && source->device != nullptr) return *source->device;
+  return *instance.devices().front();
 }
 
 // A copy that has been checked.
@@ -126,7 +132,7 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
                        FoundSpan* out) {
   SpanRequest request;
   request.address = side.address;
-  request.region = side.memory.get();
+  request.region = side.memory;
   request.offset = side.offset;
   request.size = side.extent;
   request.what = what;
@@ -157,18 +163,12 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   verdict.note(check_source_order(arguments.source_order, checked.source));
   checked.device =
       stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
-  verdict.note(check_device(instance, checked.destination));
-  verdict.note(check_device(instance, checked.source));
+  verdict.note(check_device(checked.destination));
+  verdict.note(check_device(checked.source));
   verdict.note(usable);
   if (stream == nullptr) verdict.note(checked.device->usable());
   verdict.note(check_writable(checked.destination));
-  const uint64_t pitch = std::max(arguments.destination.pitch, arguments.source.pitch);
-  if (const uint64_t largest = checked.device->facts().pitch_max; arguments.height > 1 && pitch > largest) {
-    verdict.note(make_error(GPUMEM_ERROR_UNSUPPORTED,
-                            "a pitch of %" PRIu64 " bytes is above the %" PRIu64
-                            " that the device can do: copy row by row",
-                            pitch, largest));
-  }
+  if (arguments.height > 1) verdict.note(check_pitch(*checked.device, arguments));
   if (!verdict) return verdict.error();
   return {};
 }
@@ -222,6 +222,10 @@ struct Side {
   uint64_t contiguous(uint64_t at) const {
     return span.memory == nullptr ? UINT64_MAX : span.memory->contiguous(span.offset + at);
   }
+  // Whether no border is in the way, as mostly.
+  bool is_one_part(uint64_t width, uint64_t height) const {
+    return contiguous(0) >= (height - 1) * pitch + width;
+  }
 };
 
 // Yields as many whole rows at once as fit, and rows that cross a border in separate parts.
@@ -255,34 +259,37 @@ Result<void> for_each_part(const std::array<Side, N>& sides, uint64_t width, uin
   return {};
 }
 
-// A rectangle of a copy.
-struct Rectangle {
-  backend::Span destination;
-  backend::Span source;
-  uint64_t destination_pitch = 0;
-  uint64_t source_pitch = 0;
-  uint64_t width = 0;
-  uint64_t height = 1;
-};
+// A rectangle of a copy: one segment where no border is in the way.
+using Rectangle = backend::CopySegment;
 
-// `any` becomes true once something is enqueued.
-Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any,
-                               const std::shared_ptr<void>& keep = nullptr) {
+// A segment for each part of a rectangle. `any` becomes true once something is enqueued.
+[[gnu::noinline]] Result<void> enqueue_parts(backend::Stream& stream, const Rectangle& rectangle, bool* any) {
   const std::array sides{Side{rectangle.destination, rectangle.destination_pitch},
                          Side{rectangle.source, rectangle.source_pitch}};
   return for_each_part(sides, rectangle.width, rectangle.height, [&](const Part& part) -> Result<void> {
-    backend::CopySegment segment;
+    backend::CopySegment segment = rectangle;
     segment.destination = rectangle.destination.after(part.offset(rectangle.destination_pitch));
     segment.source = rectangle.source.after(part.offset(rectangle.source_pitch));
-    segment.destination_pitch = rectangle.destination_pitch;
-    segment.source_pitch = rectangle.source_pitch;
     segment.width = part.width;
     segment.height = part.rows;
-    segment.keep = keep;
     GPUMEM_TRY(stream.copy(segment));
     *any = true;
     return {};
   });
+}
+
+// The same for any rectangle.
+Result<void> enqueue_rectangle(backend::Stream& stream, const Rectangle& rectangle, bool* any) {
+  const auto one_part = [&](const backend::Span& span, uint64_t pitch) {
+    return Side{span, pitch}.is_one_part(rectangle.width, rectangle.height);
+  };
+  if (!one_part(rectangle.destination, rectangle.destination_pitch) ||
+      !one_part(rectangle.source, rectangle.source_pitch)) [[unlikely]] {
+    return enqueue_parts(stream, rectangle, any);
+  }
+  GPUMEM_TRY(stream.copy(rectangle));
+  *any = true;
+  return {};
 }
 
 // Calls `function` for each rectangle of a copy: one for each slice, or a single row where nothing lies
@@ -292,18 +299,20 @@ Result<void> for_each_rectangle(const CheckedCopy& copy, F function) {
   const CopyArguments& box = *copy.arguments;
   const CopySide& to = box.destination;
   const CopySide& from = box.source;
-  Rectangle rectangle{copy.destination.span, copy.source.span, to.pitch, from.pitch, box.width, box.height};
+  Rectangle rectangle{
+      copy.destination.span, copy.source.span, to.pitch, from.pitch, box.width, box.height, {}};
+  uint64_t left = box.depth;
   if (to.extent == box.width * box.height * box.depth && from.extent == to.extent) {
     rectangle.width = to.extent;
     rectangle.height = 1;
-    return function(rectangle);
+    left = 1;
   }
-  for (uint64_t slice = 0; slice < box.depth; ++slice) {
+  for (;; --left) {
     GPUMEM_TRY(function(rectangle));
+    if (left == 1) return {};
     rectangle.destination = rectangle.destination.after(to.slice_pitch);
     rectangle.source = rectangle.source.after(from.slice_pitch);
   }
-  return {};
 }
 
 // ---- copies ----
@@ -342,7 +351,8 @@ class EnqueuedWork {
 };
 
 // Reads the source now, at `view`, into a block that the stream keeps until it has passed the copy.
-Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle, const void* view) {
+[[gnu::noinline]] Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle,
+                                              const void* view) {
   GPUMEM_TRY(check_readable(rectangle));
   const auto block = std::make_shared_for_overwrite<unsigned char[]>(rectangle.width * rectangle.height);
   for (uint64_t row = 0; row < rectangle.height; ++row) {
@@ -354,23 +364,15 @@ Result<void> enqueue_staged(backend::Stream& stream, const Rectangle& rectangle,
   staged.source.address = block.get();
   staged.source.pageable = true;
   staged.source_pitch = rectangle.width;
+  staged.keep = block;
   EnqueuedWork work(stream);  // ends before the block
-  GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any, block));
+  GPUMEM_TRY(enqueue_rectangle(stream, staged, &work.any));
   work.stay();
   return {};
 }
 
 // A driver may wait before it takes ordinary memory.
 bool may_wait(const backend::Span& span) { return span.pageable || span.registered; }
-
-Result<void> require_final(backend::Stream& stream, const Rectangle& rectangle) {
-  backend::CopySegment whole;
-  whole.source = rectangle.source;
-  whole.source_pitch = rectangle.source_pitch;
-  whole.width = rectangle.width;
-  whole.height = rectangle.height;
-  return stream.require_final_source(whole);
-}
 
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   std::optional<platform::CancellationHeld> held;
@@ -380,7 +382,7 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   EnqueuedWork work(stream);
   const auto enqueue = [&](const Rectangle& rectangle) -> Result<void> {
     if (copy.arguments->source_order != GPUMEM_SOURCE_ORDER_STREAM)
-      GPUMEM_TRY(require_final(stream, rectangle));
+      GPUMEM_TRY(stream.require_final_source(rectangle));
     const void* const view = now ? stream.cpu_view(rectangle.source) : nullptr;
     if (view == nullptr) {
       observe = now;
@@ -479,6 +481,17 @@ class BorrowedStreams {
   std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
 };
 
+// Copies before it returns.
+[[gnu::noinline]] Result<void> complete_copy(const CheckedCopy& checked) {
+  if (is_for_cpu(checked)) return copy_by_cpu(checked);
+  BorrowedStreams streams;
+  auto own = streams.of(*checked.device);
+  if (!own) return own.error();
+  auto enqueued = enqueue_copy(**own, checked);
+  auto complete = streams.synchronize();
+  return enqueued ? complete : enqueued;
+}
+
 // ---- fills ----
 
 void fill_by_cpu(const backend::FillSegment& segment) {
@@ -493,9 +506,10 @@ void fill_by_cpu(const backend::FillSegment& segment) {
   }
 }
 
-Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& whole) {
-  bool any = false;
+[[gnu::noinline]] Result<void> enqueue_fill_parts(backend::Stream& stream,
+                                                  const backend::FillSegment& whole) {
   const std::array sides{Side{whole.destination, whole.pitch}};
+  bool any = false;
   auto result = for_each_part(sides, whole.width, whole.height, [&](const Part& part) -> Result<void> {
     backend::FillSegment segment = whole;
     segment.destination = whole.destination.after(part.offset(whole.pitch));
@@ -512,10 +526,16 @@ Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& w
   return result;
 }
 
+Result<void> enqueue_fill(backend::Stream& stream, const backend::FillSegment& whole) {
+  if (!Side{whole.destination, whole.pitch}.is_one_part(whole.width, whole.height)) [[unlikely]]
+    return enqueue_fill_parts(stream, whole);
+  return stream.fill(whole);
+}
+
 // A stream of the memory's own device does it, between two events that put it into the order of the given
 // one.
-Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
-                          const backend::FillSegment& segment) {
+[[gnu::noinline]] Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
+                                            const backend::FillSegment& segment) {
   auto there = home.backend().create_stream(0);
   if (!there) return there.error();
   const Cleanup release_stream([&] { (void)(*there)->release(); });
@@ -536,10 +556,9 @@ Result<void> fill_at_home(Device& device, backend::Stream& stream, Device& home,
   return ordered;
 }
 
-Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan& destination,
-                        const backend::FillSegment& segment) {
-  const backend::FillWay way = stream.way_of_fill(segment.destination);
-  if (way == backend::FillWay::kEnqueue) return enqueue_fill(stream, segment);
+[[gnu::noinline]] Result<void> fill_otherwise(backend::FillWay way, Device& device, backend::Stream& stream,
+                                              const FoundSpan& destination,
+                                              const backend::FillSegment& segment) {
   const platform::CancellationHeld held;
   switch (way) {
     case backend::FillWay::kEnqueue:
@@ -557,6 +576,24 @@ Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan
   return {};
 }
 
+Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan& destination,
+                        const backend::FillSegment& segment) {
+  const backend::FillWay way = stream.way_of_fill(segment.destination);
+  if (way == backend::FillWay::kEnqueue) return enqueue_fill(stream, segment);
+  return fill_otherwise(way, device, stream, destination, segment);
+}
+
+// Fills before it returns.
+[[gnu::noinline]] Result<void> complete_fill(Device& device, const FoundSpan& destination,
+                                             const backend::FillSegment& segment) {
+  BorrowedStreams streams;
+  auto own = streams.of(device);
+  if (!own) return own.error();
+  auto enqueued = route_fill(device, **own, destination, segment);
+  auto complete = streams.synchronize();
+  return enqueued ? complete : enqueued;
+}
+
 }  // namespace
 
 // Flattened: without, the calls between these small functions are a third of the time.
@@ -565,14 +602,7 @@ Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan
   const Result<void> usable = stream != nullptr ? stream->usable() : Result<void>();
   CheckedCopy checked;
   GPUMEM_TRY(check_copy(instance, stream, usable, arguments, &checked));
-  if (stream != nullptr) return enqueue_copy(stream->backend(), checked);
-  if (is_for_cpu(checked)) return copy_by_cpu(checked);
-  BorrowedStreams streams;
-  auto own = streams.of(*checked.device);
-  if (!own) return own.error();
-  auto enqueued = enqueue_copy(**own, checked);
-  auto complete = streams.synchronize();
-  return enqueued ? complete : enqueued;
+  return stream != nullptr ? enqueue_copy(stream->backend(), checked) : complete_copy(checked);
 }
 
 Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,
@@ -608,7 +638,7 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   return enqueued ? complete : enqueued;
 }
 
-Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments) {
+[[gnu::flatten]] Result<void> fill(Instance& instance, Stream* stream, const FillArguments& arguments) {
   GPUMEM_TRY(outside_host_function());
   SpanRequest request;
   request.address = arguments.destination;
@@ -620,7 +650,7 @@ Result<void> fill(Instance& instance, Stream* stream, const FillArguments& argum
   GPUMEM_TRY(find_span(instance, request, &destination));
   Device& device = stream != nullptr ? stream->device() : choose_device(instance, destination, nullptr);
   Verdict verdict;
-  verdict.note(check_device(instance, destination));
+  verdict.note(check_device(destination));
   verdict.note(stream != nullptr ? stream->usable() : device.usable());
   verdict.note(check_writable(destination));
   if (!verdict) return verdict.error();
@@ -636,13 +666,8 @@ Result<void> fill(Instance& instance, Stream* stream, const FillArguments& argum
     segment.width = arguments.width;
     segment.height = arguments.height;
   }
-  if (stream != nullptr) return route_fill(device, stream->backend(), destination, segment);
-  BorrowedStreams streams;
-  auto own = streams.of(device);
-  if (!own) return own.error();
-  auto enqueued = route_fill(device, **own, destination, segment);
-  auto complete = streams.synchronize();
-  return enqueued ? complete : enqueued;
+  return stream != nullptr ? route_fill(device, stream->backend(), destination, segment)
+                           : complete_fill(device, destination, segment);
 }
 
 }  // namespace gpumem::core

@@ -12,8 +12,9 @@ namespace gpumem::core {
 
 // One side of a copy: an address, or a memory of the instance and an offset.
 struct CopySide {
+  CopySide() {}  // a defaulted one would clear the whole first, by a loop
   void* address = nullptr;
-  Ref<Memory> memory;
+  Memory* memory = nullptr;  // the caller holds it
   uint64_t offset = 0;
   uint64_t pitch = 0;
   uint64_t slice_pitch = 0;  // meaningful if depth > 1
@@ -21,6 +22,7 @@ struct CopySide {
 };
 
 struct CopyArguments {
+  CopyArguments() {}  // as above
   CopySide destination;
   CopySide source;
   uint64_t width = 0;

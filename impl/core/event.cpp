@@ -10,15 +10,6 @@
 #include "core/stream.h"
 
 namespace gpumem::core {
-namespace {
-
-Result<Status> ready(Result<bool> complete) {
-  if (!complete) return complete.error();
-  return *complete ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
-}
-
-}  // namespace
-
 void Event::set_backend(std::shared_ptr<backend::Event> made) {
   backend_ = std::move(made);
   info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
@@ -27,11 +18,6 @@ void Event::set_backend(std::shared_ptr<backend::Event> made) {
   info_.flags = flags_;
   info_.native_event = backend_->native();
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
-}
-
-Result<void> Event::usable() const {
-  GPUMEM_TRY(device_.usable());
-  return outside_host_function();
 }
 
 Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name) {
@@ -56,22 +42,11 @@ Result<void> release_event(Event& event) {
   return {};
 }
 
-Result<void> record_event(Event& event, Stream& stream) {
-  if (&event.device() != &stream.device()) {
-    return make_error(
-        GPUMEM_ERROR_INVALID_ARGUMENT,
-        "the event belongs to device %u and the stream to device %u; use an event of the stream's device",
-        event.device().ordinal(), stream.device().ordinal());
-  }
-  GPUMEM_TRY(stream.usable());
-  GPUMEM_TRY(event.backend().record(stream.backend()));
-  event.set_recorded();
-  return {};
-}
-
-Result<Status> query_event(Event& event) {
-  GPUMEM_TRY(event.usable());
-  return ready(event.backend().query());
+Error of_other_device(const Event& event, const Stream& stream) {
+  return make_error(
+      GPUMEM_ERROR_INVALID_ARGUMENT,
+      "the event belongs to device %u and the stream to device %u; use an event of the stream's device",
+      event.device().ordinal(), stream.device().ordinal());
 }
 
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns) {

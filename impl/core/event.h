@@ -10,11 +10,11 @@
 #include "contract/event.h"
 #include "core/device.h"
 #include "core/handles.h"
+#include "core/host_function.h"
 #include "core/object.h"
+#include "core/stream.h"
 
 namespace gpumem::core {
-
-class Stream;
 
 class Event final : public Object {
  public:
@@ -39,7 +39,10 @@ class Event final : public Object {
   void set_recorded() {
     if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
   }
-  Result<void> usable() const;
+  Result<void> usable() const {
+    GPUMEM_TRY(device_.usable());
+    return outside_host_function();
+  }
 
  private:
   void set_backend(std::shared_ptr<backend::Event> made);
@@ -59,8 +62,18 @@ class Event final : public Object {
 Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name);
 Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags);
 Result<void> destroy_event(Ref<Event> event);
-Result<void> record_event(Event& event, Stream& stream);
-Result<Status> query_event(Event& event);
+Error of_other_device(const Event& event, const Stream& stream);
+inline Result<void> record_event(Event& event, Stream& stream) {
+  if (&event.device() != &stream.device()) return of_other_device(event, stream);
+  GPUMEM_TRY(stream.usable());
+  GPUMEM_TRY(event.backend().record(stream.backend()));
+  event.set_recorded();
+  return {};
+}
+inline Result<Status> query_event(Event& event) {
+  GPUMEM_TRY(event.usable());
+  return ready(event.backend().query());
+}
 Result<Status> synchronize_event(Event& event, uint64_t timeout_ns);
 // In nanoseconds; no value when one of them is not complete.
 Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end);

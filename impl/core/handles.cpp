@@ -119,7 +119,8 @@ void publish(Object* object) noexcept {
   Slot& slot = slot_of(*object);
   slot.object.store(object, std::memory_order_relaxed);
   // A free slot that has been taken has no other writer.
-  slot.word.store(slot.word.load(std::memory_order_relaxed) | kAlive, std::memory_order_release);
+  const uint64_t type = uint64_t{static_cast<uint8_t>(object->type())} << kTypeShift;
+  slot.word.store(slot.word.load(std::memory_order_relaxed) | type | kAlive, std::memory_order_release);
 }
 
 Error refusal(uint64_t handle, Type type) {
@@ -139,7 +140,7 @@ Error refusal(uint64_t handle, Type type) {
   if (generation != current || state_of(word) != kAlive) return gone(generation, word, type);
   const platform::Look look(platform::thread_record());
   const Object* const object = slot->object.load(std::memory_order_relaxed);
-  if (slot->word.load(std::memory_order_acquire) == word && object->type() != type) {
+  if (slot->word.load(std::memory_order_acquire) == word && !is_live(*slot, handle)) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the value passed is not a handle of type %s",
                       type_name(type));
   }

@@ -26,9 +26,10 @@ namespace handles {
 
 namespace detail {
 
-// A slot's word: generation, state, and how the generation before ended, in one atomic word, so they always
-// match.
-inline constexpr uint64_t kPreviousClosed = uint64_t{1} << 29;
+// A slot's word: generation, state, type while it has one, and how the generation before ended, in one atomic
+// word, so they always match. Generation and type lie where a handle has them.
+inline constexpr uint64_t kPreviousClosed = 1;
+inline constexpr uint64_t kTypeShift = 24;
 inline constexpr uint64_t kStateShift = 30;
 inline constexpr uint64_t kStateMask = uint64_t{3} << kStateShift;
 inline constexpr uint64_t kFree = 0;
@@ -50,10 +51,10 @@ inline constexpr uint32_t kChunks = 16384;  // 2^24 slots, as many as a handle c
 extern constinit std::array<std::atomic<Slot*>, kChunks> chunks;
 // A handle: generation, type and slot.
 constexpr uint64_t make_handle(uint32_t slot, Type type, uint32_t generation) {
-  return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << 24 | slot;
+  return uint64_t{generation} << 32 | uint64_t{static_cast<uint8_t>(type)} << kTypeShift | slot;
 }
 constexpr uint32_t slot_of(uint64_t handle) { return static_cast<uint32_t>(handle & 0xffffff); }
-constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> 24 & 0xff); }
+constexpr uint32_t type_of(uint64_t handle) { return static_cast<uint32_t>(handle >> kTypeShift & 0xff); }
 
 inline Slot* find_slot(uint32_t index) {
   Slot* chunk = chunks[index / kChunkSlots].load(std::memory_order_acquire);
@@ -69,9 +70,10 @@ void cancel(const Object& object) noexcept;
 // Makes the object visible. It belongs to the table until remove().
 void publish(Object* object) noexcept;
 
+// Whether a slot has the handle, whose type is one of ours.
 inline bool is_live(const detail::Slot& slot, uint64_t handle) noexcept {
   const uint64_t word = slot.word.load(std::memory_order_acquire);
-  return (word & ~detail::kPreviousClosed) == ((handle & ~uint64_t{UINT32_MAX}) | detail::kAlive);
+  return (word ^ handle) >> detail::kTypeShift == detail::kAlive >> detail::kTypeShift;
 }
 
 // The slot of a handle if it is a live one of the type, or null.
@@ -90,7 +92,7 @@ inline Object* look_up(uint64_t handle, Type type, uint32_t process) noexcept {
   const detail::Slot* const slot = live_slot(handle, type);
   if (slot == nullptr) return nullptr;
   Object* const object = slot->object.load(std::memory_order_relaxed);
-  return object->type() == type && object->epoch() == process ? object : nullptr;
+  return object->epoch() == process ? object : nullptr;
 }
 // Why look_up() answered null; INVALID_ARGUMENT, STALE_HANDLE, CLOSED or FORKED.
 Error refusal(uint64_t handle, Type type);
@@ -164,7 +166,7 @@ class Ref {
 
 // The object of a handle for the length of a call; empty if there is none, and then refusal() says why.
 template <class T>
-Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
+[[gnu::always_inline]] inline Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
   const handles::detail::Slot* const slot = handles::live_slot(handle, T::kType);
   if (slot == nullptr) [[unlikely]]
     return {};
@@ -172,10 +174,8 @@ Ref<T> acquire(platform::ThreadRecord& record, uint64_t handle) {
   platform::Use use(record, object);
   // Only now may the object be read: whoever ends a handle that is still live here waits for this use.
   const uint32_t process = record.process.load(std::memory_order_relaxed);
-  if (!handles::is_live(*slot, handle) || object->type() != T::kType || object->epoch() != process)
-      [[unlikely]] {
+  if (!handles::is_live(*slot, handle) || object->epoch() != process) [[unlikely]]
     return {};
-  }
   return Ref<T>(static_cast<T*>(object), std::move(use));
 }
 

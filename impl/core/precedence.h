@@ -49,7 +49,8 @@ constexpr int precedence_of(Status status, Found found) {
 // Keeps the failure that counts of those it is told.
 class Verdict {
  public:
-  void note(const Error& error, Found found = Found::kByValue) {
+  Verdict() {}  // a defaulted one would clear the room for the error
+  [[gnu::cold, gnu::noinline]] void note(const Error& error, Found found = Found::kByValue) {
     const int rank = precedence_of(error.status, found);
     if (error_ && rank >= rank_) return;
     error_ = error;

@@ -40,6 +40,7 @@ void Region::cancel_range(PageMap& map) noexcept {
 void Region::record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept {
   backend_ = std::move(made);
   const backend::MemoryFacts& known = facts();
+  address_ = address_of(known.host_pointer != nullptr ? known.host_pointer : known.device_pointer);
   const auto enter = [&](RegionRange& range, void* pointer) {
     if (pointer == nullptr || range.size != 0) return;
     const bool larger = address_of(pointer) - address_of(known.allocation) < known.allocation_size;

@@ -21,6 +21,8 @@ class Region : public Object {
   gpumem_kind kind() const { return traits_.kind; }
   Device& device() const { return device_; }
   uint64_t size() const { return size_; }
+  // Of the first byte: by the host address if there is one.
+  uint64_t address() const { return address_; }
   uint64_t buffer_id() const { return buffer_id_; }
   const std::string& name() const { return name_; }
 
@@ -61,6 +63,7 @@ class Region : public Object {
   RegionRange device_range_;  // where devices use other addresses
   std::atomic<State> state_{State::kReserved};
   const uint64_t size_;
+  uint64_t address_ = 0;
   gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
 
   const KindTraits& traits_;

@@ -9,33 +9,18 @@
 #include "platform/thread.h"
 
 namespace gpumem::core {
-namespace {
 
-Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
-                    uint64_t object_size) {
+using namespace detail;
+
+Error detail::leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
+                            uint64_t object_size) {
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                     "%s extends over %" PRIu64 " bytes from offset %" PRIu64
                     ", but the %s memory there has %" PRIu64 " bytes",
                     request.what, request.size, offset, kind.name, object_size);
 }
 
-Result<void> span_of(const SpanRequest& request, Region& region, uint64_t offset, FoundSpan* out) {
-  const KindTraits& kind = region.traits();
-  if (offset > region.size() || request.size > region.size() - offset) {
-    return leaves_object(request, kind, offset, region.size());
-  }
-  const backend::MemoryFacts& facts = region.facts();
-  out->kind = &kind;
-  out->span.memory = &region.backend();
-  out->span.offset = offset;
-  out->span.address = pointer_to(
-      address_of(facts.host_pointer != nullptr ? facts.host_pointer : facts.device_pointer) + offset);
-  out->span.on_device = kind.on_device;
-  out->span.registered = kind.registered;
-  out->read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
-  out->device_ordinal = static_cast<int32_t>(region.device().ordinal());
-  return {};
-}
+namespace {
 
 // Asks about the pages of the first and the last byte, which are often the same or neighbours. Nothing may be
 // mapped between the rows of a rectangle.
@@ -45,7 +30,8 @@ bool both_ends(const void* address, uint64_t size, bool (*ask)(const void*, uint
   return ask(address, 1) && (one_page || ask(pointer_to(last), 1));
 }
 
-Result<void> foreign_span(const SpanRequest& request, const backend::PointerFacts& facts, FoundSpan* out) {
+Result<void> foreign_span(const Instance& instance, const SpanRequest& request,
+                          const backend::PointerFacts& facts, FoundSpan* out) {
   if (facts.base != nullptr && facts.size != 0) {
     const uint64_t offset = address_of(request.address) - address_of(facts.base);
     if (offset >= facts.size || request.size > facts.size - offset) {
@@ -55,7 +41,9 @@ Result<void> foreign_span(const SpanRequest& request, const backend::PointerFact
   out->kind = &kinds::foreign;
   out->span.address = const_cast<void*>(request.address);
   out->span.on_device = facts.location == GPUMEM_LOCATION_DEVICE;
-  out->device_ordinal = facts.device_ordinal;
+  if (facts.device_ordinal >= 0) {
+    out->device = instance.devices()[static_cast<size_t>(facts.device_ordinal)].get();
+  }
   return {};
 }
 
@@ -74,29 +62,16 @@ Result<void> pageable_span(const SpanRequest& request, FoundSpan* out) {
 
 }  // namespace
 
-[[gnu::flatten]] Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
-  if (request.region != nullptr) {
-    GPUMEM_TRY(span_of(request, *request.region, request.offset, out));
-    if (request.passing) {
-      out->region =
-          Ref<Region>(request.region, platform::Use(platform::thread_record(), request.region, true));
-    }
-    return {};
-  }
-  FoundRegion own = find_region(instance, request.address, request.passing);
-  if (own.region) [[likely]] {
-    GPUMEM_TRY(span_of(request, *own.region, own.offset, out));
-    out->region = std::move(own.region);
-    return {};
-  }
+Result<void> detail::find_other_span(Instance& instance, const SpanRequest& request, bool covered,
+                                     bool released, FoundSpan* out) {
   const platform::CancellationHeld held;  // the driver is asked, or the system
-  if (own.covered && own.released) {
+  if (covered && released) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "%s is being freed by another thread", request.what);
   }
-  if (!own.covered) {
+  if (!covered) {
     auto facts = find_foreign(instance, request.address);
     if (!facts) return facts.error();
-    if (facts->known) return foreign_span(request, *facts, out);
+    if (facts->known) return foreign_span(instance, request, *facts, out);
   }
   {
     // A region that has begun at the first byte since it was looked up does not count: the call might have

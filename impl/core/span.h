@@ -2,6 +2,9 @@
 // The bytes that a copy, fill or value operation names, found and checked.
 #pragma once
 
+#include <utility>
+
+#include "base/arithmetic.h"
 #include "contract/memory.h"
 #include "core/kind.h"
 #include "core/pointer.h"
@@ -14,9 +17,9 @@ enum class Use { kReads, kWrites };
 struct FoundSpan {
   backend::Span span;
   const KindTraits* kind = &kinds::pageable;
-  Ref<Region> region;           // of this instance, or empty
-  int32_t device_ordinal = -1;  // of the memory; -1 for ordinary memory
-  bool read_only = false;       // known of ordinary memory only if it was to be written
+  Ref<Region> region;        // of this instance, or empty
+  Device* device = nullptr;  // of the memory; null for ordinary memory
+  bool read_only = false;    // known only if it was to be written
 };
 
 // What find_span() is asked for.
@@ -32,6 +35,52 @@ struct SpanRequest {
 
 // NOT_FOUND if nothing is there, INVALID_ARGUMENT if the bytes leave their object (UVA-8): a matter of bounds
 // for the order of failures. `out` is written on success.
-Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
+inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out);
+
+// ---- the way of memory of the instance, inline because every copy goes it ----
+
+namespace detail {
+
+Error leaves_object(const SpanRequest& request, const KindTraits& kind, uint64_t offset,
+                    uint64_t object_size);
+
+inline Result<void> span_of(const SpanRequest& request, Region& region, uint64_t offset, FoundSpan* out) {
+  const KindTraits& kind = region.traits();
+  if (offset > region.size() || request.size > region.size() - offset) {
+    return leaves_object(request, kind, offset, region.size());
+  }
+  out->kind = &kind;
+  out->span.memory = &region.backend();
+  out->span.offset = offset;
+  out->span.address = pointer_to(region.address() + offset);
+  out->span.on_device = kind.on_device;
+  out->span.registered = kind.registered;
+  if (request.use == Use::kWrites) out->read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
+  out->device = &region.device();
+  return {};
+}
+
+// Where no live region has the address. `covered` and `released` as in FoundRegion.
+Result<void> find_other_span(Instance& instance, const SpanRequest& request, bool covered, bool released,
+                             FoundSpan* out);
+
+}  // namespace detail
+
+inline Result<void> find_span(Instance& instance, const SpanRequest& request, FoundSpan* out) {
+  if (request.region != nullptr) {
+    GPUMEM_TRY(detail::span_of(request, *request.region, request.offset, out));
+    if (request.passing) {
+      out->region =
+          Ref<Region>(request.region, platform::Use(platform::thread_record(), request.region, true));
+    }
+    return {};
+  }
+  FoundRegion own = find_region(instance, request.address, request.passing);
+  if (!own.region) [[unlikely]]
+    return detail::find_other_span(instance, request, own.covered, own.released, out);
+  GPUMEM_TRY(detail::span_of(request, *own.region, own.offset, out));
+  out->region = std::move(own.region);
+  return {};
+}
 
 }  // namespace gpumem::core

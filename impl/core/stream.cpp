@@ -12,15 +12,6 @@
 #include "core/span.h"
 
 namespace gpumem::core {
-namespace {
-
-Result<Status> ready(Result<bool> complete) {
-  if (!complete) return complete.error();
-  return *complete ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
-}
-
-}  // namespace
-
 void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   backend_ = std::move(made);
   info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
@@ -32,16 +23,9 @@ void Stream::set_backend(std::shared_ptr<backend::Stream> made) {
   std::snprintf(info_.name, sizeof info_.name, "%s", name_.c_str());
 }
 
-Result<void> Stream::usable() const {
-  GPUMEM_TRY(device_.usable());
-  GPUMEM_TRY(outside_host_function());
-  auto capturing = backend_->is_capturing();
-  if (!capturing) return capturing.error();
-  if (*capturing) {
-    return make_error(GPUMEM_ERROR_INVALID_STATE,
-                      "the stream is being captured into a graph; end the capture or use another stream");
-  }
-  return {};
+Error Stream::captured_error() {
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "the stream is being captured into a graph; end the capture or use another stream");
 }
 
 Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name) {
@@ -61,11 +45,6 @@ Result<void> release_stream(Stream& stream) {
   GPUMEM_TRY(stream.backend().release());
   stream.instance().remove_object(stream);
   return {};
-}
-
-Result<Status> query_stream(Stream& stream) {
-  GPUMEM_TRY(stream.usable());
-  return ready(stream.backend().query());
 }
 
 Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns) {

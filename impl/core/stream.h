@@ -8,6 +8,7 @@
 #include "contract/stream.h"
 #include "core/device.h"
 #include "core/handles.h"
+#include "core/host_function.h"
 #include "core/object.h"
 
 namespace gpumem::core {
@@ -29,9 +30,19 @@ class Stream final : public Object {
   // The answer of gpumem_stream_get_info().
   const gpumem_stream_info& info() const { return info_; }
   // Refuses on a lost device, from a host function, and while other code captures the stream (STR-20).
-  Result<void> usable() const;
+  Result<void> usable() const {
+    GPUMEM_TRY(device_.usable());
+    GPUMEM_TRY(outside_host_function());
+    const auto capturing = backend_->is_capturing();
+    if (!capturing) [[unlikely]]
+      return capturing.error();
+    if (*capturing) [[unlikely]]
+      return captured_error();
+    return {};
+  }
 
  private:
+  static Error captured_error();
   void set_backend(std::shared_ptr<backend::Stream> made);
 
   template <class T, class Make>
@@ -47,7 +58,15 @@ class Stream final : public Object {
 Result<uint64_t> create_stream(DeviceObject& device, int32_t priority, std::string name);
 Result<uint64_t> wrap_stream(DeviceObject& device, void* native);
 Result<void> destroy_stream(Ref<Stream> stream);
-Result<Status> query_stream(Stream& stream);
+// What a wait or query answers.
+inline Result<Status> ready(const Result<bool>& complete) {
+  if (!complete) return complete.error();
+  return *complete ? GPUMEM_SUCCESS : GPUMEM_NOT_READY;
+}
+inline Result<Status> query_stream(Stream& stream) {
+  GPUMEM_TRY(stream.usable());
+  return ready(stream.backend().query());
+}
 Result<Status> synchronize_stream(Stream& stream, uint64_t timeout_ns);
 Result<void> wait_event(Stream& stream, Event& event);
 Result<void> launch_host_function(Stream& stream, gpumem_host_function function, void* user_data);

@@ -8,8 +8,15 @@
 
 namespace gpumem::platform {
 
+namespace {
+
+// Until the page exists.
+constinit std::atomic<uint32_t> no_page_yet{0};
+
+}  // namespace
+
 // The word lives in a page that the kernel clears in every forked child, however the fork was made.
-constinit std::atomic<std::atomic<uint32_t>*> detail::epoch_word{nullptr};
+constinit std::atomic<std::atomic<uint32_t>*> detail::epoch_word{&no_page_yet};
 
 namespace {
 
@@ -23,7 +30,7 @@ constinit std::atomic<uint32_t> last_epoch{0};
 constinit std::atomic<uint32_t> no_word{0};
 
 std::atomic<uint32_t>* keep(std::atomic<uint32_t>* word) {
-  std::atomic<uint32_t>* expected = nullptr;
+  std::atomic<uint32_t>* expected = &no_page_yet;
   return epoch_word.compare_exchange_strong(expected, word) ? word : expected;
 }
 
@@ -45,7 +52,7 @@ std::atomic<uint32_t>* map_epoch_word() {
 
 uint32_t detail::make_process_epoch() {
   std::atomic<uint32_t>* word = epoch_word.load(std::memory_order_acquire);
-  if (word == nullptr) word = map_epoch_word();
+  if (word == &no_page_yet) word = map_epoch_word();
   // The process id works too, at the cost of a system call.
   if (word == &no_word) return static_cast<uint32_t>(getpid());
   uint32_t epoch = word->load(std::memory_order_relaxed);

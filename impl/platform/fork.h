@@ -10,16 +10,13 @@
 namespace gpumem::platform {
 
 namespace detail {
-extern constinit std::atomic<std::atomic<uint32_t>*> epoch_word;
+extern constinit std::atomic<std::atomic<uint32_t>*> epoch_word;  // never null
 uint32_t make_process_epoch();
 }  // namespace detail
 
 // 0 if nothing of this process has asked for its number yet. Makes no call.
 inline uint32_t known_process_epoch() {
-  const std::atomic<uint32_t>* const word = detail::epoch_word.load(std::memory_order_acquire);
-  if (word == nullptr) [[unlikely]]
-    return 0;
-  return word->load(std::memory_order_relaxed);
+  return detail::epoch_word.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
 }
 
 // The same number, never 0, for the life of a process, another one in each forked child.

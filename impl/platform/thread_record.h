@@ -141,8 +141,7 @@ class Look {
  public:
   explicit Look(ThreadRecord& record)
       : record_(record), before_(record.looking.load(std::memory_order_relaxed)) {
-    if ((before_ & 1) != 0) return;
-    record_.looking.store(before_ + 1, std::memory_order_relaxed);
+    record_.looking.store(before_ | 1, std::memory_order_relaxed);
     order_announcement(record_);
   }
   Look(const Look&) = delete;

@@ -146,7 +146,6 @@ class RecordingDevice final : public backend::Device {
  public:
   explicit RecordingDevice(Record& record) : record_(record) { facts_.pitch_max = 5000; }
 
-  bool lost() const override { return false; }
   Result<backend::MemoryAvailable> memory_available() override { return unused(); }
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest&) override {
     return unused();

@@ -87,7 +87,7 @@ TEST(CudaError, AMissingEntryPointIsNoCodeOfTheDriver) {
 
 TEST(CudaError, OnlyACaptureOrAMissingSymbolRefusesARelease) {
   EXPECT_TRUE(refused({CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, "cuMemFree"}));
-  EXPECT_TRUE(refused({CUDA_ERROR_NOT_FOUND, "cuMemFree", true}));
+  EXPECT_TRUE(refused({kMissing, "cuMemFree"}));
   EXPECT_FALSE(refused({CUDA_ERROR_LAUNCH_FAILED, "cuMemFree"}));
   EXPECT_FALSE(refused({CUDA_ERROR_UNKNOWN, "cuMemFree"}));
   EXPECT_FALSE(refused({CUDA_SUCCESS, "cuMemFree"}));

@@ -49,7 +49,7 @@ Result<CUdevice> device_of(const Driver& cu, CUcontext context) {
   const Outcome asked = cu.CtxGetDevice(&device);
   CUcontext popped = nullptr;
   cu.CtxPopCurrent(&popped);
-  if (asked.missing) return error_of(asked, Place::kHost, "cannot query the device of a context");
+  if (asked.missing()) return error_of(asked, Place::kHost, "cannot query the device of a context");
   if (!asked.ok()) return unusable;
   return device;
 }

@@ -45,15 +45,20 @@ void CUDA_CB stop_keeping(void* number) {
   freed = all.blocks.extract(address_of(number));
 }
 
+constexpr const char* kNotEnqueued = "the copy cannot be enqueued";
+
 }  // namespace
 
 // Prefers the host address: the driver can reach it from any device.
-Result<void> Stream::copy(const backend::CopySegment& segment) {
-  if (segment.keep == nullptr) [[likely]]
-    return enqueue(segment);
+[[gnu::flatten]] Result<void> Stream::copy(const backend::CopySegment& segment) {
+  if (segment.keep != nullptr) return copy_and_keep(segment);
+  return device_.check_enqueued(enqueue(segment), kNotEnqueued);
+}
+
+Result<void> Stream::copy_and_keep(const backend::CopySegment& segment) {
   void* const number = pointer_to(keep(segment.keep));  // before anything is enqueued
   Cleanup undo([&] { stop_keeping(number); });
-  GPUMEM_TRY(enqueue(segment));
+  GPUMEM_TRY(device_.check_enqueued(enqueue(segment), kNotEnqueued));
   const Outcome outcome = call([&] { return device_.cu().LaunchHostFunc(native_, stop_keeping, number); });
   if (outcome.ok()) {
     undo.dismiss();
@@ -64,14 +69,20 @@ Result<void> Stream::copy(const backend::CopySegment& segment) {
   return device_.check_enqueued(outcome, "the copy cannot be completed");
 }
 
-Result<void> Stream::enqueue(const backend::CopySegment& segment) {
+Outcome Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
   if (segment.height == 1) {
-    return device_.check_enqueued(call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); }),
-                                  "the copy cannot be enqueued");
+    return call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); });
   }
+  return enqueue_rows(segment);
+}
+
+Outcome Stream::enqueue_rows(const backend::CopySegment& segment) {
+  const Driver& cu = device_.cu();
+  const uint64_t to = address_of(segment.destination.address);
+  const uint64_t from = address_of(segment.source.address);
   CUDA_MEMCPY2D plane{};
   plane.srcMemoryType = memory_type(segment.source);
   plane.srcHost = pointer_to(from);
@@ -83,17 +94,16 @@ Result<void> Stream::enqueue(const backend::CopySegment& segment) {
   plane.dstPitch = segment.destination_pitch;
   plane.WidthInBytes = segment.width;
   plane.Height = segment.height;
-  return device_.check_enqueued(call([&] { return cu.Memcpy2DAsync(&plane, native_); }),
-                                "the copy cannot be enqueued");
+  return call([&] { return cu.Memcpy2DAsync(&plane, native_); });
 }
 
 uint64_t Stream::device_address(const backend::Span& span) {
+  if (span.on_device) return address_of(span.address);
   if (span.memory != nullptr) {
     const auto& memory = static_cast<const Memory&>(*span.memory);
     return memory.reachable_from(device_) ? address_of(memory.facts().device_pointer) + span.offset : 0;
   }
   if (span.pageable) return 0;
-  if (span.on_device) return address_of(span.address);
   RelaxedScope scope(device_);
   CUdeviceptr address = 0;
   return find_device_pointer(device_.cu(), span.address, &address).ok() ? address : 0;
@@ -101,9 +111,9 @@ uint64_t Stream::device_address(const backend::Span& span) {
 
 backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   // The driver fills only memory of the stream's own device (measured).
-  if (destination.memory != nullptr && destination.on_device &&
-      &static_cast<const Memory&>(*destination.memory).device() != &device_) {
-    return backend::FillWay::kAtHome;
+  if (destination.memory != nullptr && destination.on_device) {
+    const bool own = &static_cast<const Memory&>(*destination.memory).device() == &device_;
+    return own ? backend::FillWay::kEnqueue : backend::FillWay::kAtHome;
   }
   if (device_address(destination) != 0) return backend::FillWay::kEnqueue;
   // Later copies read ordinary memory when they are called (measured), so the fill cannot be left for later.
@@ -112,7 +122,7 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   return destination.registered ? backend::FillWay::kCpuInStream : backend::FillWay::kCpuAfterStream;
 }
 
-Result<void> Stream::fill(const backend::FillSegment& segment) {
+[[gnu::flatten]] Result<void> Stream::fill(const backend::FillSegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = device_address(segment.destination);
   const uint32_t word = segment.value;

@@ -44,7 +44,7 @@ Result<std::unique_ptr<Device>> Device::open(const Driver& cu, const std::vector
 }
 
 Result<void> Device::fill_facts() {
-  const auto tell = [&](const Outcome& outcome) {
+  const auto tell = [&](Outcome outcome) {
     return check(outcome, Place::kHost, "cannot query the properties of device %u", facts_.ordinal);
   };
   char name[256] = "";
@@ -113,17 +113,21 @@ Result<int> Device::attribute(CUdevice_attribute attribute) {
   return value;
 }
 
-Result<void> Device::check(const Outcome& outcome, Place place, const char* format, ...) {
+Result<void> Device::check(Outcome outcome, Place place, const char* format, ...) {
   if (outcome.ok()) return {};
   va_list arguments;
   va_start(arguments, format);
   const Error error = error_of(outcome, place, format, arguments);
   va_end(arguments);
-  if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_relaxed);
+  if (error.status == GPUMEM_ERROR_DEVICE_LOST) lost_.store(true, std::memory_order_release);
   return error;
 }
 
-Result<void> Device::check_release(const Outcome& outcome, const char* what) {
+Error Device::failure(Outcome outcome, const char* what) {
+  return check(outcome, Place::kDevice, "%s", what).error();
+}
+
+Result<void> Device::check_release(Outcome outcome, const char* what) {
   auto result = check(outcome, Place::kHost, "%s", what);
   if (lost()) return {};
   return result;
@@ -156,9 +160,9 @@ Result<void*> Device::foreign_device_pointer(const void* pointer) {
   return pointer_to(address);
 }
 
-bool refused(const Outcome& outcome) {
+bool refused(Outcome outcome) {
   // The driver returns NOT_PERMITTED to calls in a host function.
-  return outcome.missing || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
+  return outcome.missing() || outcome.code == CUDA_ERROR_NOT_PERMITTED ||
          status_of(outcome.code, Place::kHost) == GPUMEM_ERROR_INVALID_STATE;
 }
 

@@ -49,23 +49,25 @@ class Device final : public backend::Device {
   // says that it does (driver 580 does not: docs/measured/frame.md); then it gets one from there on.
   template <class Call>
   Outcome call_on(bool carries_context, Call call);
+  // The same for one that needs a current context.
+  template <class Call>
+  [[gnu::noinline]] Outcome call_in_context(Call call);
 
   // Records an event for await_released_streams(). The context must be current.
   void remember_work(CUstream stream);
 
   // Converts the outcome of a call on this device; a sticky code loses the device.
-  [[gnu::format(printf, 4, 5)]] Result<void> check(const Outcome& outcome, Place place, const char* format,
-                                                   ...);
+  [[gnu::format(printf, 4, 5)]] Result<void> check(Outcome outcome, Place place, const char* format, ...);
   // The same with a plain text, for calls that are made often.
-  Result<void> check_enqueued(const Outcome& outcome, const char* what) {
+  Result<void> check_enqueued(Outcome outcome, const char* what) {
     if (outcome.ok()) [[likely]]
       return {};
-    return check(outcome, Place::kDevice, "%s", what);
+    return failure(outcome, what);
   }
+  [[gnu::cold]] Error failure(Outcome outcome, const char* what);
   // The same for a call that releases something; on a lost device it always succeeds.
-  Result<void> check_release(const Outcome& outcome, const char* what);
+  Result<void> check_release(Outcome outcome, const char* what);
 
-  bool lost() const override { return lost_.load(std::memory_order_relaxed); }
   Result<backend::MemoryAvailable> memory_available() override;
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
@@ -97,7 +99,6 @@ class Device final : public backend::Device {
   CUcontext context_ = nullptr;
   bool retained_ = false;
   Traits traits_;
-  std::atomic<bool> lost_{false};
   std::atomic<bool> needs_current_{false};  // also calls on what carries its context
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
@@ -123,7 +124,7 @@ class Scope {
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
-  const Outcome& outcome() const { return pushed_; }
+  Outcome outcome() const { return pushed_; }
   Result<void> entered() {
     if (pushed_.ok()) [[likely]]
       return {};
@@ -151,6 +152,11 @@ Outcome Device::call_on(bool carries_context, Call call) {
       return outcome;
     needs_current_.store(true, std::memory_order_relaxed);
   }
+  return call_in_context(call);
+}
+
+template <class Call>
+Outcome Device::call_in_context(Call call) {
   const Scope scope(*this);
   return scope.outcome().ok() ? call() : scope.outcome();
 }
@@ -201,6 +207,6 @@ class RelaxedScope {
 
 // Whether the driver rejected a call before doing anything. A release that fails in another way has still
 // happened, because drivers also return errors of earlier work; it must not be repeated.
-bool refused(const Outcome& outcome);
+bool refused(Outcome outcome);
 
 }  // namespace gpumem::cuda

@@ -182,11 +182,11 @@ const char* name_of(CUresult code) {
   }
 }
 
-Error error_of(const Outcome& outcome, Place place, const char* format, va_list arguments) {
-  const Status status = outcome.missing ? GPUMEM_ERROR_SYMBOL_MISSING : status_of(outcome.code, place);
+Error error_of(Outcome outcome, Place place, const char* format, va_list arguments) {
+  const Status status = outcome.missing() ? GPUMEM_ERROR_SYMBOL_MISSING : status_of(outcome.code, place);
   char what[256];
   std::vsnprintf(what, sizeof what, format, arguments);
-  if (outcome.missing) {
+  if (outcome.missing()) {
     Error error = make_error(status, "%s: %s: %s", what, outcome.entry_point, what_to_do(status));
     error.entry_point = outcome.entry_point;
     return error;
@@ -195,7 +195,7 @@ Error error_of(const Outcome& outcome, Place place, const char* format, va_list 
       .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
 }
 
-Error error_of(const Outcome& outcome, Place place, const char* format, ...) {
+Error error_of(Outcome outcome, Place place, const char* format, ...) {
   va_list arguments;
   va_start(arguments, format);
   Error error = error_of(outcome, place, format, arguments);

@@ -16,8 +16,8 @@ Status status_of(CUresult code, Place place);
 const char* name_of(CUresult code);
 
 // Error of a failed call. The text says what failed; a remedy for the code is appended.
-[[gnu::format(printf, 3, 4)]] Error error_of(const Outcome& outcome, Place place, const char* format, ...);
-[[gnu::format(printf, 3, 0)]] Error error_of(const Outcome& outcome, Place place, const char* format,
+[[gnu::format(printf, 3, 4)]] Error error_of(Outcome outcome, Place place, const char* format, ...);
+[[gnu::format(printf, 3, 0)]] Error error_of(Outcome outcome, Place place, const char* format,
                                              va_list arguments);
 
 }  // namespace gpumem::cuda

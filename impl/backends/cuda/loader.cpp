@@ -76,12 +76,12 @@ class Symbols {
     if (code == CUDA_SUCCESS) return function;
     const bool absent =
         code == CUDA_ERROR_NOT_FOUND || code == CUDA_ERROR_INVALID_VALUE || code == CUDA_ERROR_NOT_SUPPORTED;
-    if (!absent && failure_.ok()) failure_ = {code, "cuGetProcAddress", false};
+    if (!absent && failure_.ok()) failure_ = {code, "cuGetProcAddress"};
     return nullptr;
   }
 
   // The first look-up that failed for a reason other than a missing variant.
-  const Outcome& failure() const { return failure_; }
+  Outcome failure() const { return failure_; }
 
  private:
   mutable Outcome failure_;
@@ -131,10 +131,9 @@ Result<std::unique_ptr<Driver>> resolve(void* library) {
   if (!symbols.failure().ok()) {
     return error_of(symbols.failure(), Place::kHost, "cannot get the CUDA driver's entry points");
   }
-#define GPUMEM_CUDA_REQUIRE(name, since, suffix)                            \
-  if (driver->name.function == nullptr) {                                   \
-    return error_of({CUDA_ERROR_NOT_FOUND, "cu" #name, true}, Place::kHost, \
-                    "the CUDA driver lacks a required entry point");        \
+#define GPUMEM_CUDA_REQUIRE(name, since, suffix)                                                           \
+  if (driver->name.function == nullptr) {                                                                  \
+    return error_of({kMissing, "cu" #name}, Place::kHost, "the CUDA driver lacks a required entry point"); \
   }
 #define GPUMEM_CUDA_IGNORE(name, since, suffix)
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_REQUIRE, GPUMEM_CUDA_IGNORE)
@@ -163,7 +162,7 @@ Result<const Driver*> find_driver() {
   return expected;
 }
 
-Error init_error(const Outcome& outcome) {
+Error init_error(Outcome outcome) {
   // The driver returns this in a child whose parent had initialized it through other code.
   if (outcome.code == CUDA_ERROR_NOT_INITIALIZED) {
     return make_error(GPUMEM_ERROR_FORKED,

@@ -13,13 +13,16 @@
 
 namespace gpumem::cuda {
 
-// Outcome of a driver call.
+// The code of a call of an entry point that this driver does not have. Drivers count to 999.
+inline constexpr auto kMissing = static_cast<CUresult>(1000);
+
+// Outcome of a driver call. Two words, so that calls return it in registers.
 struct Outcome {
   CUresult code = CUDA_SUCCESS;
   const char* entry_point = "";
-  bool missing = false;  // this driver has no such entry point
 
   bool ok() const { return code == CUDA_SUCCESS; }
+  bool missing() const { return code == kMissing; }
 };
 
 // Whether NOT_READY is an answer of this entry point. From any other it is a refusal, which may pass.
@@ -44,16 +47,25 @@ struct Entry<CUresult (*)(Arguments...)> {
   int version = 0;  // name of the variant that was found
 
   Outcome operator()(Arguments... arguments) const {
-    if (function == nullptr) return {CUDA_ERROR_NOT_FOUND, name, true};
+    if (function == nullptr) [[unlikely]]
+      return {kMissing, name};
     if (process_ends.load(std::memory_order_relaxed)) [[unlikely]]
-      return {CUDA_ERROR_DEINITIALIZED, name, false};
-    CUresult code = function(arguments...);
-    for (int tries = 1; code == CUDA_ERROR_NOT_READY && !is_query && wait_to_retry(tries); ++tries)
-      code = function(arguments...);
-    return {code, name, false};
+      return {CUDA_ERROR_DEINITIALIZED, name};
+    const CUresult code = function(arguments...);
+    if (code == CUDA_ERROR_NOT_READY && !is_query) [[unlikely]]
+      return retry(arguments...);
+    return {code, name};
   }
 
   bool is_query = answers_not_ready(name);
+
+ private:
+  [[gnu::cold, gnu::noinline]] Outcome retry(Arguments... arguments) const {
+    CUresult code = CUDA_ERROR_NOT_READY;
+    for (int tries = 1; code == CUDA_ERROR_NOT_READY && wait_to_retry(tries); ++tries)
+      code = function(arguments...);
+    return {code, name};
+  }
 };
 
 // The entry points that the backend uses, by name without "cu", version of the signature, and suffix of the

@@ -174,7 +174,7 @@ class AlignedMemory final : public Memory {
   Result<void> give_back() {
     const Driver& cu = device_.cu();
     Result<void> result;
-    const auto tried = [&](const Outcome& outcome) {
+    const auto tried = [&](Outcome outcome) {
       auto step = device_.check_release(outcome, "cannot free the device memory");
       if (result.ok() && !step.ok()) result = step;
       return !refused(outcome);
@@ -541,7 +541,7 @@ Result<void> LockedRange::unlock() {
   return result;
 }
 
-Error LockedRange::refusal(const Outcome& outcome) {
+Error LockedRange::refusal(Outcome outcome) {
   const auto size = static_cast<unsigned long long>(size_);
   if (outcome.code == CUDA_ERROR_OUT_OF_MEMORY && live_registrations.load() >= kManyRegistrations) {
     return make_error(

@@ -34,7 +34,7 @@ class LockedRange {
   uint64_t piece_of(uint64_t offset) const { return (base_ + offset - first_page_) / piece_; }
   uint64_t piece_begin(uint64_t index) const;
   uint64_t piece_end(uint64_t index) const;
-  Error refusal(const Outcome& outcome);
+  Error refusal(Outcome outcome);
 
   Device& device_;
   const uint64_t base_;

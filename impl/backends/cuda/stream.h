@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backends/cuda/device.h"
+#include "base/arithmetic.h"
 
 namespace gpumem::cuda {
 
@@ -15,8 +16,8 @@ class Stream final : public backend::Stream {
   // Makes a driver call on the stream. The default streams are those of the current context.
   template <class Call>
   Outcome call(Call call) {
-    const bool is_default =
-        native_ == nullptr || native_ == CU_STREAM_LEGACY || native_ == CU_STREAM_PER_THREAD;
+    // The handles of default streams are the smallest numbers: 0, 1 and 2.
+    const bool is_default = address_of(native_) <= address_of(CU_STREAM_PER_THREAD);
     return device_.call_on(!is_default, call);
   }
 
@@ -42,8 +43,11 @@ class Stream final : public backend::Stream {
 
  private:
   void find_identity();
+  [[gnu::noinline]] bool is_of_other_thread() const;
   // Makes the driver call for a segment.
-  Result<void> enqueue(const backend::CopySegment& segment);
+  Outcome enqueue(const backend::CopySegment& segment);
+  [[gnu::noinline]] Outcome enqueue_rows(const backend::CopySegment& segment);
+  [[gnu::noinline]] Result<void> copy_and_keep(const backend::CopySegment& segment);
   Result<bool> query_relaxed();
   // The address at which this device writes to a span; 0 if it has none.
   uint64_t device_address(const backend::Span& span);

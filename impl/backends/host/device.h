@@ -15,7 +15,6 @@ class HostDevice final : public backend::Device {
  public:
   HostDevice(Shared& shared, Queues& queues, uint32_t ordinal);
 
-  bool lost() const override { return lost_.load(std::memory_order_acquire); }
   Result<backend::MemoryAvailable> memory_available() override;
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
@@ -55,7 +54,6 @@ class HostDevice final : public backend::Device {
   Shared& shared_;
   Queues& queues_;
   Budget budget_;
-  std::atomic<bool> lost_{false};
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
   std::shared_ptr<Queue> default_queue_;  // for the native stream NULL; guarded by Shared::mutex
