@@ -57,8 +57,9 @@ struct Extents {
 }
 
 // Bytes from the first to the last one that the rows touch; 0 if there are none.
-uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch, uint64_t slice_pitch,
-                       const Extents& extents, const char* what) {
+[[gnu::always_inline]] inline uint64_t decode_extent(capi::Decoder& decode, const void* first, uint64_t pitch,
+                                                     uint64_t slice_pitch, const Extents& extents,
+                                                     const char* what) {
   if (extents.empty()) return 0;
   const bool one_row = extents.height == 1 && extents.depth == 1;
   if (one_row && pitch >= extents.width && extents.width <= kSizeMax &&
@@ -86,8 +87,9 @@ struct Rectangle {
   uint64_t height;
 };
 
-void decode_side(capi::Decoder& decode, const void* first, uint64_t pitch, const Extents& extents,
-                 const char* what, core::CopySide* out) {
+[[gnu::always_inline]] inline void decode_side(capi::Decoder& decode, const void* first, uint64_t pitch,
+                                               const Extents& extents, const char* what,
+                                               core::CopySide* out) {
   if (!extents.empty()) decode.not_null(first, what);
   out->address = const_cast<void*>(first);
   out->pitch = pitch;
