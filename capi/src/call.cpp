@@ -14,7 +14,8 @@ void Decoder::refuse(const char* format, ...) {
   error.status = GPUMEM_ERROR_INVALID_ARGUMENT;
   va_list arguments;
   va_start(arguments, format);
-  format_text(error.message, sizeof error.message, format, arguments);
+  const int before = part_ == nullptr ? 0 : std::snprintf(error.message, sizeof error.message, "%s: ", part_);
+  format_text(error.message + before, sizeof error.message - static_cast<size_t>(before), format, arguments);
   va_end(arguments);
   verdict_.note(error);
 }

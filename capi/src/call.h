@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/cleanup.h"
 #include "base/result.h"
 #include "base/text.h"
 #include "core/handles.h"
@@ -42,6 +43,12 @@ Handle make_handle(uint64_t value) {
 class Decoder {
  public:
   Decoder() : record_(platform::thread_record()) {}
+
+  // While what it returns lives, each message begins with the name of a part of the arguments.
+  [[nodiscard]] auto inside(const char* part) {
+    part_ = part;
+    return Cleanup([this] { part_ = nullptr; });
+  }
 
   // A bad value; the message says what is wrong and what to do.
   [[gnu::format(printf, 2, 3), gnu::cold]] void refuse(const char* format, ...);
@@ -122,6 +129,7 @@ class Decoder {
 
   platform::ThreadRecord& record_;
   core::Verdict verdict_;
+  const char* part_ = nullptr;
 };
 
 // Writes an answer to a struct of the size that the caller knows; what this version does not know stays 0.

@@ -172,6 +172,7 @@ core::CopyArguments decode_region(capi::Decoder& decode, const core::Instance* i
     return {};
   }
   const gpumem_copy_region given = decode.input(region, name);
+  const auto inside = decode.inside(name);
   if (stride % alignof(gpumem_copy_region) != 0) {
     decode.refuse(
         "struct_size is %zu, which cannot be the distance between regions; set it to "
@@ -250,8 +251,10 @@ gpumem_status do_fill(const char* function, Handle where, core::FillArguments ar
       if (address_of(arguments.destination) % unit != 0) {
         decode.refuse("the destination %p is not aligned to %u bytes", arguments.destination, unit);
       }
-      if (arguments.width % unit != 0 || arguments.pitch % unit != 0) {
-        decode.refuse("a size is not a multiple of value_size, which is %u", unit);
+      const bool width = arguments.width % unit != 0;
+      if (width || arguments.pitch % unit != 0) {
+        decode.refuse("the %s of %" PRIu64 " bytes is not a multiple of value_size, which is %u",
+                      width ? "width" : "pitch", width ? arguments.width : arguments.pitch, unit);
       }
     }
     arguments.extent =

@@ -594,6 +594,13 @@ Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan
   return enqueued ? complete : enqueued;
 }
 
+// The failure of one region of a batch.
+Error in_region(uint64_t index, const Error& failure) {
+  Error named = make_error(failure.status, "regions[%" PRIu64 "]: %s", index, failure.message);
+  return std::move(named).from_native(failure.native_domain, failure.native_code, failure.native_name,
+                                      failure.entry_point);
+}
+
 }  // namespace
 
 // Flattened: without, the calls between these small functions are a third of the time.
@@ -616,7 +623,8 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   for (*index = 0; *index < count; ++*index) {
     if (entries[*index].width == 0) continue;
     CheckedCopy& entry = checked.emplace_back();
-    GPUMEM_TRY(check_copy(instance, stream, usable, entries[*index], &entry));
+    if (auto good = check_copy(instance, stream, usable, entries[*index], &entry); !good)
+      return in_region(*index, good.error());
     entry.index = *index;
   }
   GPUMEM_TRY(check_independent(checked, index));
@@ -627,11 +635,13 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
     *index = entry.index;
     if (stream == nullptr && is_for_cpu(entry)) {
       enqueued = copy_by_cpu(entry);
-      continue;
+    } else {
+      auto target = stream != nullptr ? &stream->backend() : streams.of(*entry.device);
+      enqueued = target ? enqueue_copy(**target, entry) : Result<void>(target.error());
     }
-    auto target = stream != nullptr ? &stream->backend() : streams.of(*entry.device);
-    enqueued = target ? enqueue_copy(**target, entry) : Result<void>(target.error());
-    if (!enqueued) break;
+    if (enqueued) continue;
+    enqueued = in_region(entry.index, enqueued.error());
+    break;
   }
   if (enqueued) *index = count;
   auto complete = streams.synchronize();

@@ -60,10 +60,13 @@ Result<std::optional<int64_t>> elapsed_time(Event& start, Event& end) {
   }
   GPUMEM_TRY(start.usable());
   for (const Event* event : {&start, &end}) {
+    const char* const which = event == &start ? "start" : "end";
     if ((event->flags() & GPUMEM_EVENT_DISABLE_TIMING) != 0) {
-      return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was created with GPUMEM_EVENT_DISABLE_TIMING");
+      return make_error(GPUMEM_ERROR_INVALID_STATE,
+                        "the %s event was created with GPUMEM_EVENT_DISABLE_TIMING", which);
     }
-    if (!event->recorded()) return make_error(GPUMEM_ERROR_INVALID_STATE, "an event was never recorded");
+    if (!event->recorded())
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "the %s event was never recorded", which);
   }
   return end.backend().elapsed_since(start.backend());
 }

@@ -723,6 +723,40 @@ TEST_F(Conformance, str_7_a_batch_is_not_read_beyond_its_end) {
   EXPECT_EQ(failed, 1u);
 }
 
+// Each failure of a batch names its region, and none is forgotten for a later success.
+TEST_F(Conformance, str_7_the_region_that_fails_is_named) {
+  const Memory memory = alloc_device(device_, kSize);
+  Pages pages(3 * page_size());
+  ASSERT_EQ(mprotect(pages.get() + page_size(), page_size(), PROT_NONE), 0);
+  std::vector<uint8_t> heap(3 * page_size());
+  gpumem_copy_region regions[3] = {GPUMEM_COPY_REGION_INIT, GPUMEM_COPY_REGION_INIT, GPUMEM_COPY_REGION_INIT};
+  for (uint64_t i = 0; i < 3; ++i) {
+    regions[i].destination.memory = memory;
+    regions[i].destination.offset = 16 * i;
+    regions[i].source.pointer = heap.data() + 16 * i;
+    regions[i].width = 16;
+  }
+  const auto expect_failure = [&](gpumem_status expected) {
+    uint64_t failed = 77;
+    EXPECT_STATUS(expected, gpumem_copy_regions(instance_, regions, 3, &failed, why()));
+    EXPECT_EQ(failed, 1u);
+    EXPECT_EQ(std::string(last_error().message).rfind("regions[1]", 0), 0u) << last_error().message;
+  };
+  const gpumem_copy_region good = regions[1];
+  regions[1].source.offset = 1;  // with a pointer
+  expect_failure(GPUMEM_ERROR_INVALID_ARGUMENT);
+  regions[1] = good;
+  regions[1].destination.offset = kSize;
+  expect_failure(GPUMEM_ERROR_INVALID_ARGUMENT);
+  regions[1] = good;
+  regions[1].source.pointer = pages.get();  // by the CPU, over a hole
+  regions[1].width = pages.size();
+  regions[1].destination = {};
+  regions[1].destination.pointer = heap.data();
+  regions[0].source.pointer = regions[2].source.pointer = pages.get();
+  expect_failure(GPUMEM_ERROR_INVALID_STATE);
+}
+
 // Ordinary memory may have holes, which no copy may fall into.
 TEST_F(Conformance, str_7_holes_in_ordinary_memory) {
   const size_t page = page_size();
