@@ -29,7 +29,7 @@ std::string usage_problem(const CLI::App* app, const CLI::Error& error) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app("Every kind of GPU memory, from the command line.", "gpumem");
+  CLI::App app("GPU memory, from the command line.", "gpumem");
   app.set_version_flag("--version", std::string("gpumem ") + gpumem_version_text(),
                        "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
