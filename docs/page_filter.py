@@ -41,6 +41,7 @@ def coloured(language, code):
     words = rf"\b(?:{'|'.join(keywords.split()) or '(?!)'})\b"
     tokens = re.compile(rf"(?P<comment>{comment})|(?P<stringliteral>{text})|(?P<preprocessor>{names})|(?P<keyword>{words})",
                         re.DOTALL)
+    code = code.expandtabs(4)
     lines, line = [], ""
     last = 0
 

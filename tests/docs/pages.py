@@ -77,6 +77,8 @@ def main():
                 wrong.append(f"{target}#{anchor}")
         tap.check(f"the links of {name} lead somewhere", wrong)
 
+    tap.check("no page names the folder of the sources",
+              [path.name for path in sorted(folder.glob("*.html")) if str(source) in path.read_text(encoding="utf-8")])
     sheet = (source / "docs" / "pages.css").read_text(encoding="utf-8")
     sizes = [int(re.search(rf"{re.escape(what)}[^{{]*{{ font-size: (\d+)px", sheet)[1])
              for what in (".title", "div.contents h1", "div.contents h2", "div.contents h3", "div.contents h4")]
