@@ -4,14 +4,14 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-void *__libc_malloc(size_t size);
+void* __libc_malloc(size_t size);
 
 static atomic_long left = -1; /* -1: not read yet */
 
-void *malloc(size_t size) {
+void* malloc(size_t size) {
   long now = atomic_load(&left);
   if (now == -1) {
-    const char *text = getenv("TEST_ALLOCATIONS");
+    const char* text = getenv("TEST_ALLOCATIONS");
     now = text == NULL ? 1000000000 : atol(text);
   }
   if (now == 0) {
