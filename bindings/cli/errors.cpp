@@ -60,8 +60,9 @@ int errors(const ErrorsOptions& options) {
     }
   } else {
     for (const auto& info : list) {
-      std::cout << info.name << " (" << info.status << ")\n  " << info.cause << '\n';
-      if (*info.remedy != '\0') std::cout << "  " << info.remedy << '\n';
+      std::cout << info.name << " (" << info.status << ")\n";
+      print_wrapped(info.cause, "  ");
+      print_wrapped(info.remedy, "  ");
     }
   }
   return kExitSuccess;

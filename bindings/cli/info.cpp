@@ -76,7 +76,7 @@ std::vector<DeviceAnswer> ask_devices(gpumem_instance instance, const InfoOption
     DeviceAnswer& answer = answers.emplace_back();
     answer.info = device_info(device);
     call(gpumem_device_get_memory, device, &answer.free_bytes, nullptr);
-    answer.capabilities = ask_capabilities(instance, device, ordinal, count);
+    if (!options.brief) answer.capabilities = ask_capabilities(instance, device, ordinal, count);
   }
   return answers;
 }
@@ -137,6 +137,30 @@ std::string value_text(const gpumem_capability_info& info) {
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
 
+std::string memory_text(const DeviceAnswer& device) {
+  return size_text(device.info.total_bytes) + ", " + size_text(device.free_bytes) + " free";
+}
+
+// One line for each backend and each device.
+void print_brief(const std::vector<BackendAnswer>& backends, const std::string& opened,
+                 const std::vector<DeviceAnswer>& devices) {
+  std::cout << "gpumem " << gpumem_version_text() << '\n';
+  Table table({}, "  ");
+  for (const BackendAnswer& answer : backends) {
+    table.add({answer.name, answer.usable() ? "usable" : "unusable",
+               answer.usable() ? answer.info.name : gpumem_status_name(answer.error.status)});
+  }
+  table.print();
+  if (devices.empty()) return;
+  std::cout << "Devices of " << opened << '\n';
+  Table list({}, "  ");
+  for (const DeviceAnswer& device : devices) {
+    list.add({std::to_string(device.info.ordinal), memory_text(device),
+              device.info.name + std::string(device.info.lost != 0 ? " (lost)" : "")});
+  }
+  list.print();
+}
+
 void print_text(const std::vector<BackendAnswer>& backends, const std::string& opened,
                 const std::vector<DeviceAnswer>& devices) {
   std::cout << "gpumem " << gpumem_version_text() << "\n\nBackends\n";
@@ -147,7 +171,6 @@ void print_text(const std::vector<BackendAnswer>& backends, const std::string& o
     } else {
       table.add({answer.name, "unusable",
                  gpumem_status_name(answer.error.status) + std::string(": ") + answer.error.message});
-      table.add({"", "", std::string("Remedy: ") + status_info(answer.error.status).remedy});
     }
   }
   table.print();
@@ -159,7 +182,7 @@ void print_text(const std::vector<BackendAnswer>& backends, const std::string& o
     facts.add({"uuid", uuid_text(info)});
     facts.add({"pci id", or_dash(info.pci_id)});
     facts.add({"numa node", info.numa_node < 0 ? "-" : std::to_string(info.numa_node)});
-    facts.add({"memory", size_text(info.total_bytes) + ", " + size_text(device.free_bytes) + " free"});
+    facts.add({"memory", memory_text(device)});
     if (info.compute_major != 0) facts.add({"compute", compute_text(info)});
     facts.print();
     std::cout << '\n';
@@ -189,7 +212,7 @@ Json backend_json(const BackendAnswer& answer) {
   return json;
 }
 
-Json device_json(const DeviceAnswer& device) {
+Json device_json(const DeviceAnswer& device, bool brief) {
   const gpumem_device_info& info = device.info;
   Json capabilities = Json::array();
   for (const CapabilityAnswer& answer : device.capabilities) {
@@ -199,20 +222,21 @@ Json device_json(const DeviceAnswer& device) {
                             {"status", gpumem_status_name(answer.info.status)},
                             {"reason", answer.info.reason}});
   }
-  return {{"ordinal", info.ordinal},
-          {"name", info.name},
-          {"uuid", uuid_text(info)},
-          {"pci_id", *info.pci_id == '\0' ? Json() : Json(info.pci_id)},
-          {"numa_node", info.numa_node < 0 ? Json() : Json(info.numa_node)},
-          {"total_bytes", info.total_bytes},
-          {"free_bytes", device.free_bytes},
-          {"compute_capability", info.compute_major == 0 ? Json() : Json(compute_text(info))},
-          {"lost", info.lost != 0},
-          {"capabilities", capabilities}};
+  Json json = {{"ordinal", info.ordinal},
+               {"name", info.name},
+               {"uuid", uuid_text(info)},
+               {"pci_id", *info.pci_id == '\0' ? Json() : Json(info.pci_id)},
+               {"numa_node", info.numa_node < 0 ? Json() : Json(info.numa_node)},
+               {"total_bytes", info.total_bytes},
+               {"free_bytes", device.free_bytes},
+               {"compute_capability", info.compute_major == 0 ? Json() : Json(compute_text(info))},
+               {"lost", info.lost != 0}};
+  if (!brief) json["capabilities"] = capabilities;
+  return json;
 }
 
 void print_all_json(const std::vector<BackendAnswer>& backends, const std::string& opened,
-                    const std::vector<DeviceAnswer>& devices) {
+                    const std::vector<DeviceAnswer>& devices, bool brief) {
   Json json = {{"version", gpumem_version_text()},
                {"backends", Json::array()},
                {"backend", opened.empty() ? Json() : Json(opened)},
@@ -220,7 +244,7 @@ void print_all_json(const std::vector<BackendAnswer>& backends, const std::strin
   for (const BackendAnswer& answer : backends)
     json["backends"].push_back(backend_json(answer));
   for (const DeviceAnswer& device : devices)
-    json["devices"].push_back(device_json(device));
+    json["devices"].push_back(device_json(device, brief));
   print_json(json);
 }
 
@@ -230,18 +254,29 @@ int info(const InfoOptions& options) {
   const std::vector<BackendAnswer> backends = ask_backends();
   std::string opened;
   std::vector<DeviceAnswer> devices;
-  int status = kExitSuccess;
+  std::string problem;
   try {
     gpumem_instance instance = open_instance(options.backend);
     opened = backend_name(instance_info(instance).backend);
     devices = ask_devices(instance, options);
-  } catch (const CallFailed& problem) {
-    // The table of the backends is still worth printing: it says why.
-    std::cerr << "gpumem: " << problem.what() << '\n';
-    status = kExitFailure;
+  } catch (const CallFailed& failed) {
+    problem = failed.what();
+    // People have just read the reason in the list of the backends.
+    for (const BackendAnswer& answer : backends) {
+      if (!options.json && !options.brief && answer.name == options.backend && !answer.usable())
+        problem = gpumem_status_name(failed.status()) + (": " + answer.name) + " cannot be used";
+    }
   }
-  (options.json ? print_all_json : print_text)(backends, opened, devices);
-  return status;
+  // Also after a failure: the list of the backends says why.
+  if (options.json) {
+    print_all_json(backends, opened, devices, options.brief);
+  } else {
+    (options.brief ? print_brief : print_text)(backends, opened, devices);
+  }
+  if (problem.empty()) return kExitSuccess;
+  flush_output();
+  std::cerr << "gpumem: " << problem << '\n';
+  return kExitFailure;
 }
 
 }  // namespace gpumem::cli

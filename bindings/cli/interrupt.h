@@ -7,7 +7,8 @@ namespace gpumem::cli {
 // Somebody pressed Ctrl-C or asked the process to end.
 struct Interrupted {};
 
-// From now on SIGINT and SIGTERM are only remembered; a second one ends the process at once.
+// From now on SIGINT and SIGTERM are only remembered; a second one ends the process at once. A signal that
+// was ignored from the start, as by nohup or a shell's `&`, stays ignored.
 void watch_signals();
 
 // Throws Interrupted if such a signal has arrived.

@@ -194,12 +194,14 @@ std::string decimal(double value, int digits) {
 
 void print_text(const Report& report) {
   using enum Table::Align;
-  std::cout << report.file << ": " << report.size << " bytes (" << size_text(report.size) << "), XXH3 "
+  // A file name may have spaces, so this line is left as it is.
+  std::cout << report.file << ": " << report.size << " bytes (" << size_text(report.size) << ")\nXXH3 "
             << report.hash << "\nDevice " << report.device.ordinal << " of " << report.backend << ": "
-            << report.device.name << "\nChunks of " << size_text(report.chunk) << ", " << report.in_flight
-            << " in flight; median of " << report.passes << " passes in GB/s";
-  if (!report.raw.empty()) std::cout << "; raw is " << report.raw;
-  std::cout << "\n\n";
+            << report.device.name << '\n';
+  print_wrapped("Chunks of " + size_text(report.chunk) + ", " + std::to_string(report.in_flight) +
+                " in flight; median of " + std::to_string(report.passes) + " passes in GB/s" +
+                (report.raw.empty() ? "" : "; raw is " + report.raw));
+  std::cout << '\n';
 
   Table table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight});
   table.add({"PATH", "TO DEVICE", "RAW", "RATIO", "BACK", "RAW", "RATIO", "BYTES"});
@@ -227,11 +229,15 @@ void print_text(const Report& report) {
   }
   table.print();
   if (slow_to_read) {
-    std::cout << "\nThe CPU may read write-combined memory slowly. The device read what came back there, and "
-                 "it was\n"
-                 "verified in ordinary pinned memory.\n";
+    std::cout << '\n';
+    print_wrapped(
+        "The CPU may read write-combined memory slowly. The device read what came back there, and it was "
+        "verified in ordinary pinned memory.");
   }
-  if (!report.note.empty()) std::cout << "\nNot compared: " << report.note << ".\n";
+  if (!report.note.empty()) {
+    std::cout << '\n';
+    print_wrapped("Not compared: " + report.note + ".");
+  }
 }
 
 Json rates_json(const Report& report, const std::vector<double>& seconds) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/timer/progress_display.hpp>
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -22,7 +23,15 @@ void flush_output();
 // Such as "64 MiB" or "1.5 GiB".
 std::string size_text(uint64_t bytes);
 
-// Columns as wide as their widest cell, two spaces apart; lines end without spaces.
+// Columns of the terminal: as COLUMNS says, as the terminal says, or 80.
+size_t terminal_width();
+
+// Prints words in lines of the terminal's width, each behind the indent. A word that is longer has a line of
+// its own.
+void print_wrapped(const std::string& text, const std::string& indent = "");
+
+// Columns as wide as their widest cell, two spaces apart; lines end without spaces. The last column is for
+// long texts: it is wrapped to the terminal, beside the others if there is room, otherwise below them.
 class Table {
  public:
   enum class Align { kLeft, kRight };

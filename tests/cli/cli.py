@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Runs every command of the program gpumem and looks at its output, its exit status and its complaints.
-Usage: cli.py PROGRAM MAN_PAGE STATUS_HEADER [FOLDER_OF_A_FAKE_CUDA_DRIVER]
+Usage: cli.py PROGRAM MAN_PAGE STATUS_HEADER SHORT_OF_MEMORY [FOLDER_OF_A_FAKE_CUDA_DRIVER]
 
+SHORT_OF_MEMORY is the library of short_of_memory.c, or `-` where it cannot be loaded beside a sanitizer.
 Nearly everything is done on the host backend. Some cases use the cuda backend, with a fake driver and, where there is
 one, with the GPU.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 from pathlib import Path
 
 from tap import Tap
@@ -23,7 +27,8 @@ from tap import Tap
 PROGRAM = sys.argv[1]
 MAN_PAGE = Path(sys.argv[2])
 STATUS_HEADER = Path(sys.argv[3])
-FAKE_CUDA = sys.argv[4] if len(sys.argv) > 4 else None
+SHORT_OF_MEMORY = sys.argv[4]
+FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped"]
 MIB = 1 << 20
 
@@ -43,7 +48,8 @@ def require(condition, text):
 
 def environment(**variables):
     """This process's environment without settings for gpumem and without the fake driver, and with those given."""
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("GPUMEM_", "FAKE_CUDA_"))}
+    plain = {name: value for name, value in os.environ.items()
+             if not name.startswith(("GPUMEM_", "FAKE_CUDA_")) and name != "COLUMNS"}
     folders = [folder for folder in plain.pop("LD_LIBRARY_PATH", "").split(":") if folder and folder != FAKE_CUDA]
     folders = filter(None, [variables.pop("LD_LIBRARY_PATH", None), *folders])
     return {**plain, "LD_LIBRARY_PATH": ":".join(folders), **{name: str(value) for name, value in variables.items()}}
@@ -93,6 +99,16 @@ def require_failure(outcome, status, *words):
         require(word in outcome.err, f"{word!r} is not mentioned\n{outcome}")
 
 
+def words_of(text):
+    return " ".join(text.split())
+
+
+def require_within(columns, text):
+    """No line is longer than that, unless it is a single word."""
+    long = [line for line in text.splitlines() if len(line) > columns and len(line.split()) > 1]
+    require(not long, f"longer than {columns} columns: {long}")
+
+
 def make_file(folder, size, name="file"):
     """A file whose chunks differ from each other and from anything a memory might hold by chance."""
     path = Path(folder) / name
@@ -125,12 +141,12 @@ def require_all_verified(report, kinds=tuple(KINDS)):
 
 
 @contextlib.contextmanager
-def on_terminal(*arguments, **variables):
+def on_terminal(*arguments, preexec_fn=None, **variables):
     """The program with a terminal as its stderr; yields the process and a function that reads the terminal until it
     has shown some text, or until it is closed."""
     terminal, end = pty.openpty()
     with subprocess.Popen([PROGRAM, *map(os.fspath, arguments)], env=environment(**variables),
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end) as process:
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=end, preexec_fn=preexec_fn) as process:
         os.close(end)
         shown = []
 
@@ -176,6 +192,24 @@ def case_wrong_usage_is_status_2():
         require_failure(run(*arguments), 2)
 
 
+def case_what_is_wrong_is_named():
+    require_failure(run("fly"), 2, "fly")
+    require_failure(run("fly", "info"), 2, "fly")
+    require_failure(run("--fly"), 2, "--fly")
+    require_failure(run("info", "--fly"), 2, "--fly")
+    require_failure(run(), 2, "info", "move", "errors")
+
+
+def case_help_speaks_to_people():
+    for arguments in ([], ["info"], ["move"], ["errors"]):
+        shown = run(*arguments, "--help").out
+        found = re.findall(r"\b(?:UINT|INT|TEXT|ENUM|REQUIRED|Excludes|Positionals|SUBCOMMAND)\b", shown)
+        require(not found, f"{found} in\n{shown}")
+        require_within(80, shown)
+    for word in ("--chunk SIZE", "--kind KIND", "--repeat N", "--device N", "--backend NAME", "FILE"):
+        require(word in run("move", "--help").out, f"{word} is missing")
+
+
 def case_man_page_has_each_option():
     page = MAN_PAGE.read_text(encoding="utf-8")
     for command in ("info", "move", "errors"):
@@ -186,7 +220,8 @@ def case_man_page_has_each_option():
 
 def case_a_full_disk_is_noticed():
     with open("/dev/full", "wb") as full:
-        for arguments in (["errors"], ["info", "--backend", "host"]):
+        for arguments in (["errors"], ["info", "--backend", "host"], ["--help"], ["--version"], ["info", "--help"],
+                          ["errors", "--json"]):
             outcome = run(*arguments, stdout=full)
             require(outcome.status == 1 and "cannot write" in outcome.err, str(outcome))
 
@@ -240,11 +275,70 @@ def case_info_says_why_cuda_is_unusable():
     require(cuda["status"].startswith("GPUMEM_ERROR_") and cuda["code"] < 0, str(cuda))
     require(cuda["reason"] and cuda["remedy"], f"no reason or remedy: {cuda}")
     outcome = run_host("info")
-    for text in (cuda["status"], cuda["reason"], cuda["remedy"]):
-        require(text in outcome.out, f"{text!r} is missing\n{outcome}")
+    for text in (cuda["status"], cuda["reason"]):
+        require(text in words_of(outcome.out), f"{text!r} is missing\n{outcome}")
+    require_one_remedy(outcome, cuda)
+    require_one_remedy(run("info", "--backend", "cuda"), cuda)
     outcome = run("info", "--backend", "cuda", "--json")
     require(outcome.status == 1 and cuda["status"] in outcome.err, str(outcome))
     require(json.loads(outcome.out)["devices"] == [], str(outcome))
+
+
+def require_one_remedy(outcome, cuda):
+    """What to do is behind a semicolon of the reason, which is said once, and the one of the status is not beside it."""
+    shown = words_of(outcome.out + outcome.err)
+    require(";" in cuda["reason"] and shown.count(cuda["reason"]) == 1 and cuda["remedy"] not in shown,
+            f"not one remedy\n{outcome}")
+
+
+def case_info_says_what_to_do_about_a_driver_that_cannot_start():
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    for code in (3, 100, 999):  # CUDA_ERROR_NOT_INITIALIZED, _NO_DEVICE and _UNKNOWN
+        variables = {"LD_LIBRARY_PATH": FAKE_CUDA, "FAKE_CUDA_FAIL": f"cuInit:1:always:{code}"}
+        cuda = run_host("info", "--json", variables=variables).json()["backends"][0]
+        require(not cuda["usable"], str(cuda))
+        require_one_remedy(run_host("info", variables=variables), cuda)
+
+
+def case_info_is_brief():
+    outcome = run_host("info", "--brief", variables={"GPUMEM_HOST_DEVICES": 3})
+    require(outcome.status == 0 and len(outcome.out.splitlines()) == 7, str(outcome))
+    for pattern in (r"^  cuda +(un)?usable", r"^  host +usable", r"^Devices of host$", r"^  2 +64 MiB, .* free  \S"):
+        require(re.search(pattern, outcome.out, re.MULTILINE), f"nothing matches {pattern}\n{outcome}")
+    brief = run_host("info", "--brief", "--json").json()
+    full = run_host("info", "--json").json()
+    for device in full["devices"]:
+        del device["capabilities"]
+    require(brief == full, f"{brief} is not {full}")
+
+
+def case_tables_fit_the_terminal():
+    whole = run_host("info", variables={"COLUMNS": 1000}).out
+    require(max(map(len, whole.splitlines())) > 80, "nothing needs to be wrapped")
+    for columns in (60, 80, 100):
+        shown = run_host("info", variables={"COLUMNS": columns}).out
+        require_within(columns, shown)
+        require(sorted(words_of(shown).split()) == sorted(words_of(whole).split()), f"a word is broken\n{shown}")
+    require(run_host("info").out == run_host("info", variables={"COLUMNS": 80}).out, "unknown is not 80 columns")
+    for columns in ("0", "many", "-3"):
+        require(run_host("info", variables={"COLUMNS": columns}).out == run_host("info").out, f"COLUMNS={columns}")
+    require_within(80, run("errors").out)
+    require_within(50, run("errors", variables={"COLUMNS": 50}).out)
+
+
+def case_the_terminal_knows_its_width():
+    main, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 64, 0, 0))
+    with open(end, "wb", closefd=True) as terminal:
+        require(run_host("info", stdout=terminal).status == 0, "info failed")
+    shown = b""
+    with contextlib.suppress(OSError):  # How Linux reports that the other end is closed.
+        while piece := os.read(main, 65536):
+            shown += piece
+    os.close(main)
+    shown = shown.decode().replace("\r\n", "\n")
+    require(shown == run_host("info", variables={"COLUMNS": 64}).out, shown)
 
 
 def case_the_environment_counts():
@@ -294,6 +388,31 @@ def case_errors_as_markdown():
         require(row == expected, f"{row!r} is not {expected!r}")
 
 
+# ---- out of memory ----
+
+
+def case_a_lack_of_memory_is_an_error():
+    if SHORT_OF_MEMORY == "-":
+        raise Skipped("a sanitizer has an allocator of its own")
+
+    def run_with(allocations, *arguments):
+        return run(*arguments, variables={"LD_PRELOAD": SHORT_OF_MEMORY, "TEST_ALLOCATIONS": allocations})
+
+    # Before main() nothing can be reported.
+    first = next(count for count in range(0, 20000, 20) if run_with(count, "--version").status == 0)
+    for arguments in (["errors", "--json"], ["info", "--backend", "host", "--json"], ["info", "--backend", "host"]):
+        whole = run(*arguments).out
+        allocations, failures = first, 0
+        while (outcome := run_with(allocations, *arguments)).status != 0:
+            require(outcome.status == 1 and re.search(r"^gpumem: .*(out of memory|OUT_OF_HOST_MEMORY)", outcome.err),
+                    f"{arguments} after {allocations} allocations: {outcome}")
+            failures += 1
+            allocations += 1 + allocations // 50
+        require(failures > 5, f"{arguments}: only {failures} failures")
+        if arguments[0] == "errors":
+            require(outcome.out == whole, str(outcome))
+
+
 # ---- move ----
 
 
@@ -302,7 +421,7 @@ def case_move_for_people():
         path = make_file(folder, 3 * MIB + 5)
         outcome = run_host("move", path)
     require(outcome.status == 0 and outcome.err == "", str(outcome))
-    require(f"{path}: {3 * MIB + 5} bytes (3 MiB), XXH3 " in outcome.out, str(outcome))
+    require(f"{path}: {3 * MIB + 5} bytes (3 MiB)\nXXH3 " in outcome.out, str(outcome))
     for kind in KINDS:
         require(re.search(rf"^{kind}( +\d+\.\d+){{6}}  verified$", outcome.out, re.MULTILINE), f"{kind}\n{outcome}")
 
@@ -360,7 +479,7 @@ def case_move_without_a_kind_that_cannot_be_had():
         verified = {item["kind"]: item["verified"] for item in report["paths"]}
         require(verified == {kind: kind != "registered" for kind in KINDS}, str(report))
         outcome = run_host("move", path, variables=masked)
-        require(re.search(r"^registered( +-){6}  GPUMEM_ERROR_SYMBOL_MISSING: ", outcome.out, re.MULTILINE), str(outcome))
+        require(re.search(r"^registered( +-){6}\n +GPUMEM_ERROR_SYMBOL_MISSING: ", outcome.out, re.MULTILINE), str(outcome))
         require_failure(run_host("move", "--kind", "registered", path, variables=masked), 1,
                         "GPUMEM_ERROR_SYMBOL_MISSING")
 
@@ -450,6 +569,23 @@ def case_move_stopped_by_ctrl_c():
 
 def case_move_stopped_by_sigterm():
     stop_by(signal.SIGTERM)
+
+
+def case_move_goes_on_where_signals_are_ignored():
+    def ignore():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_sparse_file(folder, 128 * MIB)
+        with on_terminal("move", "--backend", "host", "--kind", "pageable", "--repeat", "1", "--json", path,
+                         preexec_fn=ignore) as (process, read_until):
+            read_until("|----|")
+            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)
+            report = Outcome(0, process.stdout.read().decode(), read_until())
+            require(process.wait() == 0, str(report))
+    require_all_verified(report.json(), ["pageable"])
 
 
 def case_move_shows_progress_on_a_terminal_only():

@@ -21,6 +21,14 @@ def code_blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
+def leads_somewhere(page, target, anchor):
+    other = page.parent / target if target else page
+    if not other.exists():
+        return False
+    headings = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
+    return not anchor or anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
 def main():
     root, program = Path(sys.argv[1]), sys.argv[2]
     docs = root / "docs"
@@ -37,7 +45,7 @@ def main():
 
     tap = Tap()
     pages = {path: path.read_text(encoding="utf-8") for path in [root / "README.md", *sorted(docs.glob("*.md"))]}
-    examples = {path.name: path.read_text(encoding="utf-8") for path in (docs / "examples").glob("*.c")}
+    examples = {path.name: path.read_text(encoding="utf-8") for path in (docs / "examples").glob("*.c*")}
 
     match = TABLE.search(pages[errors])
     tap.check("errors.md has the statuses of the library",
@@ -49,11 +57,11 @@ def main():
               "" if program_text in code_blocks(pages[root / "README.md"], "c") else "it differs")
     for path, text in pages.items():
         tap.check(f"the code in {path.name} is part of the examples",
-                  [f"not found in docs/examples:\n{block}" for block in code_blocks(text, "c")
+                  [f"not found in docs/examples:\n{block}" for block in code_blocks(text, "c") + code_blocks(text, "cpp")
                    if not any(f"\n{block}" in example for example in examples.values())])
-        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)
+        targets = re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", text)
         tap.check(f"the links in {path.name} lead somewhere",
-                  [target for target in targets if not (path.parent / target).exists()])
+                  [f"{target}#{anchor}" for target, anchor in targets if not leads_somewhere(path, target, anchor)])
         tap.check(f"{path.name} names no function that does not exist",
                   [name for name in sorted(set(re.findall(r"\b(gpumem_[a-z0-9_]+)\(\)", text)))
                    if not any(f"{name}(" in header.read_text(encoding="utf-8")

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The C interface from C++20: owners, exceptions, spans and texts. See docs/cpp.md.
+#include <gpumem/gpumem.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+// A call that failed. Decide by the status; the text is for people.
+class GpuError : public std::runtime_error {
+ public:
+  explicit GpuError(const gpumem_error& error)
+      : std::runtime_error(std::string(error.function) + ": " + error.message), status_(error.status) {}
+  gpumem_status status() const { return status_; }
+  std::string_view name() const { return gpumem_status_name(status_); }
+
+ private:
+  gpumem_status status_;
+};
+
+// Calls a function whose last parameter is the error. Returns success or a note, such as GPUMEM_NOT_READY.
+template <class Function, class... Arguments>
+gpumem_status call(Function function, Arguments... arguments) {
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const gpumem_status status = function(arguments..., &error);
+  if (GPUMEM_FAILED(status)) throw GpuError(error);
+  return status;
+}
+
+// A handle points to an incomplete struct, so a unique_ptr can own it.
+template <auto function>
+struct Destroy {
+  template <class Object>
+  void operator()(Object* handle) const {
+    function(handle, nullptr);
+  }
+};
+
+// Waits before it destroys, so that memory declared before the stream may be freed after it.
+struct Finish {
+  void operator()(gpumem_stream stream) const {
+    gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, nullptr);
+    gpumem_stream_destroy(stream, nullptr);
+  }
+};
+
+struct Close {
+  void operator()(gpumem_instance instance) const {
+    gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr);
+  }
+};
+
+template <class Handle, class Deleter>
+using Owner = std::unique_ptr<std::remove_pointer_t<Handle>, Deleter>;
+using Instance = Owner<gpumem_instance, Close>;
+using Memory = Owner<gpumem_memory, Destroy<gpumem_memory_destroy>>;
+using Stream = Owner<gpumem_stream, Finish>;
+using Event = Owner<gpumem_event, Destroy<gpumem_event_destroy>>;
+
+Instance open(gpumem_backend backend) {
+  gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+  desc.backend = backend;
+  gpumem_instance instance = nullptr;
+  call(gpumem_instance_open, &desc, &instance);
+  return Instance(instance);
+}
+
+Memory allocate(gpumem_device device, gpumem_kind kind, uint64_t size, std::string_view name) {
+  const std::string terminated(name);  // a string_view has no 0 at its end
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = kind;
+  desc.size = size;
+  desc.name = terminated.c_str();
+  gpumem_memory memory = nullptr;
+  call(gpumem_memory_create, device, &desc, &memory);
+  return Memory(memory);
+}
+
+Stream create_stream(gpumem_device device) {
+  gpumem_stream stream = nullptr;
+  call(gpumem_stream_create, device, nullptr, &stream);
+  return Stream(stream);
+}
+
+gpumem_memory_info info(const Memory& memory) {
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  call(gpumem_memory_get_info, memory.get(), &info);
+  return info;
+}
+
+// Pinned memory, for the CPU.
+template <class T>
+std::span<T> elements(const Memory& memory) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const gpumem_memory_info known = info(memory);
+  if (known.host_pointer == nullptr) throw std::logic_error("the CPU cannot access this memory");
+  return {static_cast<T*>(known.host_pointer), known.size / sizeof(T)};
+}
+
+void upload(const Stream& stream, const Memory& to, std::span<const std::byte> from) {
+  call(gpumem_copy_async, stream.get(), info(to).device_pointer, from.data(), from.size(), nullptr);
+}
+
+void download(const Stream& stream, std::span<std::byte> to, const Memory& from) {
+  call(gpumem_copy_async, stream.get(), to.data(), info(from).device_pointer, to.size(), nullptr);
+}
+
+bool round_trip(gpumem_device device) {
+  constexpr size_t kCount = 1024;
+  // Destroyed in the reverse order: the stream waits for its work, then the memory goes.
+  const Memory memory = allocate(device, GPUMEM_KIND_DEVICE, kCount * sizeof(float), "table");
+  const Memory staging = allocate(device, GPUMEM_KIND_PINNED, kCount * sizeof(float), "staging");
+  const Stream stream = create_stream(device);
+
+  const std::span<float> numbers = elements<float>(staging);
+  std::iota(numbers.begin(), numbers.end(), 0.0F);
+  const std::vector<float> sent(numbers.begin(), numbers.end());
+  upload(stream, memory, std::as_bytes(numbers));
+  call(gpumem_stream_synchronize, stream.get(), GPUMEM_TIMEOUT_INFINITE);
+  std::fill(numbers.begin(), numbers.end(), -1.0F);
+  download(stream, std::as_writable_bytes(numbers), memory);
+  call(gpumem_stream_synchronize, stream.get(), GPUMEM_TIMEOUT_INFINITE);
+  return std::equal(numbers.begin(), numbers.end(), sent.begin());
+}
+
+int main() {
+  try {
+    Instance instance = open(GPUMEM_BACKEND_ANY);
+    gpumem_device device = nullptr;
+    call(gpumem_device_get, instance.get(), uint32_t{0}, &device);
+    if (!round_trip(device)) return 1;
+
+    try {
+      allocate(device, GPUMEM_KIND_DEVICE, uint64_t{1} << 50, "far too much");
+      return 1;
+    } catch (const GpuError& problem) {
+      if (problem.status() != GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY) throw;
+      std::cout << problem.name() << ": " << problem.what() << '\n';
+    }
+
+    // A deleter cannot report; this can: it fails if something was forgotten.
+    call(gpumem_instance_close, instance.get(), GPUMEM_CLOSE_CHECK, nullptr);
+    instance.release();
+    return 0;
+  } catch (const std::exception& problem) {
+    std::cerr << problem.what() << '\n';
+    return 1;
+  }
+}
