@@ -32,6 +32,8 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address);
 // Replaces memory by an inaccessible, empty range.
 Result<void> make_inaccessible(void* address, uint64_t size);
 void unmap(void* address, uint64_t size);
+// Frees the pages of a shared view; they read as zeros from then on. False if the system refuses.
+bool discard(void* address, uint64_t size);
 
 // Populates writable pages, without changing their contents, on up to `threads` threads.
 Result<void> populate(void* address, uint64_t size, uint32_t threads);
