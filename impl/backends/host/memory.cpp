@@ -97,9 +97,11 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
   allocation.granted_size = round_up(allocation.size, shared.options.granularity);
   if (allocation.charge.take(budget, allocation.granted_size)) return {};
   return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "device %u has %" PRIu64 " of %" PRIu64 " bytes free, but %" PRIu64 " are needed",
-                    allocation.device.facts().ordinal, budget.available(), budget.total(),
-                    allocation.granted_size);
+                    "%" PRIu64 " bytes were requested, which are charged as %" PRIu64
+                    ", but device %u has %" PRIu64 " of %" PRIu64
+                    " bytes free; free some, or set device_bytes (GPUMEM_HOST_DEVICE_BYTES)",
+                    allocation.size, allocation.granted_size, allocation.device.facts().ordinal,
+                    budget.available(), budget.total());
 }
 
 Status exhausted_status(const Allocation& allocation) {
@@ -161,6 +163,17 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
   allocation.device_range = std::move(*device_range);
   allocation.device_address = allocation.device_range.address();
   allocation.granted |= GPUMEM_MEMORY_WRITE_COMBINED;
+  return {};
+}
+
+// A block in a slab that others share.
+Result<void> make_small(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
+  auto slot = allocation.device.arena().take(request.size, request.alignment);
+  if (!slot) return slot.error();
+  allocation.slot = std::move(*slot);
+  allocation.bytes = allocation.slot.view();
+  allocation.device_address = allocation.slot.address();
+  if (shared.options.fill) std::memset(allocation.bytes, kFreshByte, request.size);
   return {};
 }
 
@@ -277,7 +290,11 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   allocation->on_device = on_device;
   allocation->size = request.size;
   if (on_device) GPUMEM_TRY(charge(shared, *allocation));
-  GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  if (on_device && device.arena().takes(request.size, request.alignment)) {
+    GPUMEM_TRY(make_small(shared, request, *allocation));
+  } else {
+    GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  }
   return allocation;
 }
 
@@ -312,6 +329,7 @@ void let_go(Shared& shared, Allocation& allocation) {
     allocation.page_lock = PageLock();
     allocation.registration = Charge();
   }
+  allocation.slot.let_rest();
   shared.quarantine.add(std::move(allocation.host_range));
   shared.quarantine.add(std::move(allocation.device_range));
 }
