@@ -31,6 +31,9 @@
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MADV_COLD
+#define MADV_COLD 20
+#endif
 
 namespace gpumem::platform {
 
@@ -327,6 +330,13 @@ Result<void> lock(void* address, uint64_t size) {
 }
 
 void unlock(void* address, uint64_t size) { syscall(SYS_munlock, address, size); }
+
+// The kernel refuses this hint for locked pages, and it changes no byte.
+bool any_locked(const void* address, uint64_t size) {
+  void* const first = const_cast<void*>(address);
+  if (madvise(first, size, MADV_COLD) == 0 || errno != EINVAL) return false;
+  return madvise(first, 0, MADV_COLD) == 0;  // the kernel knows the hint
+}
 
 void use_huge_pages(void* address, uint64_t size) { madvise(address, size, MADV_HUGEPAGE); }
 

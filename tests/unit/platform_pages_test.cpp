@@ -93,19 +93,19 @@ TEST(Pages, MemoryFileBeyondTheLimitOfFilesIsRefused) {
 }
 
 TEST(Pages, ARefusedMemoryFileNamesTheCallAndTheFilter) {
-  for (const uint32_t code : {EPERM, EACCES, ENOSYS}) {
+  for (const int code : {EPERM, EACCES, ENOSYS}) {
     const int result = test::exit_code_of([code] {
-      if (!test::refuse_system_call(SYS_memfd_create, code)) return 77;
+      if (!test::refuse_system_call(SYS_memfd_create, static_cast<uint32_t>(code))) return 77;
       const auto refused = memory_file(kPage);
       if (refused || refused.error().status != GPUMEM_ERROR_PERMISSION_DENIED) return 1;
-      if (refused.error().native_code != static_cast<int32_t>(code)) return 2;
+      if (refused.error().native_code != code) return 2;
       return std::strstr(refused.error().message, "memfd_create") != nullptr &&
                      std::strstr(refused.error().message, "seccomp") != nullptr
                  ? 0
                  : 3;
     });
     if (result == 77) GTEST_SKIP() << "this system takes no filter of system calls";
-    EXPECT_EQ(result, 0) << strerrorname_np(static_cast<int>(code));
+    EXPECT_EQ(result, 0) << strerrorname_np(code);
   }
 }
 
