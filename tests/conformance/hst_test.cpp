@@ -379,6 +379,68 @@ TEST_F(Conformance, com_16_map_count_limit) {
   EXPECT_CHILD_OK(run_child("com_16_map_count_limit"));
 }
 
+// ---- guard pages ----
+
+struct Overrun {
+  uint8_t* address;
+  uint64_t size;
+  bool inside_faults = true;
+  bool outside_faults = false;
+};
+
+void overrun(gpumem_host_kernel kernel, void* user_data) {
+  auto& argument = *static_cast<Overrun*>(user_data);
+  void* view = nullptr;
+  if (gpumem_host_kernel_view(kernel, argument.address, argument.size, GPUMEM_ACCESS_READWRITE, &view,
+                              nullptr) != GPUMEM_SUCCESS) {
+    return;
+  }
+  auto* const bytes = static_cast<uint8_t*>(view);
+  argument.inside_faults = write_faults(bytes + argument.size - 1);
+  argument.outside_faults = write_faults(bytes + argument.size);
+}
+
+TEST_F(Conformance, hst_1_overruns) {
+  HOST_ONLY();
+  for (const uint64_t size : {page_size(), 64 * kKiB + page_size(), 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    std::vector<Memory> memories;
+    for (int count = 0; count < 3; ++count) {
+      memories.push_back(alloc_pinned(device_, size));
+      memories.push_back(alloc_device(device_, size));
+    }
+    std::vector<uint8_t> bytes(size + 1);
+    for (const Memory& memory : memories) {
+      uint8_t* const pointer = memory.device();
+      if (uint8_t* const host = memory.host(); host != nullptr) {
+        EXPECT_FALSE(write_faults(host + size - 1));
+        EXPECT_TRUE(write_faults(host + size));
+        EXPECT_TRUE(read_faults(host + size));
+      }
+      if (size > 64 * kKiB) {
+        const Stream stream = create_stream(device_);
+        Overrun argument{pointer, size};
+        EXPECT_OK(gpumem_host_launch(stream, overrun, &argument, why()));
+        stream.synchronize();
+        EXPECT_FALSE(argument.inside_faults);
+        EXPECT_TRUE(argument.outside_faults);
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_copy(instance_, pointer, bytes.data(), size + 1, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_copy(instance_, bytes.data(), pointer, size + 1, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_fill(instance_, pointer, size + 1, 1, 1, why()));
+      // Behind a small block of the device another one may begin.
+      if (memory.host() == nullptr && size <= 64 * kKiB) continue;
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance_, pointer + size, 1, 1, 1, why()));
+      EXPECT_EQ(pointer_info(instance_, pointer + size).kind, GPUMEM_KIND_UNKNOWN);
+      const gpumem_register_desc beyond = register_desc(pointer + size, 1);
+      gpumem_memory none = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_register(device_, &beyond, &none, why()));
+    }
+  }
+}
+
 // ---- small blocks, which share maps ----
 
 // Bytes of shared memory that this process has in use.
@@ -426,7 +488,7 @@ TEST_F(Conformance, hst_2_a_million_small_blocks) {
     EXPECT_EQ(pointer_info(instance, blocks[index] + bytes.size() - 1).base, blocks[index]);
   }
   // In an order that leaves holes everywhere.
-  for (const uint64_t first : {1, 0}) {
+  for (const uint64_t first : {uint64_t{1}, uint64_t{0}}) {
     for (uint64_t index = first; index < kCount; index += 2) {
       if (gpumem_free(instance, blocks[index], why()) != GPUMEM_SUCCESS)
         FAIL() << index << ": " << last_error().message;
@@ -487,7 +549,7 @@ TEST_F(Conformance, hst_2_small_blocks_rest) {
   HOST_ONLY();
   constexpr uint32_t kQuarantine = 5;
   const Instance instance = open_with([](gpumem_host_options& host) { host.quarantine = kQuarantine; });
-  for (const uint64_t size : {1, 600, 4096, 65536}) {
+  for (const uint64_t size : {uint64_t{1}, uint64_t{600}, uint64_t{4096}, 64 * kKiB}) {
     uint8_t* const freed = alloc_device(instance.device(), size).device();  // free number 1
     std::array<uint8_t, 1> byte{};
     for (uint32_t i = 1; i < kQuarantine; ++i) {
@@ -495,7 +557,7 @@ TEST_F(Conformance, hst_2_small_blocks_rest) {
       EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_copy(instance, byte.data(), freed, 1, nullptr, why()));
       EXPECT_TRUE(read_faults(freed));
     }
-    if (size == 65536) continue;            // what holds few blocks may be unmapped by now
+    if (size == 64 * kKiB) continue;        // what holds few blocks may be unmapped by now
     alloc_device(instance.device(), size);  // the free after which it need not rest any more
     std::vector<Memory> later;
     do {
