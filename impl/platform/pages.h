@@ -42,8 +42,8 @@ uint64_t memory_available();
 // LIMIT_EXCEEDED at the process's lock limit, OUT_OF_HOST_MEMORY if memory runs out.
 Result<void> lock(void* address, uint64_t size);
 void unlock(void* address, uint64_t size);
-// Whether any page of the range is locked, or of a kind that locks have no effect on. False if the kernel cannot
-// tell, as before 5.4.
+// Whether any page of the range is locked, or of a kind that locks have no effect on. False if the kernel
+// cannot tell, as before 5.4.
 bool any_locked(const void* address, uint64_t size);
 // Keeps whole pages that other code mapped out of forked children. Best effort: if the system refuses, the
 // child has them.
