@@ -48,8 +48,8 @@ func Probe(backend Backend) (ProbeInfo, error) {
 type HostOptions struct {
 	DeviceCount      uint32   // Emulated devices, 1 to 64; 0 means 2.
 	Strict           Toggle   // Device memory faults when the CPU touches it, and unfinished work is tracked; default on.
-	DeviceBytes      uint64   // Memory of each device in bytes; 0 means 64 MiB.
-	Granularity      uint64   // Unit in which device memory is charged; 0 means 2 MiB.
+	DeviceBytes      uint64   // Memory of each device in bytes; 0 means 4 GiB.
+	Granularity      uint64   // Unit in which device memory is charged; 0 means 512.
 	Pageable         Toggle   // Devices access pageable memory; default off.
 	SamePointer      Toggle   // Registered memory has the same address for the CPU and for devices; default off.
 	LockMode         LockMode // When pages are locked.

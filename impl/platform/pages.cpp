@@ -4,12 +4,14 @@
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -28,6 +30,9 @@
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
 #define MADV_POPULATE_WRITE 23
+#endif
+#ifndef MADV_COLD
+#define MADV_COLD 20
 #endif
 
 namespace gpumem::platform {
@@ -67,32 +72,12 @@ bool every_page(const void* address, uint64_t size, int populate_advice, F allow
   }
 }
 
-Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, Status status,
-                  const char* what) {
-  // Reserves too much, then trims to the aligned part.
-  const uint64_t slack = alignment > page_size() ? alignment - page_size() : 0;
-  void* const start = add_wraps(size, slack) ? (errno = ENOMEM, MAP_FAILED)
-                                             : mmap(nullptr, size + slack, protection,
-                                                    MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-  if (start == MAP_FAILED) return system_error(status, errno, "mmap", what);
-  const uint64_t begin = round_up(address_of(start), alignment);
-  const uint64_t head = begin - address_of(start);
-  if (head != 0) munmap(start, head);
-  if (slack != head) munmap(pointer_to(begin + size), slack - head);
-  if (madvise(pointer_to(begin), size, MADV_DONTFORK) != 0) {
-    const int error = errno;
-    munmap(pointer_to(begin), size);
-    return system_error(status, error, "madvise", what);
-  }
-  return pointer_to(begin);
-}
-
 using File = std::unique_ptr<FILE, int (*)(FILE*)>;
 
 File open_text(const char* path) { return {std::fopen(path, "re"), &std::fclose}; }
 
-uint64_t number_in(const std::string& path, const char* key) {
-  const File file = open_text(path.c_str());
+uint64_t number_in(const char* path, const char* key) {
+  const File file = open_text(path);
   if (file == nullptr) return UINT64_MAX;
   uint64_t number = UINT64_MAX;
   char line[256];
@@ -103,6 +88,56 @@ uint64_t number_in(const std::string& path, const char* key) {
       number = value;
   }
   return number;
+}
+
+// Whether the process has about as many maps as the system allows; the kernel answers ENOMEM then too.
+bool out_of_maps(uint64_t limit) {
+  constexpr uint64_t kNear = 16;
+  const File file = open_text("/proc/self/maps");
+  if (file == nullptr) return false;
+  uint64_t maps = 0;
+  char text[4096];
+  while (std::fgets(text, sizeof text, file.get()) != nullptr) {
+    if (std::strchr(text, '\n') != nullptr) ++maps;
+  }
+  return maps + kNear >= limit;
+}
+
+// Error of a call that makes or splits a map.
+Error map_error(Status status, int error_number, const char* entry_point, const char* what) {
+  if (error_number == ENOMEM) {
+    const uint64_t limit = number_in("/proc/sys/vm/max_map_count", "");
+    if (limit != UINT64_MAX && out_of_maps(limit)) {
+      char text[160];
+      std::snprintf(text, sizeof text,
+                    "the process has as many memory maps as vm.max_map_count allows (%" PRIu64
+                    "); free some memory, or raise it with sysctl",
+                    limit);
+      return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, error_number, entry_point, text);
+    }
+  }
+  return system_error(status, error_number, entry_point, what);
+}
+
+Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, Status status,
+                  const char* what) {
+  // Reserves too much, then trims to the aligned part.
+  const uint64_t slack = alignment > page_size() ? alignment - page_size() : 0;
+  void* const start = add_wraps(size, slack) ? (errno = ENOMEM, MAP_FAILED)
+                                             : mmap(nullptr, size + slack, protection,
+                                                    MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (start == MAP_FAILED) return map_error(status, errno, "mmap", what);
+  const uint64_t begin = round_up(address_of(start), alignment);
+  const uint64_t head = begin - address_of(start);
+  if (head != 0) munmap(start, head);
+  if (slack != head) munmap(pointer_to(begin + size), slack - head);
+  if (madvise(pointer_to(begin), size, MADV_DONTFORK) != 0) {
+    const int error = errno;
+    const Error failure = map_error(status, error, "madvise", what);
+    munmap(pointer_to(begin), size);
+    return failure;
+  }
+  return pointer_to(begin);
 }
 
 // The process's path in cgroup v2: "/" in a container, empty without cgroup v2.
@@ -135,12 +170,35 @@ Error system_error(Status status, int error_number, const char* entry_point, con
       .from_native(GPUMEM_NATIVE_ERRNO, error_number, name == nullptr ? "" : name, entry_point);
 }
 
+namespace {
+
+// Beyond the limit the kernel sends SIGXFSZ, which ends the process.
+Result<void> check_file_size(uint64_t size) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur) {
+    return {};
+  }
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "a memory file of %" PRIu64 " bytes is larger than RLIMIT_FSIZE allows (%" PRIu64
+                    "); raise the limit (ulimit -f)",
+                    size, uint64_t{limit.rlim_cur});
+}
+
+}  // namespace
+
 Result<int> memory_file(uint64_t size) {
   constexpr const char* kWhat = "cannot create an anonymous memory file";
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  GPUMEM_TRY(check_file_size(size));
   int file = memfd_create("gpumem", kFlags | MFD_NOEXEC_SEAL);
   if (file < 0 && errno == EINVAL) file = memfd_create("gpumem", kFlags);  // before Linux 6.3
   if (file < 0) {
+    if (errno == EPERM || errno == EACCES || errno == ENOSYS) {
+      return system_error(
+          GPUMEM_ERROR_PERMISSION_DENIED, errno, "memfd_create",
+          "the system refuses memfd_create; if this is a sandbox, allow the call in its seccomp "
+          "profile");
+    }
     const bool limit = errno == EMFILE || errno == ENFILE;
     return system_error(limit ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
                         "memfd_create", kWhat);
@@ -181,15 +239,15 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
   constexpr const char* kWhat = "cannot map the memory";
   void* const view = mmap(address, size, PROT_READ | PROT_WRITE,
                           MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED), file_descriptor, 0);
-  if (view == MAP_FAILED) return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
+  if (view == MAP_FAILED) return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
   if (madvise(view, size, MADV_DONTFORK) == 0) return view;
-  const int error = errno;
+  const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
   if (address == nullptr) {
     munmap(view, size);
   } else {
     (void)make_inaccessible(view, size);
   }
-  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", kWhat);
+  return failure;
 }
 
 Result<void> make_inaccessible(void* address, uint64_t size) {
@@ -209,6 +267,8 @@ void keep_from_children(void* address, uint64_t size) { (void)madvise(address, s
 void give_to_children(void* address, uint64_t size) { (void)madvise(address, size, MADV_DOFORK); }
 
 void unmap(void* address, uint64_t size) { munmap(address, size); }
+
+bool discard(void* address, uint64_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
 
 Result<void> populate(void* address, uint64_t size, uint32_t threads) {
   constexpr uint64_t kChunk = uint64_t{32} << 20;
@@ -246,9 +306,10 @@ uint64_t memory_available() {
   uint64_t available = kibibytes > UINT64_MAX / 1024 ? UINT64_MAX : kibibytes * 1024;
   // The limits of the process's cgroup and all its ancestors, up to that of the container.
   for (std::string folder = "/sys/fs/cgroup" + control_group();; folder.resize(folder.rfind('/'))) {
-    const uint64_t limit = number_in(folder + "/memory.max", "");
-    const uint64_t used = number_in(folder + "/memory.current", "");
-    const uint64_t cached = number_in(folder + "/memory.stat", "file ");  // reclaimed under memory pressure
+    const uint64_t limit = number_in((folder + "/memory.max").c_str(), "");
+    const uint64_t used = number_in((folder + "/memory.current").c_str(), "");
+    // Reclaimed under memory pressure.
+    const uint64_t cached = number_in((folder + "/memory.stat").c_str(), "file ");
     if (limit != UINT64_MAX && used != UINT64_MAX && cached != UINT64_MAX)
       available = std::min(available, limit - std::min(limit, used - std::min(used, cached)));
     if (folder.size() <= std::strlen("/sys/fs/cgroup")) break;
@@ -269,6 +330,13 @@ Result<void> lock(void* address, uint64_t size) {
 }
 
 void unlock(void* address, uint64_t size) { syscall(SYS_munlock, address, size); }
+
+// The kernel refuses this hint for locked pages, and it changes no byte.
+bool any_locked(const void* address, uint64_t size) {
+  void* const first = const_cast<void*>(address);
+  if (madvise(first, size, MADV_COLD) == 0 || errno != EINVAL) return false;
+  return madvise(first, 0, MADV_COLD) == 0;  // the kernel knows the hint
+}
 
 void use_huge_pages(void* address, uint64_t size) { madvise(address, size, MADV_HUGEPAGE); }
 

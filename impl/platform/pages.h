@@ -32,6 +32,8 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address);
 // Replaces memory by an inaccessible, empty range.
 Result<void> make_inaccessible(void* address, uint64_t size);
 void unmap(void* address, uint64_t size);
+// Frees the pages of a shared view; they read as zeros from then on. False if the system refuses.
+bool discard(void* address, uint64_t size);
 
 // Populates writable pages, without changing their contents, on up to `threads` threads.
 Result<void> populate(void* address, uint64_t size, uint32_t threads);
@@ -40,6 +42,9 @@ uint64_t memory_available();
 // LIMIT_EXCEEDED at the process's lock limit, OUT_OF_HOST_MEMORY if memory runs out.
 Result<void> lock(void* address, uint64_t size);
 void unlock(void* address, uint64_t size);
+// Whether any page of the range is locked, or of a kind that locks have no effect on. False if the kernel
+// cannot tell, as before 5.4.
+bool any_locked(const void* address, uint64_t size);
 // Keeps whole pages that other code mapped out of forked children. Best effort: if the system refuses, the
 // child has them.
 void keep_from_children(void* address, uint64_t size);

@@ -26,8 +26,6 @@ constexpr uint64_t kMiB = 1024 * kKiB;
 constexpr uint64_t kGiB = 1024 * kMiB;
 // Of each object that lives while pointers are queried.
 constexpr uint64_t kLiveBytes = 4 * kKiB;
-// What an allocation of the host backend takes of its device at least.
-constexpr uint64_t kHostGranularity = 2 * kMiB;
 
 std::string text_of(uint64_t size) {
   if (size >= kGiB) return std::to_string(size / kGiB) + "GiB";
@@ -665,7 +663,7 @@ int run(int argc, char** argv) {
   Options options;
   if (!parse(argc, argv, options)) return usage(stderr, 2);
   try {
-    Bench bench(options, std::max(2 * kGiB, options.live_max * kHostGranularity));
+    Bench bench(options, std::max(2 * kGiB, options.live_max * kLiveBytes));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
     creating(bench);

@@ -233,7 +233,7 @@ def case_info_for_people():
     outcome = run_host("info")
     require(outcome.status == 0 and outcome.err == "", str(outcome))
     for pattern in (r"^  cuda +(un)?usable", r"^  host +usable", r"^Device 0 of host: ", r"^  uuid +[0-9a-f-]{36}$",
-                    r"^  memory +64 MiB, ", r"^  CAPABILITY +VALUE +FROM +REASON$", r"^  pin\.map_host +yes "):
+                    r"^  memory +4 GiB, ", r"^  CAPABILITY +VALUE +FROM +REASON$", r"^  pin\.map_host +yes "):
         require(re.search(pattern, outcome.out, re.MULTILINE), f"nothing matches {pattern}\n{outcome}")
 
 

@@ -145,7 +145,7 @@ TEST_F(Com, com_2_sizes_that_cannot_be_served_are_out_of_memory) {
 
 TEST_F(Com, com_3_size_is_what_was_asked_for) {
   for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
-    const uint64_t granularity = on_host() && kind == GPUMEM_KIND_PINNED ? page_size() : 2 * kMiB;
+    const uint64_t granularity = !on_host() ? 2 * kMiB : kind == GPUMEM_KIND_PINNED ? page_size() : 512;
     for (const uint64_t size : {uint64_t{1}, uint64_t{255}, uint64_t{4097}, kMiB + 1, 5 * kMiB + 3}) {
       SCOPED_TRACE(size);
       const Memory memory = create_memory(device_, memory_desc(kind, size));

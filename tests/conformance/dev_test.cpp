@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kKiB = 1024;
 constexpr uint64_t kMiB = 1024 * kKiB;
-// Unit in which device memory is charged: the default of the host backend, and what CUDA devices use.
+// Unit in which CUDA devices take memory, and a multiple of the host backend's.
 constexpr uint64_t kGranule = 2 * kMiB;
 
 struct MemoryAvailable {

@@ -357,6 +357,7 @@ void Instance::close() {
 Instance open_instance(const std::function<void(gpumem_instance_desc&, gpumem_host_options&)>& change) {
   gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
   host.strict = GPUMEM_TOGGLE_ON;
+  host.device_bytes = uint64_t{64} << 20;  // so that tests can fill a device
   gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
   desc.backend = backend();
   desc.host = &host;

@@ -181,7 +181,7 @@ class Instance {
   gpumem_instance handle_ = nullptr;
 };
 
-// Options of the host backend have no effect on cuda. The default is STRICT with two devices.
+// Options of the host backend have no effect on cuda. The default is STRICT with two devices of 64 MiB.
 Instance open_instance(const std::function<void(gpumem_instance_desc&, gpumem_host_options&)>& change = {});
 Instance open_backend(gpumem_backend which);
 

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What the host backend promises beyond the contract of both: the rules HST-1 to HST-7.
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <array>
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
 #include <set>
 #include <sstream>
 
@@ -144,10 +148,10 @@ TEST_F(Conformance, hst_2_out_of_range) {
       {"65 devices", [](gpumem_host_options& host) { host.device_count = 65; }},
       {"strict 3", [](gpumem_host_options& host) { host.strict = 3; }},
       {"strict -1", [](gpumem_host_options& host) { host.strict = -1; }},
-      {"memory below the granularity", [](gpumem_host_options& host) { host.device_bytes = 2 * kMiB - 1; }},
+      {"memory below the granularity", [](gpumem_host_options& host) { host.device_bytes = 511; }},
       {"memory that wraps", [](gpumem_host_options& host) { host.device_bytes = UINT64_MAX; }},
       {"granularity of no power", [](gpumem_host_options& host) { host.granularity = 3 * kMiB; }},
-      {"granularity below the page", [](gpumem_host_options& host) { host.granularity = page_size() / 2; }},
+      {"granularity below 512", [](gpumem_host_options& host) { host.granularity = 256; }},
       {"granularity of 2 GiB",
        [](gpumem_host_options& host) {
          host.granularity = 2048 * kMiB;
@@ -192,8 +196,32 @@ TEST_F(Conformance, hst_2_devices) {
   EXPECT_OK(gpumem_device_get_memory(instance.device(3), &free_bytes, nullptr, why()));
   EXPECT_EQ(free_bytes, 3 * kMiB);
 
-  EXPECT_EQ(instance_.device_count(), 2u) << "the default";
-  EXPECT_EQ(device_info(device_).total_bytes, 64 * kMiB) << "the default";
+  const Instance plain = open_with([](gpumem_host_options& host) { host = GPUMEM_HOST_OPTIONS_INIT; });
+  EXPECT_EQ(plain.device_count(), 2u) << "the default";
+  EXPECT_EQ(device_info(plain.device()).total_bytes, 4096 * kMiB) << "the default";
+}
+
+// As cuMemAlloc charges blocks that share a page.
+TEST_F(Conformance, hst_2_charge) {
+  HOST_ONLY();
+  const Instance instance = open_with([](gpumem_host_options& host) { host.device_bytes = 4096; });
+  for (const auto& [size, charged] :
+       {std::pair{1u, 512u}, std::pair{512u, 512u}, std::pair{513u, 1024u}, std::pair{3585u, 4096u}}) {
+    const Memory memory = alloc_device(instance.device(), size);
+    EXPECT_EQ(memory.info().granted_size, charged);
+    uint64_t free_bytes = 0;
+    EXPECT_OK(gpumem_device_get_memory(instance.device(), &free_bytes, nullptr, why()));
+    EXPECT_EQ(free_bytes, 4096 - charged);
+  }
+  const Memory most = alloc_device(instance.device(), 3000);
+  const gpumem_memory_desc too_much = memory_desc(GPUMEM_KIND_DEVICE, 1025);
+  gpumem_memory none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                gpumem_memory_create(instance.device(), &too_much, &none, why()));
+  const std::string message = last_error().message;
+  EXPECT_EQ(message.rfind("1025 bytes were requested, which are charged as 1536,", 0), 0u) << message;
+  EXPECT_NE(message.find("1024 of 4096 bytes free"), std::string::npos) << message;
+  EXPECT_NE(message.find("GPUMEM_HOST_DEVICE_BYTES"), std::string::npos) << message;
 }
 
 TEST_F(Conformance, hst_2_pointers) {
@@ -290,6 +318,252 @@ TEST_F(Conformance, hst_2_quarantine) {
   for (uint32_t i = 1; i < kQuarantine; ++i) {
     EXPECT_NE(alloc_device(instance.device(), 4096).device(), freed);
     EXPECT_TRUE(read_faults(freed));
+  }
+}
+
+// ---- limits of the system, by name (COM-16) ----
+
+CHILD(com_16_file_size_limit) {
+  const Instance instance = open_instance();
+  constexpr rlim_t kLimit = 16 * kKiB;
+  const rlimit limit = {kLimit, kLimit};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  gpumem_memory none = nullptr;
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    const gpumem_memory_desc large = memory_desc(kind, kMiB);
+    EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED, gpumem_memory_create(instance.device(), &large, &none, why()));
+    EXPECT_NE(std::strstr(last_error().message, "RLIMIT_FSIZE"), nullptr) << last_error().message;
+    for (const uint64_t fits : {uint64_t{100}, uint64_t{kLimit}})
+      create_memory(instance.device(), memory_desc(kind, fits));
+  }
+}
+
+TEST_F(Conformance, com_16_file_size_limit) {
+  HOST_ONLY();
+  EXPECT_CHILD_OK(run_child("com_16_file_size_limit"));
+}
+
+CHILD(com_16_map_count_limit) {
+  if (kSanitized) skip_child("a sanitizer ends a process that has no map left");
+  uint64_t limit = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  if (limit == 0 || limit > 300'000)
+    skip_child("so many maps would take too long: vm.max_map_count is large");
+  const Instance instance = open_instance();
+  // Neighbours with different rights cannot become one map.
+  const uint64_t room = 2 * limit * page_size();
+  void* const all = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(all, MAP_FAILED);
+  auto* page = static_cast<uint8_t*>(all);
+  while (mprotect(page, page_size(), PROT_READ) == 0)
+    page += 2 * page_size();
+  // Above the limit by splitting, a map of its own may still be had.
+  while (mmap(nullptr, page_size(), PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) {
+  }
+  gpumem_memory none = nullptr;
+  for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED}) {
+    for (const uint64_t size : {uint64_t{100}, kMiB}) {
+      const gpumem_memory_desc desc = memory_desc(kind, size);
+      EXPECT_STATUS(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    gpumem_memory_create(instance.device(), &desc, &none, why()));
+      EXPECT_NE(std::strstr(last_error().message, "vm.max_map_count"), nullptr) << last_error().message;
+    }
+  }
+  munmap(all, room);
+  alloc_pinned(instance.device(), 100);
+  alloc_device(instance.device(), 100);
+}
+
+TEST_F(Conformance, com_16_map_count_limit) {
+  HOST_ONLY();
+  EXPECT_CHILD_OK(run_child("com_16_map_count_limit"));
+}
+
+// ---- guard pages ----
+
+struct Overrun {
+  uint8_t* address;
+  uint64_t size;
+  bool inside_faults = true;
+  bool outside_faults = false;
+};
+
+void overrun(gpumem_host_kernel kernel, void* user_data) {
+  auto& argument = *static_cast<Overrun*>(user_data);
+  void* view = nullptr;
+  if (gpumem_host_kernel_view(kernel, argument.address, argument.size, GPUMEM_ACCESS_READWRITE, &view,
+                              nullptr) != GPUMEM_SUCCESS) {
+    return;
+  }
+  auto* const bytes = static_cast<uint8_t*>(view);
+  argument.inside_faults = write_faults(bytes + argument.size - 1);
+  argument.outside_faults = write_faults(bytes + argument.size);
+}
+
+TEST_F(Conformance, hst_1_overruns) {
+  HOST_ONLY();
+  for (const uint64_t size : {page_size(), 64 * kKiB + page_size(), 3 * kMiB}) {
+    SCOPED_TRACE(size);
+    std::vector<Memory> memories;
+    for (int count = 0; count < 3; ++count) {
+      memories.push_back(alloc_pinned(device_, size));
+      memories.push_back(alloc_device(device_, size));
+    }
+    std::vector<uint8_t> bytes(size + 1);
+    for (const Memory& memory : memories) {
+      uint8_t* const pointer = memory.device();
+      if (uint8_t* const host = memory.host(); host != nullptr) {
+        EXPECT_FALSE(write_faults(host + size - 1));
+        EXPECT_TRUE(write_faults(host + size));
+        EXPECT_TRUE(read_faults(host + size));
+      }
+      if (size > 64 * kKiB) {
+        const Stream stream = create_stream(device_);
+        Overrun argument{pointer, size};
+        EXPECT_OK(gpumem_host_launch(stream, overrun, &argument, why()));
+        stream.synchronize();
+        EXPECT_FALSE(argument.inside_faults);
+        EXPECT_TRUE(argument.outside_faults);
+      }
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_copy(instance_, pointer, bytes.data(), size + 1, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    gpumem_copy(instance_, bytes.data(), pointer, size + 1, nullptr, why()));
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_fill(instance_, pointer, size + 1, 1, 1, why()));
+      // Behind a small block of the device another one may begin.
+      if (memory.host() == nullptr && size <= 64 * kKiB) continue;
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance_, pointer + size, 1, 1, 1, why()));
+      EXPECT_EQ(pointer_info(instance_, pointer + size).kind, GPUMEM_KIND_UNKNOWN);
+      const gpumem_register_desc beyond = register_desc(pointer + size, 1);
+      gpumem_memory none = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_memory_register(device_, &beyond, &none, why()));
+    }
+  }
+}
+
+// ---- small blocks, which share maps ----
+
+// Bytes of shared memory that this process has in use.
+uint64_t shared_bytes() {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("RssShmem:", 0) == 0) return std::stoull(line.substr(9)) * kKiB;
+  }
+  return 0;
+}
+
+TEST_F(Conformance, hst_2_a_million_small_blocks) {
+  HOST_ONLY();
+  // The records of a sanitizer take more memory and time than those of the library.
+  constexpr uint64_t kCount = kSanitized ? 100'000 : 1'000'000;
+  std::printf("%" PRIu64 " blocks%s\n", kCount, kSanitized ? ", fewer because of the sanitizer" : "");
+  const Instance instance = open_with([](gpumem_host_options& host) { host = GPUMEM_HOST_OPTIONS_INIT; });
+  const gpumem_device device = instance.device();
+  const uint64_t bytes_before = shared_bytes();
+  const uint64_t maps_before = Snapshot::take().shared_mappings;
+  std::vector<uint8_t*> blocks(kCount);
+  const auto size_of = [](uint64_t index) { return 64 + index * 64 % 1024; };
+  const std::clock_t start = std::clock();
+  uint64_t total = 0;
+  for (uint64_t index = 0; index < kCount; ++index) {
+    void* pointer = nullptr;
+    const gpumem_status status = gpumem_malloc(device, GPUMEM_KIND_DEVICE, size_of(index), &pointer, why());
+    if (status != GPUMEM_SUCCESS) FAIL() << index << ": " << last_error().message;
+    blocks[index] = static_cast<uint8_t*>(pointer);
+    total += size_of(index);
+  }
+  const gpumem_kind_stats counted = kind_stats(instance, GPUMEM_KIND_DEVICE);
+  EXPECT_EQ(counted.live_count, kCount);
+  EXPECT_EQ(counted.live_bytes, total);
+  EXPECT_LE(Snapshot::take().shared_mappings, maps_before + kCount / 1000);
+  // No two share a byte.
+  for (uint64_t index = 0; index < kCount; index += kCount / 1000)
+    EXPECT_OK(
+        gpumem_fill(instance, blocks[index], size_of(index), static_cast<uint8_t>(index / 7), 1, why()));
+  for (uint64_t index = 0; index < kCount; index += kCount / 1000) {
+    std::vector<uint8_t> bytes(size_of(index));
+    EXPECT_OK(gpumem_copy(instance, bytes.data(), blocks[index], bytes.size(), nullptr, why()));
+    EXPECT_EQ(static_cast<uint64_t>(std::count(bytes.begin(), bytes.end(), static_cast<uint8_t>(index / 7))),
+              bytes.size());
+    EXPECT_EQ(pointer_info(instance, blocks[index] + bytes.size() - 1).base, blocks[index]);
+  }
+  // In an order that leaves holes everywhere.
+  for (const uint64_t first : {uint64_t{1}, uint64_t{0}}) {
+    for (uint64_t index = first; index < kCount; index += 2) {
+      if (gpumem_free(instance, blocks[index], why()) != GPUMEM_SUCCESS)
+        FAIL() << index << ": " << last_error().message;
+    }
+  }
+  std::printf("%.2f s of CPU\n", static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  EXPECT_EQ(kind_stats(instance, GPUMEM_KIND_DEVICE).live_count, 0u);
+  EXPECT_LE(shared_bytes(), bytes_before + 32 * kMiB);
+  uint64_t free_bytes = 0;
+  EXPECT_OK(gpumem_device_get_memory(device, &free_bytes, nullptr, why()));
+  EXPECT_EQ(free_bytes, 4096 * kMiB);
+}
+
+// What strict mode enforces holds for a block beside others too.
+TEST_F(Conformance, hst_2_small_blocks_keep_apart) {
+  HOST_ONLY();
+  constexpr uint64_t kSize = 100;
+  std::vector<Memory> blocks;
+  for (int index = 0; index < 20; ++index)
+    blocks.push_back(alloc_device(device_, kSize));
+  std::vector<uint8_t> bytes(kSize + 1);
+  for (const Memory& block : blocks) {
+    uint8_t* const begin = block.device();
+    EXPECT_TRUE(read_faults(begin));
+    EXPECT_TRUE(write_faults(begin + kSize - 1));
+    EXPECT_OK(gpumem_copy(instance_, bytes.data(), begin, kSize, nullptr, why()));
+    EXPECT_EQ(std::count(bytes.begin(), bytes.begin() + kSize, 0xA5), static_cast<int64_t>(kSize));
+    EXPECT_OK(gpumem_fill(instance_, begin, kSize, 0, 1, why()));
+    // Past the end.
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_copy(instance_, begin, bytes.data(), kSize + 1, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_fill(instance_, begin, kSize + 1, 1, 1, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_fill(instance_, begin + kSize, 1, 1, 1, why()));
+    EXPECT_EQ(pointer_info(instance_, begin + kSize).kind, GPUMEM_KIND_UNKNOWN);
+    const gpumem_register_desc onto = register_desc(begin + kSize - 1, 2);
+    gpumem_memory none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_memory_register(device_, &onto, &none, why()));
+  }
+}
+
+// While work that uses a freed block is pending, nobody else gets its bytes.
+TEST_F(Conformance, hst_2_small_blocks_are_not_reused_too_early) {
+  HOST_ONLY();
+  const Instance instance = open_with([](gpumem_host_options& host) { host.quarantine = 1; });
+  const gpumem_device device = instance.device();
+  Memory used = alloc_device(device, 100);
+  uint8_t* const address = used.device();
+  GatedStream held(device);
+  EXPECT_OK(gpumem_fill_async(held, address, 100, 7, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(used, why()));
+  EXPECT_OK(gpumem_host_device_lose(device, why()));  // so that it can be freed
+  used.destroy();
+  EXPECT_EQ(pointer_info(instance, address).kind, GPUMEM_KIND_UNKNOWN);
+  held.open();
+}
+
+TEST_F(Conformance, hst_2_small_blocks_rest) {
+  HOST_ONLY();
+  constexpr uint32_t kQuarantine = 5;
+  const Instance instance = open_with([](gpumem_host_options& host) { host.quarantine = kQuarantine; });
+  for (const uint64_t size : {uint64_t{1}, uint64_t{600}, uint64_t{4096}, 64 * kKiB}) {
+    uint8_t* const freed = alloc_device(instance.device(), size).device();  // free number 1
+    std::array<uint8_t, 1> byte{};
+    for (uint32_t i = 1; i < kQuarantine; ++i) {
+      EXPECT_NE(alloc_device(instance.device(), size).device(), freed);
+      EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_copy(instance, byte.data(), freed, 1, nullptr, why()));
+      EXPECT_TRUE(read_faults(freed));
+    }
+    if (size == 64 * kKiB) continue;        // what holds few blocks may be unmapped by now
+    alloc_device(instance.device(), size);  // the free after which it need not rest any more
+    std::vector<Memory> later;
+    do {
+      later.push_back(alloc_device(instance.device(), size));
+    } while (later.back().device() != freed && later.size() < 300);
+    EXPECT_EQ(later.back().device(), freed) << "the address is used again at last";
   }
 }
 

@@ -82,7 +82,7 @@ constexpr BadOption kBadOptions[] = {
     SEQUENCES_HOST(device_bytes, 4096),  // below a granule
     SEQUENCES_HOST(device_bytes, uint64_t{1} << 63),
     SEQUENCES_HOST(granularity, 3),
-    SEQUENCES_HOST(granularity, 512),
+    SEQUENCES_HOST(granularity, 256),
     SEQUENCES_HOST(granularity, 3 << 20),
     SEQUENCES_HOST(granularity, uint64_t{2} << 30),
     SEQUENCES_HOST(lock_mode, 4),
@@ -192,7 +192,7 @@ void Player::adopt_instance(uint64_t handle, const gpumem_host_options& host,
     made.instance = opened.instance;
     made.ordinal = ordinal;
     made.total = facts.total_bytes;
-    made.granularity = opened.host && host.granularity != 0 ? host.granularity : uint64_t{2} << 20;
+    made.granularity = opened.host && host.granularity != 0 ? host.granularity : 512;
     if (!opened.host) made.granularity = 1;
     opened.devices.push_back(static_cast<int>(model_.devices.size()));
     model_.devices.push_back(made);

@@ -18,8 +18,8 @@ TEST(HostOptions, ZeroMeansTheDefault) {
   EXPECT_EQ(options->device_count, 2U);
   EXPECT_TRUE(options->strict);
   EXPECT_TRUE(options->fill);
-  EXPECT_EQ(options->device_bytes, 64 * test::kMiB);
-  EXPECT_EQ(options->granularity, 2 * test::kMiB);
+  EXPECT_EQ(options->device_bytes, 4096 * test::kMiB);
+  EXPECT_EQ(options->granularity, 512U);
   EXPECT_FALSE(options->pageable);
   EXPECT_FALSE(options->same_pointer);
   EXPECT_EQ(options->lock_mode, GPUMEM_HOST_LOCK_TRY);
@@ -64,12 +64,16 @@ const BadValue kBadValues[] = {
     {"device_count", [](backend::HostOptions& options) { options.device_count = 65; }},
     {"strict", [](backend::HostOptions& options) { options.strict = 3; }},
     {"strict", [](backend::HostOptions& options) { options.strict = -1; }},
-    {"device_bytes", [](backend::HostOptions& options) { options.device_bytes = test::kMiB; }},
+    {"device_bytes", [](backend::HostOptions& options) { options.device_bytes = 511; }},
     {"device_bytes", [](backend::HostOptions& options) { options.device_bytes = uint64_t{1} << 63; }},
     {"granularity", [](backend::HostOptions& options) { options.granularity = 3 * test::kMiB; }},
-    {"granularity", [](backend::HostOptions& options) { options.granularity = 1024; }},
+    {"granularity", [](backend::HostOptions& options) { options.granularity = 256; }},
     {"granularity", [](backend::HostOptions& options) { options.granularity = uint64_t{1} << 31; }},
-    {"device_bytes", [](backend::HostOptions& options) { options.granularity = uint64_t{1} << 30; }},
+    {"device_bytes",
+     [](backend::HostOptions& options) {
+       options.device_bytes = 64 * test::kMiB;
+       options.granularity = uint64_t{1} << 30;
+     }},
     {"pageable", [](backend::HostOptions& options) { options.pageable = 7; }},
     {"same_pointer", [](backend::HostOptions& options) { options.same_pointer = 7; }},
     {"lock_mode", [](backend::HostOptions& options) { options.lock_mode = 4; }},
@@ -140,7 +144,7 @@ TEST(HostOptions, UuidOfTheDefaultsIsThisOne) {
   const auto uuid = device_uuid(*check_options(backend::HostOptions()).operator->(), 0);
   for (size_t byte = 0; byte < uuid.size(); ++byte)
     std::snprintf(text + 2 * byte, 3, "%02x", uuid.at(byte));
-  EXPECT_STREQ(text, "d14706e0b25d8ffbb8320990924a140f");
+  EXPECT_STREQ(text, "4e351b2be45a8ad883850461e2efac1d");
 }
 
 }  // namespace

@@ -107,6 +107,41 @@ TEST_F(PageLocks, AHoleFailsAsAWhole) {
   EXPECT_EQ(locked(), "........");
 }
 
+TEST_F(PageLocks, WhatOthersLockedBeforeStaysLocked) {
+  const auto page = [&](uint64_t number) { return pointer_to(base_ + number * page_); };
+  ASSERT_EQ(syscall(SYS_mlock, page(1), page_), 0);
+  ASSERT_EQ(syscall(SYS_mlock, page(3), 2 * page_), 0);
+  std::optional<PageLock> first = lock(0, 4);
+  std::optional<PageLock> second = lock(2, 7);
+  EXPECT_EQ(locked(), "LLLLLLL.");
+  first.reset();
+  EXPECT_EQ(locked(), ".LLLLLL.");
+  second.reset();
+  EXPECT_EQ(locked(), ".L.LL...");
+  // A program that has unlocked its pages gets them unlocked.
+  syscall(SYS_munlock, page(0), kPages * page_);
+  first = lock(0, 8);
+  first.reset();
+  EXPECT_EQ(locked(), "........");
+}
+
+TEST_F(PageLocks, WithEverythingLockedNothingIsUnlocked) {
+  const int code = test::exit_code_of([&] {
+    // A child does not inherit the pages of the fixture.
+    base_ = address_of(platform::map_anonymous(kPages * page_, page_).value());
+    std::optional<PageLock> mine = lock(2, 5);
+    if (syscall(SYS_mlockall, MCL_CURRENT) != 0) return 77;
+    mine.reset();
+    const bool kept = locked() == "LLLLLLLL";
+    syscall(SYS_munlockall);
+    mine = lock(2, 5);
+    mine.reset();
+    return !kept ? 1 : locked() == "........" ? 0 : 2;
+  });
+  if (code == 77) GTEST_SKIP() << "this process may not lock all its memory";
+  EXPECT_EQ(code, 0);
+}
+
 TEST_F(PageLocks, MovesWithItsOwner) {
   PageLock first = lock(0, 2);
   PageLock second = std::move(first);

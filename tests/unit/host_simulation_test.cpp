@@ -562,7 +562,10 @@ class HostSteps : public Host {
 
 TEST_F(HostSteps, OfMemory) {
   SKIP_IF_LOCKING_IS_FORBIDDEN();
-  EXPECT_GE(fail_each([&] { return create(device_request(3 * kPage)); }), 4U);
+  // With maps of its own, and the first in a slab.
+  EXPECT_GE(fail_each([&] { return create(device_request(100 * kPage)); }), 4U);
+  EXPECT_EQ(fail_each([&] { return create(device_request(3 * kPage)); }), 5U);
+  EXPECT_EQ(fail_each([&] { return create(device_request(3 * kPage)); }), 1U);
   EXPECT_GE(fail_each([&] { return create(pinned_request(3 * kPage)); }), 8U);
   EXPECT_GE(fail_each([&] { return create(pinned_request(3 * kPage, GPUMEM_MEMORY_WRITE_COMBINED)); }), 9U);
   std::vector<unsigned char> bytes(2 * kPage);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -76,6 +77,49 @@ TEST(Pages, MemoryFileOfImpossibleSizeLeavesNoFile) {
   ASSERT_FALSE(file);
   EXPECT_EQ(file.error().status, GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
   EXPECT_EQ(test::open_files(), before);
+}
+
+TEST(Pages, MemoryFileBeyondTheLimitOfFilesIsRefused) {
+  // Without a check the child would end by SIGXFSZ.
+  EXPECT_EQ(test::exit_code_of([] {
+              const rlimit limit{2 * kPage, 2 * kPage};
+              if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 1;
+              const auto refused = memory_file(3 * kPage);
+              if (refused || refused.error().status != GPUMEM_ERROR_LIMIT_EXCEEDED) return 2;
+              if (std::strstr(refused.error().message, "RLIMIT_FSIZE") == nullptr) return 3;
+              return memory_file(2 * kPage) ? 0 : 4;
+            }),
+            0);
+}
+
+TEST(Pages, ARefusedMemoryFileNamesTheCallAndTheFilter) {
+  for (const int code : {EPERM, EACCES, ENOSYS}) {
+    const int result = test::exit_code_of([code] {
+      if (!test::refuse_system_call(SYS_memfd_create, static_cast<uint32_t>(code))) return 77;
+      const auto refused = memory_file(kPage);
+      if (refused || refused.error().status != GPUMEM_ERROR_PERMISSION_DENIED) return 1;
+      if (refused.error().native_code != code) return 2;
+      return std::strstr(refused.error().message, "memfd_create") != nullptr &&
+                     std::strstr(refused.error().message, "seccomp") != nullptr
+                 ? 0
+                 : 3;
+    });
+    if (result == 77) GTEST_SKIP() << "this system takes no filter of system calls";
+    EXPECT_EQ(result, 0) << strerrorname_np(code);
+  }
+}
+
+TEST(Pages, DiscardedPagesAreGone) {
+  auto file = memory_file(2 * kPage);
+  ASSERT_TRUE(file);
+  auto view = map_file(*file, 2 * kPage, nullptr);
+  ASSERT_TRUE(view);
+  std::fill_n(static_cast<char*>(*view), 2 * kPage, 'x');
+  ASSERT_TRUE(discard(*view, kPage));
+  EXPECT_EQ(*static_cast<char*>(*view), 0);
+  EXPECT_EQ(*static_cast<char*>(at(*view, kPage)), 'x');
+  unmap(*view, 2 * kPage);
+  close_file(*file);
 }
 
 TEST(Pages, ReserveIsAlignedInaccessibleAndNotInherited) {

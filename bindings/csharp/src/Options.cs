@@ -59,13 +59,10 @@ namespace GpuMem
     /// <summary>Device memory faults when the CPU touches it, and unfinished work is tracked; on by default.</summary>
     public Toggle Strict { get; set; }
 
-    /// <summary>Memory of each device in bytes, at least one granule; 0 means 64 MiB.</summary>
+    /// <summary>Memory of each device in bytes, at least one granule; 0 means 4 GiB.</summary>
     public long DeviceBytes { get; set; }
 
-    /// <summary>
-    /// Unit in which device memory is charged: a power of two and a multiple of the page size, at most 1 GiB; 0 means 2
-    /// MiB.
-    /// </summary>
+    /// <summary>Unit in which device memory is charged: a power of two from 512 to 1 GiB; 0 means 512.</summary>
     public long Granularity { get; set; }
 
     /// <summary>Devices access pageable memory; off by default.</summary>

@@ -28,10 +28,11 @@ typedef struct gpumem_host_options {
   /** Device memory faults when the CPU touches it, and unfinished work is tracked; on by default.
    * `GPUMEM_HOST_STRICT` */
   gpumem_toggle strict;
-  /** Memory of each device in bytes, at least one granule; 0 means 64 MiB. `GPUMEM_HOST_DEVICE_BYTES` */
+  /** Memory of each device in bytes, at least one granule; 0 means 4 GiB. The system's memory is taken only as blocks
+   * are allocated. `GPUMEM_HOST_DEVICE_BYTES` */
   uint64_t device_bytes;
-  /** Unit in which device memory is charged: a power of two and a multiple of the page size, at most 1 GiB; 0 means
-   * 2 MiB. `GPUMEM_HOST_GRANULARITY` */
+  /** Unit in which device memory is charged: a power of two from 512 to 1 GiB; 0 means 512.
+   * `GPUMEM_HOST_GRANULARITY` */
   uint64_t granularity;
   gpumem_toggle pageable; /**< Devices access pageable memory; off by default. `GPUMEM_HOST_PAGEABLE` */
   /** Registered memory has the same address for the CPU and for devices; off by default. `GPUMEM_HOST_SAME_POINTER` */

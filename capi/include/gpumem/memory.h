@@ -248,6 +248,10 @@ GPUMEM_API gpumem_status gpumem_register(gpumem_device device, void *pointer, ui
 
 /** Makes registered memory pageable again, by the pointer that was registered.
  *
+ * On the host backend, pages that the program had locked before it registered them stay locked, and so do all pages
+ * after mlockall(). The system does not count locks: a page that the program locks with mlock() while it is registered
+ * is unlocked here.
+ *
  * \param instance instance that registered the memory
  * \param pointer first byte, as it was registered
  * \param[out] error detail of a failure, or NULL

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "backends/host/arena.h"
 #include "backends/host/budget.h"
 #include "backends/host/clock.h"
 #include "backends/host/page_locks.h"
@@ -37,6 +38,7 @@ struct Allocation {
 
   Charge charge;        // of device memory
   Charge registration;  // in pieces
+  Slot slot;            // of small device memory, instead of the ranges
   Range private_view;
   PageLock page_lock;  // of the private view or the caller's pages
   Range host_range;    // the user's addresses

@@ -74,13 +74,16 @@ Capability page_locked(const Options& options) {
     return tri(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_CONFIGURATION, "an option turned locking off");
   }
   const auto locked = try_page(platform::lock);
-  if (locked) return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "mlock of one page worked");
+  if (locked)
+    return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
+               "mlock of one page worked; pages that were locked before stay locked afterwards");
   // Running out of memory in the trial says nothing about the limits.
   if (locked.error().status != GPUMEM_ERROR_LIMIT_EXCEEDED) {
     return refused(locked.error(), GPUMEM_ANSWER_FROM_TRIAL);
   }
-  Capability answer = make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_TRIAL,
-                           "locking one page failed, so memory stays pageable: %s", locked.error().message);
+  Capability answer =
+      make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_TRIAL,
+           "pinned memory is not locked, because locking one page failed: %s", locked.error().message);
   answer.set_native(locked.error());
   return answer;
 }

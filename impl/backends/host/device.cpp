@@ -24,7 +24,7 @@ uint64_t bit(const HostDevice& device) { return uint64_t{1} << device.facts().or
 }  // namespace
 
 HostDevice::HostDevice(Shared& shared, Queues& queues, uint32_t ordinal)
-    : shared_(shared), queues_(queues), budget_(shared.options.device_bytes) {
+    : shared_(shared), queues_(queues), budget_(shared.options.device_bytes), arena_(shared) {
   const uint32_t pretended = shared.options.numa_nodes;
   facts_.ordinal = ordinal;
   facts_.numa_node =

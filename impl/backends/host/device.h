@@ -5,6 +5,7 @@
 #include <atomic>
 
 #include "backends/host/allocation.h"
+#include "backends/host/arena.h"
 #include "backends/host/queue.h"
 #include "backends/host/shared.h"
 #include "contract/backend.h"
@@ -39,6 +40,7 @@ class HostDevice final : public backend::Device {
   bool is_being_lost(const Lock& /*held*/) const { return losing_ && !lost(); }
 
   Budget& budget() { return budget_; }
+  Arena& arena() { return arena_; }
   bool has_link_to(const HostDevice& peer) const;
   // Whether kernels may use the peer's memory at present. Requires Shared::mutex.
   bool reaches(const Lock& held, const HostDevice& peer) const;
@@ -54,6 +56,7 @@ class HostDevice final : public backend::Device {
   Shared& shared_;
   Queues& queues_;
   Budget budget_;
+  Arena arena_;
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
   std::shared_ptr<Queue> default_queue_;  // for the native stream NULL; guarded by Shared::mutex

@@ -20,6 +20,10 @@ namespace {
 constexpr int kFreshByte = 0xA5;                     // COM-14
 constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do not hurt a full system
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
+constexpr uint64_t kUnguardedMax = uint64_t{64} << 10;  // a guard is one more map, of which there are few
+
+// Behind a view, a page that stays inaccessible, so that an overrun faults.
+uint64_t guard() { return platform::page_size(); }
 
 // Out of memory at a location, which decides the status.
 Error located(Error error, Status exhausted) {
@@ -30,29 +34,29 @@ Error located(Error error, Status exhausted) {
 }
 
 // Populates the pages of a view.
-Result<void> populate(Shared& shared, const Range& view, Status exhausted) {
+Result<void> populate(Shared& shared, void* view, uint64_t size, Status exhausted) {
   GPUMEM_TRY(shared.steps.take("madvise"));
   constexpr uint32_t kThreadsMax = 4;
   const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, kThreadsMax);
-  if (auto populated = platform::populate(view.address(), view.size(), threads); !populated) {
+  if (auto populated = platform::populate(view, size, threads); !populated) {
     return located(populated.error(), exhausted);
   }
   return {};
 }
 
 // Binds untouched pages to the requested node. True if it was granted.
-Result<bool> place(Shared& shared, const HostDevice& device, const Range& view,
+Result<bool> place(Shared& shared, const HostDevice& device, void* view, uint64_t size,
                    const backend::MemoryRequest& request) {
   if (((request.require | request.prefer) & GPUMEM_MEMORY_NUMA_NODE) == 0) {
     const int32_t nearest = device.facts().numa_node;
     if (platform::numa_node_count() > 1 && platform::numa_node_exists(nearest)) {
-      platform::prefer_node(view.address(), view.size(), nearest);
+      platform::prefer_node(view, size, nearest);
     }
     return false;
   }
   if (!platform::numa_node_exists(request.numa_node)) return true;  // a node that exists only by an option
   GPUMEM_TRY(shared.steps.take("mbind"));
-  if (auto bound = platform::bind_to_node(view.address(), view.size(), request.numa_node); !bound) {
+  if (auto bound = platform::bind_to_node(view, size, request.numa_node); !bound) {
     if ((request.require & GPUMEM_MEMORY_NUMA_NODE) != 0) return bound.error();
     return false;
   }
@@ -97,9 +101,11 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
   allocation.granted_size = round_up(allocation.size, shared.options.granularity);
   if (allocation.charge.take(budget, allocation.granted_size)) return {};
   return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "device %u has %" PRIu64 " of %" PRIu64 " bytes free, but %" PRIu64 " are needed",
-                    allocation.device.facts().ordinal, budget.available(), budget.total(),
-                    allocation.granted_size);
+                    "%" PRIu64 " bytes were requested, which are charged as %" PRIu64
+                    ", but device %u has %" PRIu64 " of %" PRIu64
+                    " bytes free; free some, or set device_bytes (GPUMEM_HOST_DEVICE_BYTES)",
+                    allocation.size, allocation.granted_size, allocation.device.facts().ordinal,
+                    budget.available(), budget.total());
 }
 
 Status exhausted_status(const Allocation& allocation) {
@@ -111,19 +117,21 @@ Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::
                         Allocation& allocation) {
   const bool pinned = !allocation.on_device;
   const Status exhausted = exhausted_status(allocation);
-  auto view = map_file(shared, file, size, nullptr, exhausted);
+  auto range = reserve(shared, size + (size > kUnguardedMax ? guard() : 0), 0, exhausted);
+  if (!range) return range.error();
+  allocation.private_view = std::move(*range);
+  auto view = map_file(shared, file, size, allocation.private_view.address(), exhausted);
   if (!view) return view.error();
-  allocation.private_view = Range(*view, size);
   allocation.bytes = static_cast<std::byte*>(*view);
   if (pinned) {
-    auto placed = place(shared, allocation.device, allocation.private_view, request);
+    auto placed = place(shared, allocation.device, *view, size, request);
     if (!placed) return placed.error();
     if (*placed) {
       allocation.granted |= GPUMEM_MEMORY_NUMA_NODE;
       allocation.numa_node = request.numa_node;
     }
   }
-  if (pinned || shared.options.fill) GPUMEM_TRY(populate(shared, allocation.private_view, exhausted));
+  if (pinned || shared.options.fill) GPUMEM_TRY(populate(shared, *view, size, exhausted));
   if (shared.options.fill) std::memset(*view, kFreshByte, size);
   if (pinned) {
     const uint64_t begin = address_of(*view);
@@ -139,7 +147,7 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
                             Allocation& allocation) {
   const bool pinned = !allocation.on_device;
   const Status exhausted = exhausted_status(allocation);
-  auto range = reserve(shared, size, request.alignment, exhausted);
+  auto range = reserve(shared, size + guard(), request.alignment, exhausted);
   if (!range) return range.error();
   if (pinned || !shared.options.strict) {
     auto mapped = map_file(shared, file, size, range->address(), exhausted);
@@ -150,7 +158,7 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
     allocation.device_address = allocation.device_range.address();
     return {};
   }
-  GPUMEM_TRY(populate(shared, *range, exhausted));
+  GPUMEM_TRY(populate(shared, range->address(), size, exhausted));
   allocation.granted_size = size;
   allocation.granted |= GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
   allocation.host_range = std::move(*range);
@@ -161,6 +169,17 @@ Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backe
   allocation.device_range = std::move(*device_range);
   allocation.device_address = allocation.device_range.address();
   allocation.granted |= GPUMEM_MEMORY_WRITE_COMBINED;
+  return {};
+}
+
+// A block in a slab that others share.
+Result<void> make_small(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
+  auto slot = allocation.device.arena().take(request.size, request.alignment);
+  if (!slot) return slot.error();
+  allocation.slot = std::move(*slot);
+  allocation.bytes = allocation.slot.view();
+  allocation.device_address = allocation.slot.address();
+  if (shared.options.fill) std::memset(allocation.bytes, kFreshByte, request.size);
   return {};
 }
 
@@ -277,7 +296,11 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   allocation->on_device = on_device;
   allocation->size = request.size;
   if (on_device) GPUMEM_TRY(charge(shared, *allocation));
-  GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  if (on_device && device.arena().takes(request.size, request.alignment)) {
+    GPUMEM_TRY(make_small(shared, request, *allocation));
+  } else {
+    GPUMEM_TRY(make_bytes(shared, request, *allocation));
+  }
   return allocation;
 }
 
@@ -312,6 +335,7 @@ void let_go(Shared& shared, Allocation& allocation) {
     allocation.page_lock = PageLock();
     allocation.registration = Charge();
   }
+  allocation.slot.let_rest();
   shared.quarantine.add(std::move(allocation.host_range));
   shared.quarantine.add(std::move(allocation.device_range));
 }

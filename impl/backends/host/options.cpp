@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kEntryPoints[] = {
     "launch_host_function", "write_value", "wait_value", "register", "copy_2d", "fill_2d", "peer_access"};
 
+constexpr uint64_t kGranularityMin = 512;
 constexpr uint64_t kGranularityMax = uint64_t{1} << 30;
 constexpr uint32_t kQuarantineMax = 65536;
 
@@ -124,10 +125,9 @@ Result<Options> check_options(const backend::HostOptions& options) {
   set_number(options.quarantine, &checked.quarantine);
   if (checked.device_count > kDevicesMax)
     return out_of_range({"device_count", "GPUMEM_HOST_DEVICES"}, "1 to 64, or 0 for 2");
-  if (!is_power_of_two(checked.granularity) || checked.granularity % page != 0 ||
+  if (!is_power_of_two(checked.granularity) || checked.granularity < kGranularityMin ||
       checked.granularity > kGranularityMax) {
-    return out_of_range({"granularity", "GPUMEM_HOST_GRANULARITY"},
-                        "a power of two, a multiple of the page size, and at most 1 GiB");
+    return out_of_range({"granularity", "GPUMEM_HOST_GRANULARITY"}, "a power of two from 512 to 1 GiB");
   }
   if (checked.device_bytes < checked.granularity || checked.device_bytes > kSizeMax) {
     return out_of_range({"device_bytes", "GPUMEM_HOST_DEVICE_BYTES"},

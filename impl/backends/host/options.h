@@ -25,8 +25,8 @@ enum class EntryPoint : uint32_t {
 struct Options {
   uint32_t device_count = 2;
   bool strict = true;
-  uint64_t device_bytes = uint64_t{64} << 20;
-  uint64_t granularity = uint64_t{2} << 20;
+  uint64_t device_bytes = uint64_t{4} << 30;
+  uint64_t granularity = 512;  // as that of small allocations on a GPU
   bool pageable = false;
   bool same_pointer = false;
   int32_t lock_mode = GPUMEM_HOST_LOCK_TRY;

@@ -17,9 +17,10 @@ namespace {
 struct Segment {
   uint64_t end;
   uint64_t count;
+  bool others = false;  // locked by other code before, and left so
 };
 
-// Disjoint segments by start; all pages of a segment have the same count.
+// Disjoint segments by start; all pages of a segment are alike.
 struct Locks {
   std::mutex mutex;
   std::map<uint64_t, Segment> segments;
@@ -40,15 +41,43 @@ Segments::iterator cut(Segments& segments, uint64_t at) {
   return next;
 }
 
+bool is_locked(uint64_t begin, uint64_t end) { return platform::any_locked(pointer_to(begin), end - begin); }
+
+// Whether the program has called mlockall() and wants everything locked. The library's own data is locked by
+// nothing else.
+bool everything_locked() {
+  const uint64_t page = platform::page_size();
+  const uint64_t own = round_down(address_of(&locks), page);
+  return is_locked(own, own + page);
+}
+
 // Decrements the counts in a range, and unlocks pages that reach zero.
 void drop(Segments& segments, uint64_t begin, uint64_t end) {
+  const bool keep_all = everything_locked();
   for (auto segment = segments.find(begin); segment != segments.end() && segment->first < end;) {
     if (--segment->second.count > 0) {
       ++segment;
       continue;
     }
-    platform::unlock(pointer_to(segment->first), segment->second.end - segment->first);
+    if (!keep_all && !segment->second.others) {
+      platform::unlock(pointer_to(segment->first), segment->second.end - segment->first);
+    }
     segment = segments.erase(segment);
+  }
+}
+
+// Marks what other code has locked of segments that nobody here has locked yet. One question is enough where
+// nothing is locked; else each page is asked about.
+void mark_others(Segments& segments, uint64_t begin, uint64_t end) {
+  const uint64_t page = platform::page_size();
+  for (auto segment = segments.find(begin); segment != segments.end() && segment->first < end; ++segment) {
+    if (segment->second.count != 0 || !is_locked(segment->first, segment->second.end)) continue;
+    const uint64_t segment_end = segment->second.end;
+    for (uint64_t at = segment->first; at < segment_end; at += page) {
+      const bool others = is_locked(at, at + page);
+      if (others != segment->second.others && at != segment->first) segment = cut(segments, at);
+      segment->second.others = others;
+    }
   }
 }
 
@@ -58,7 +87,7 @@ void close_gaps(Segments& segments, uint64_t begin, uint64_t end) {
   for (uint64_t at = begin; at < end; at = segment->second.end, ++segment) {
     if (segment != segments.end() && segment->first == at) continue;
     const uint64_t gap_end = segment == segments.end() ? end : std::min(end, segment->first);
-    segment = segments.emplace_hint(segment, at, Segment{gap_end, 0});
+    segment = segments.emplace_hint(segment, at, Segment{gap_end, 0, false});
   }
 }
 
@@ -78,6 +107,7 @@ Result<void> PageLock::extend(uint64_t end) {
   try {
     cut(all.segments, end);
     close_gaps(all.segments, end_, end);
+    mark_others(all.segments, end_, end);
   } catch (...) {
     std::erase_if(all.segments, [](const auto& entry) { return entry.second.count == 0; });
     throw;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Locks on the caller's pages. The system does not count locks, so this counts them for registrations that
-// share a page, in all instances (PIN-12).
+// Locks on pages. The system does not count locks, so this counts them for registrations that share a page,
+// in all instances (PIN-12), and leaves locked what was locked before.
 #pragma once
 
 #include <cstdint>
