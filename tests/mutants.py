@@ -642,7 +642,7 @@ def states(session):
 class Watch(threading.Thread):
     """Kills a session that sleeps for too long. Time for which it waits for a processor counts for nothing."""
 
-    STEP = 0.25
+    STEP = 0.5
 
     def __init__(self, process, limit):
         super().__init__(daemon=True)
@@ -745,6 +745,7 @@ def can_reach(test, mutant):
 
 
 def try_mutant(number, mutant, suites, tests, times, output, results, first):
+    already = any(reason is not None for _, reason in results.of(mutant).values())
     for suite in suites:
         killed = any(reason is not None for _, reason in results.of(mutant).values())
         if (suite.slow or first) and killed:
@@ -764,8 +765,9 @@ def try_mutant(number, mutant, suites, tests, times, output, results, first):
                 break
         results.keep(mutant, suite.name, spent, why)
     killers = [name for name, (_, why) in results.of(mutant).items() if why is not None]
-    verdict = ", ".join(killers) or "SURVIVES"
-    print(f"{number} {mutant.path}:{mutant.line} {mutant.operator}: {verdict}", file=sys.stderr)
+    if suites and not (first and already):
+        verdict = ", ".join(killers) or "lives"
+        print(f"{number} {mutant.path}:{mutant.line} {mutant.operator}: {verdict}", file=sys.stderr)
 
 
 # ---- reporting ----
@@ -878,15 +880,17 @@ def main():
     if arguments.first:
         suites.sort(key=lambda suite: (suite.slow, sum(times[name][0] for name in suite.tests)))
     chosen = [(n, m) for n, m in mutants if arguments.only is None or n in arguments.only]
-    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
-        jobs = []
-        for number, mutant in chosen:
-            # What has no result yet.
-            missing = [s for s in suites if arguments.again or s.name not in results.of(mutant)]
-            jobs.append(pool.submit(try_mutant, number, mutant, missing, tests, times, folder / "output", results,
-                                    arguments.first))
-        for job in jobs:
-            job.result()
+    # With --first each suite sees all that is alive before the next one begins.
+    for turn in [[suite] for suite in suites] if arguments.first else [suites]:
+        with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+            jobs = []
+            for number, mutant in chosen:
+                # What has no result yet.
+                missing = [s for s in turn if arguments.again or s.name not in results.of(mutant)]
+                jobs.append(pool.submit(try_mutant, number, mutant, missing, tests, times, folder / "output", results,
+                                        arguments.first))
+            for job in jobs:
+                job.result()
     return 1 if report(mutants, results) else 0
 
 

@@ -1086,6 +1086,19 @@ TEST_F(CudaFake, ADisableThatFailedCanBeRepeated) {
   }
 }
 
+TEST_F(CudaFake, ATrialOfPeerAccessThatCannotBeUndoneSaysNo) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  FAKE(fake_cuda_fail)("cuCtxDisablePeerAccess", 1, 1, CUDA_ERROR_NOT_PERMITTED);
+  const backend::Capability answer = device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1));
+  EXPECT_EQ(answer.value, uint64_t{GPUMEM_ANSWER_NO});
+  EXPECT_EQ(answer.source, GPUMEM_ANSWER_FROM_TRIAL);
+  EXPECT_EQ(answer.native_code, CUDA_ERROR_NOT_PERMITTED);
+  FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
 // Set while a trial of peer access has it switched on.
 std::atomic<bool> trial_runs{false};
 std::atomic<bool> enabled_meanwhile{false};
@@ -1135,7 +1148,6 @@ TEST_F(CudaFake, EveryCapabilityHasAReasonAndLeavesNothing) {
     }
     EXPECT_EQ(live(FAKE_CUDA_ANY), 2u) << "only the two contexts";
   }
-  EXPECT_EQ(device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1)).source, GPUMEM_ANSWER_FROM_TRIAL);
 }
 
 TEST_F(CudaFake, CapabilitiesFollowAttributesAndTrials) {
