@@ -238,6 +238,8 @@ TEST(PageMap, ANewRangeTakesThePlaceOfOneThatLeaves) {
       {2 * kRoot, 3 * kRoot, 3 * kRoot - 1, 3 * kRoot},                      //
       {2 * kRoot + 1, 4 * kRoot, 2 * kRoot, 5 * kRoot},                      //
       {kLeaf + kPage, 5 * kLeaf, kLeaf, 6 * kLeaf},                          //
+      {2 * kLeaf, 5 * kLeaf, 2 * kLeaf + 1, 5 * kLeaf},                      // all but its first byte
+      {2 * kRoot, 5 * kRoot, 2 * kRoot + 1, 5 * kRoot},                      //
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(testing::Message() << std::hex << one.old_begin << " to " << one.old_end << ", then "

@@ -58,9 +58,13 @@ TEST_F(CudaFake, ProbeTellsTheDriver) {
 }
 
 TEST_F(CudaFake, AFailedInitIsNotRemembered) {
-  const std::pair<const char*, Status> cases[] = {
-      {"100", GPUMEM_ERROR_NO_DEVICE}, {"999", GPUMEM_ERROR_INTERNAL}, {"803", GPUMEM_ERROR_DRIVER_TOO_OLD},
-      {"3", GPUMEM_ERROR_FORKED},      {"4", GPUMEM_ERROR_CLOSED},     {"34", GPUMEM_ERROR_DRIVER_NOT_FOUND}};
+  const std::pair<const char*, Status> cases[] = {{"100", GPUMEM_ERROR_NO_DEVICE},
+                                                  {"999", GPUMEM_ERROR_INTERNAL},
+                                                  {"803", GPUMEM_ERROR_DRIVER_TOO_OLD},
+                                                  {"3", GPUMEM_ERROR_FORKED},
+                                                  {"4", GPUMEM_ERROR_CLOSED},
+                                                  {"34", GPUMEM_ERROR_DRIVER_NOT_FOUND},
+                                                  {"2", GPUMEM_ERROR_OUT_OF_HOST_MEMORY}};
   for (const auto& [code, status] : cases) {
     configure("FAKE_CUDA_INIT", code);
     EXPECT_FAILS(status, probe());
@@ -339,6 +343,18 @@ TEST_F(CudaFake, WhatIsOnlyPreferredMayBeMissing) {
   ASSERT_TRUE(memory.ok());
   EXPECT_NE((*memory)->facts().granted & GPUMEM_MEMORY_WRITE_COMBINED, 0u);
   EXPECT_DONE((*memory)->release());
+}
+
+TEST_F(CudaFake, ReleasedPinnedMemoryLeavesItsAddresses) {
+  open();
+  auto memory = create_memory(device(), request(Sort::kPinned, kMiB));
+  ASSERT_TRUE(memory.ok()) << memory.error().message;
+  void* const address = (*memory)->facts().host_pointer;
+  EXPECT_DONE((*memory)->release());
+  void* const again =
+      mmap(address, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  EXPECT_EQ(again, address) << std::strerror(errno);
+  if (again != MAP_FAILED) munmap(again, kMiB);
 }
 
 TEST_F(CudaFake, PinnedMemoryIsNotInheritedByFork) {
@@ -717,6 +733,13 @@ struct Gate {
   }
 };
 
+TEST_F(CudaFake, AStreamThatCannotBeAskedForItsPriorityIsDestroyed) {
+  open();
+  FAKE(fake_cuda_fail)("cuStreamGetPriority", 1, 0, CUDA_ERROR_OUT_OF_MEMORY);
+  EXPECT_FAILS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, device().create_stream(0));
+  EXPECT_EQ(live(FAKE_CUDA_STREAM), 0u);
+}
+
 TEST_F(CudaFake, WaitsHaveATimeLimit) {
   open();
   auto stream = device().create_stream(0);
@@ -773,6 +796,8 @@ TEST_F(CudaFake, AnEventBehindAReleasedStreamIsDestroyedOnce) {
   }
   release_busy_stream();
   EXPECT_EQ(live(FAKE_CUDA_EVENT), 1u);
+  EXPECT_DONE(device().await_released_streams());
+  EXPECT_EQ(live(FAKE_CUDA_EVENT), 0u);
   EXPECT_DONE(device().await_released_streams());
 }
 
@@ -860,6 +885,24 @@ TEST_F(CudaFake, CopiesBetweenAllKinds) {
   EXPECT_DONE((*stream)->release());
   for (const auto& [sort, memory] : memories)
     EXPECT_DONE(memory->release());
+}
+
+TEST_F(CudaFake, ABlockIsKeptUntilItsCopyIsThrough) {
+  open();
+  auto memory = create_memory(device(), request(Sort::kDevice, 1000));
+  auto stream = device().create_stream(0);
+  ASSERT_TRUE(memory.ok() && stream.ok());
+  const auto block = std::make_shared<std::vector<unsigned char>>(1000);
+  for (int round = 0; round < 3; ++round) {
+    backend::CopySegment segment =
+        copy_of(span_in(Sort::kDevice, *memory), pageable(block->data()), block->size());
+    segment.keep = block;
+    EXPECT_DONE((*stream)->copy(segment));
+  }
+  EXPECT_TRUE(*(*stream)->synchronize(GPUMEM_TIMEOUT_INFINITE));
+  EXPECT_EQ(block.use_count(), 1) << "nobody keeps it any longer";
+  EXPECT_DONE((*stream)->release());
+  EXPECT_DONE((*memory)->release());
 }
 
 TEST_F(CudaFake, RectanglesAndTheirPitch) {
@@ -1043,6 +1086,19 @@ TEST_F(CudaFake, ADisableThatFailedCanBeRepeated) {
   }
 }
 
+TEST_F(CudaFake, ATrialOfPeerAccessThatCannotBeUndoneSaysNo) {
+  configure("FAKE_CUDA_DEVICES", "2");
+  open();
+  FAKE(fake_cuda_fail)("cuCtxDisablePeerAccess", 1, 1, CUDA_ERROR_NOT_PERMITTED);
+  const backend::Capability answer = device(0).capability(GPUMEM_CAPABILITY_PEER_ACCESS, &device(1));
+  EXPECT_EQ(answer.value, uint64_t{GPUMEM_ANSWER_NO});
+  EXPECT_EQ(answer.source, GPUMEM_ANSWER_FROM_TRIAL);
+  EXPECT_EQ(answer.native_code, CUDA_ERROR_NOT_PERMITTED);
+  FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+  EXPECT_DONE(device(0).disable_peer_access(device(1)));
+  EXPECT_FALSE(has_peer_access(device(0), device(1)));
+}
+
 // Set while a trial of peer access has it switched on.
 std::atomic<bool> trial_runs{false};
 std::atomic<bool> enabled_meanwhile{false};
@@ -1115,6 +1171,7 @@ TEST_F(CudaFake, CapabilitiesFollowAttributesAndTrials) {
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_STREAM_VALUE64).value, uint64_t{GPUMEM_ANSWER_NO});
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_SINGLE).value,
             cu().version >= 13000 ? uint64_t{512} << 30 : static_cast<uint64_t>(INT64_MAX));
+  EXPECT_EQ(ask(GPUMEM_CAPABILITY_PIN_MAX_COUNT).value, kRegistrationsMax);
   EXPECT_EQ(ask(GPUMEM_CAPABILITY_COPY_ENGINES).value, 3u);
 }
 
