@@ -30,7 +30,7 @@ std::string Decoder::name(const char* given) {
   }
   const char* const control = std::find_if(given, given + length, is_control);
   if (control != given + length) {
-    refuse("byte %td of the name is the control character 0x%02x; reports give each object one line",
+    refuse("byte %td of the name is the control character 0x%02x; use a name that is one line of text",
            control - given, static_cast<unsigned char>(*control));
     return {};
   }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/memory.h"
 
+#include <array>
+
 #include "call.h"
 #include "core/instance.h"
 #include "gpumem/memory.h"
@@ -10,10 +12,26 @@ using namespace gpumem;
 namespace {
 
 void require_flags(capi::Decoder& decode, const core::KindTraits& kind, gpumem_memory_flags flags) {
-  const gpumem_memory_flags unknown = flags & ~kind.flags;
-  if (unknown != 0) {
-    decode.refuse("the flags 0x%llx are unknown, or do not apply to %s memory",
-                  static_cast<unsigned long long>(unknown), kind.name);
+  struct Named {
+    gpumem_memory_flags flag;
+    const char* name;
+  };
+#define GPUMEM_NAMED(flag) \
+  Named { flag, #flag }
+  static constexpr std::array kNames{
+      GPUMEM_NAMED(GPUMEM_MEMORY_PORTABLE),       GPUMEM_NAMED(GPUMEM_MEMORY_MAPPED),
+      GPUMEM_NAMED(GPUMEM_MEMORY_WRITE_COMBINED), GPUMEM_NAMED(GPUMEM_MEMORY_READ_ONLY),
+      GPUMEM_NAMED(GPUMEM_MEMORY_IOMEMORY),       GPUMEM_NAMED(GPUMEM_MEMORY_PAGE_LOCKED),
+      GPUMEM_NAMED(GPUMEM_MEMORY_NUMA_NODE)};
+#undef GPUMEM_NAMED
+  gpumem_memory_flags wrong = flags & ~kind.flags;
+  for (const Named& known : kNames) {
+    if ((wrong & known.flag) == 0) continue;
+    decode.refuse("%s does not apply to %s memory", known.name, kind.name);
+    wrong &= ~known.flag;
+  }
+  if (wrong != 0) {
+    decode.refuse("the flags 0x%llx are no GPUMEM_MEMORY_ values", static_cast<unsigned long long>(wrong));
   }
 }
 
@@ -23,7 +41,7 @@ const core::KindTraits* decode_kind(capi::Decoder& decode, gpumem_kind number) {
   if (kind == nullptr) decode.refuse("the kind is %d, which is no GPUMEM_KIND_ value", number);
   if (kind == nullptr) return nullptr;
   if (kind->registered) {
-    decode.refuse("memory that exists is not allocated; register it with gpumem_memory_register()");
+    decode.refuse("%s memory exists already; register it with gpumem_memory_register()", kind->name);
   }
   if (!kind->allocated() && !kind->registered) {
     decode.refuse("%s memory cannot be allocated; the kind must be DEVICE or PINNED", kind->name);

@@ -40,13 +40,18 @@ constinit std::atomic<uint32_t> slots_used{0};
 // slot that was taken and given back in between for an unchanged list.
 constinit std::atomic<uint64_t> free_list{0};
 
-Slot& slot_of(const Object& object) { return *find_slot(detail::slot_of(object.handle())); }
+// A slot that has been used, so that its chunk exists.
+Slot& used_slot(uint32_t index) {
+  return chunks[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots];
+}
+
+Slot& slot_of(const Object& object) { return used_slot(detail::slot_of(object.handle())); }
 
 bool take_free_slot(uint32_t* index) {
   uint64_t head = free_list.load(std::memory_order_acquire);
   while (static_cast<uint32_t>(head) != 0) {
     const uint32_t first = static_cast<uint32_t>(head) - 1;
-    const uint32_t next = find_slot(first)->next_free.load(std::memory_order_relaxed);
+    const uint32_t next = used_slot(first).next_free.load(std::memory_order_relaxed);
     const uint64_t wanted = ((head >> 32) + 1) << 32 | next;
     if (free_list.compare_exchange_weak(head, wanted, std::memory_order_acq_rel)) {
       *index = first;
@@ -57,7 +62,7 @@ bool take_free_slot(uint32_t* index) {
 }
 
 void give_free_slot(uint32_t index) {
-  Slot& slot = *find_slot(index);
+  Slot& slot = used_slot(index);
   uint64_t head = free_list.load(std::memory_order_acquire);
   uint64_t wanted = 0;
   do {
@@ -107,7 +112,7 @@ Result<uint64_t> reserve(Object& object) {
       chunk_for(index);  // first, so that a lack of memory leaves the counter alone
     } while (!slots_used.compare_exchange_weak(index, index + 1, std::memory_order_relaxed));
   }
-  const uint32_t generation = generation_of(find_slot(index)->word.load(std::memory_order_acquire));
+  const uint32_t generation = generation_of(used_slot(index).word.load(std::memory_order_acquire));
   const uint64_t handle = make_handle(index, object.type(), generation);
   HandleTable::set_handle(object, handle);
   return handle;

@@ -140,18 +140,21 @@ Line describe(const Object& object) {
 std::string Instance::report(uint64_t most, const char* separator) const {
   std::string text;
   uint64_t lines = 0;
-  uint32_t slot = 0;
   Line line;
-  bool own = false;
-  const auto see = [&](const Object& object) {
-    own = &object.instance() == this && object.type() != Type::kInstance && object.type() != Type::kDevice;
-    if (own) line = describe(object);
+  const auto add_all = [&](auto wanted) {
+    bool listed = false;
+    const auto see = [&](const Object& object) {
+      listed = &object.instance() == this && wanted(object.type());
+      if (listed) line = describe(object);
+    };
+    for (uint32_t slot = 0; lines < most && handles::see_next(&slot, see);) {
+      if (!listed) continue;
+      if (lines++ != 0) text += separator;
+      text += line.text;
+    }
   };
-  while (lines < most && handles::see_next(&slot, see)) {
-    if (!own) continue;
-    if (lines++ != 0) text += separator;
-    text += line.text;
-  }
+  add_all([](Type type) { return type == Type::kMemory; });
+  add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
   return lines != 0 ? text : "nothing lives";
 }
 

@@ -57,7 +57,7 @@ class Instance {
   Result<void> charge_pinned(uint64_t bytes);
   void refund_pinned(uint64_t bytes) noexcept { pinned_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
 
-  // What lives, a line for each object, at most `most` lines. Takes no lock.
+  // What lives, a line for each object, memory first, at most `most` lines. Takes no lock.
   std::string report(uint64_t most, const char* separator = "\n") const;
 
   Result<uint64_t> close(Object& root, gpumem_close_mode mode);

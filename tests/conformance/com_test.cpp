@@ -1553,6 +1553,7 @@ TEST_F(Com, com_24_check_refuses_and_lists) {
 }
 
 TEST_F(Com, com_24_the_refusal_says_totals_first) {
+  const Event event = create_event(device_);
   const Memory small = alloc_pinned(device_, kKiB);
   const Memory large = alloc_device(device_, kMiB);
   const Memory larger = alloc_device(device_, 2 * kMiB);
@@ -1566,6 +1567,7 @@ TEST_F(Com, com_24_the_refusal_says_totals_first) {
   EXPECT_LT(second, third) << message;
   EXPECT_LT(third, message.find("GPUMEM_CLOSE_FORCE")) << message;
   EXPECT_NE(message.find("gpumem_stats_report"), std::string::npos) << message;
+  EXPECT_EQ(message.find("event (no name)"), std::string::npos) << "memory comes first: " << message;
 }
 
 // A report is one line for each object.

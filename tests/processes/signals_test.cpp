@@ -12,6 +12,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -202,8 +203,11 @@ using Threads = Conformance;
 TEST_F(Threads, of_the_library_take_no_signals_of_the_program) {
   struct sigaction handler = {};
   handler.sa_handler = [](int) {};
-  struct sigaction before = {};
-  ASSERT_EQ(sigaction(SIGTERM, &handler, &before), 0);
+  struct sigaction by_default = {};
+  by_default.sa_handler = SIG_DFL;
+  std::map<int, struct sigaction> before;
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM})
+    ASSERT_EQ(sigaction(signal, signal == SIGTERM ? &handler : &by_default, &before[signal]), 0);
   const Stream first = create_stream(device_);
   const Stream second = create_stream(device_);
   // Threads name themselves when they run.
@@ -238,7 +242,8 @@ TEST_F(Threads, of_the_library_take_no_signals_of_the_program) {
   } else {
     EXPECT_EQ(found, 0) << "streams run on threads of the driver";
   }
-  EXPECT_EQ(sigaction(SIGTERM, &before, nullptr), 0);
+  for (const auto& [signal, action] : before)
+    EXPECT_EQ(sigaction(signal, &action, nullptr), 0);
 }
 
 TEST_F(Threads, of_the_library_let_a_process_end_whose_main_thread_has_ended) {

@@ -22,8 +22,8 @@ typedef uint64_t gpumem_event_flags;
 typedef struct gpumem_event_desc {
   size_t struct_size;       /**< `sizeof(gpumem_event_desc)` of the caller. */
   gpumem_event_flags flags; /**< Sum of GPUMEM_EVENT_ values. */
-  const char
-      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
 } gpumem_event_desc;
 
 /** Initial value of a gpumem_event_desc. */

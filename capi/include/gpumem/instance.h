@@ -67,8 +67,8 @@ typedef struct gpumem_instance_desc {
   size_t struct_size;     /**< `sizeof(gpumem_instance_desc)` of the caller. */
   gpumem_backend backend; /**< One of the GPUMEM_BACKEND_ values. */
   uint32_t reserved;      /**< 0. */
-  const char
-      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
   /** Limit on page-locked bytes that live at once, including registered ones; 0 means no limit. */
   uint64_t pin_budget;
   /** Options of the host backend (see host.h), or NULL for defaults. Ignored with #GPUMEM_BACKEND_CUDA. */

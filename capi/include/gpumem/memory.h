@@ -43,8 +43,8 @@ typedef struct gpumem_memory_desc {
   uint64_t alignment;          /**< Power of two in bytes, met exactly or refused; 0 means at least 256. */
   gpumem_memory_flags require; /**< Properties that the memory must have; otherwise the call fails. */
   gpumem_memory_flags prefer;  /**< Properties that the memory should have if possible. */
-  const char
-      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
 } gpumem_memory_desc;
 
 /** Initial value of a gpumem_memory_desc. */
@@ -86,8 +86,8 @@ typedef struct gpumem_register_desc {
   uint64_t size;               /**< Bytes, 1 to 2^63-1. */
   gpumem_memory_flags require; /**< Properties that the memory must have; otherwise the call fails. */
   gpumem_memory_flags prefer;  /**< Properties that the memory should have if possible. */
-  const char
-      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
 } gpumem_register_desc;
 
 /** Initial value of a gpumem_register_desc. */

@@ -16,8 +16,8 @@ typedef struct gpumem_stream_desc {
   size_t struct_size; /**< `sizeof(gpumem_stream_desc)` of the caller. */
   int32_t priority;   /**< Lower numbers run first; clamped to the range of the device; 0 is the default. */
   uint32_t reserved;  /**< 0. */
-  const char
-      *name; /**< For messages and reports, up to 63 bytes without control characters, or NULL; copied. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
 } gpumem_stream_desc;
 
 /** Initial value of a gpumem_stream_desc. */

@@ -100,12 +100,15 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
   Budget& budget = allocation.device.budget();
   allocation.granted_size = round_up(allocation.size, shared.options.granularity);
   if (allocation.charge.take(budget, allocation.granted_size)) return {};
-  return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-                    "%" PRIu64 " bytes were requested, which are charged as %" PRIu64
-                    ", but device %u has %" PRIu64 " of %" PRIu64
-                    " bytes free; free some, or set device_bytes (GPUMEM_HOST_DEVICE_BYTES)",
-                    allocation.size, allocation.granted_size, allocation.device.facts().ordinal,
-                    budget.available(), budget.total());
+  char charged[64] = "";
+  if (allocation.granted_size != allocation.size) {
+    std::snprintf(charged, sizeof charged, ", charged as %" PRIu64 ",", allocation.granted_size);
+  }
+  return make_error(
+      GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+      "%" PRIu64 " bytes%s do not fit: device %u has %" PRIu64 " of %" PRIu64
+      " bytes free; free some, or open the backend with larger devices (GPUMEM_HOST_DEVICE_BYTES)",
+      allocation.size, charged, allocation.device.facts().ordinal, budget.available(), budget.total());
 }
 
 Status exhausted_status(const Allocation& allocation) {

@@ -520,7 +520,8 @@ structs! {
         struct_size: usize,
         /// Sum of GPUMEM_EVENT_ values.
         flags: gpumem_event_flags,
-        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
         name: *const c_char,
     }
     /// Information about an event.
@@ -558,7 +559,8 @@ structs! {
         require: gpumem_memory_flags,
         /// Properties that the memory should have if possible.
         prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
         name: *const c_char,
     }
     /// Options for registering existing memory.
@@ -573,7 +575,8 @@ structs! {
         require: gpumem_memory_flags,
         /// Properties that the memory should have if possible.
         prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
         name: *const c_char,
     }
     /// Information about memory of the instance.
@@ -710,7 +713,8 @@ structs! {
         backend: gpumem_backend,
         /// 0.
         reserved: u32,
-        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
         name: *const c_char,
         /// Limit on page-locked bytes that live at once, including registered ones; 0 means no
         /// limit.
@@ -787,7 +791,8 @@ structs! {
         priority: i32,
         /// 0.
         reserved: u32,
-        /// For messages and reports, up to 63 bytes without control characters, or NULL; copied.
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
         name: *const c_char,
     }
     /// Information about a stream.
