@@ -88,6 +88,8 @@ def prepare(page, text):
         # The other way to write a title, which keeps the # of "C#".
         return f"{words} {{#{page}}}\n====" if level == "#" else f"{level} {words} {{#{label(page, words)}}}"
 
+    # The headers are pages too; Doxygen calls the list of them files.html.
+    text = text.replace("[reference](../capi/include/gpumem)", '<a href="files.html">reference</a>')
     # Code is left out of what is done to text.
     pieces = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
     for number in range(0, len(pieces), 2):

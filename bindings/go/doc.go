@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// Package gpumem gives Go programs every kind of memory that a GPU system has: device memory, pinned host memory, host
+// Package gpumem gives Go programs the memory of a GPU system: device memory, pinned host memory, host
 // memory that the GPU uses in place, and ordinary memory that is pinned where it lies. Every function and method may be
 // called from any goroutine at any time. Nothing needs runtime.LockOSThread, and nothing changes the CUDA context of a
 // thread. Without a GPU the same program runs on the CPU.

@@ -28,12 +28,17 @@ int main(void) {
   if (stats.live_count != 1 || stats.live_bytes != 4096 || pinned.live_bytes != 0 || pinned.peak_bytes != 100)
     return 1;
 
-  /* Ask for the size first; the text has a line for each live object. */
-  uint64_t size;
+  /* Ask for the size first; the text has a line for each live object. Again if it has grown since. */
+  uint64_t size, capacity;
+  char* report = NULL;
   TRY(gpumem_stats_report(instance, NULL, 0, &size, &error));
-  char* report = malloc(size);
-  if (report == NULL) return 1;
-  TRY(gpumem_stats_report(instance, report, size, NULL, &error));
+  do {
+    capacity = size;
+    free(report);
+    report = malloc(capacity);
+    if (report == NULL) return 1;
+    TRY(gpumem_stats_report(instance, report, capacity, &size, &error));
+  } while (size > capacity);
   printf("%s\n", report);
   int named = strstr(report, "table") != NULL;
   free(report);

@@ -14,7 +14,7 @@
  *   closed instance with #GPUMEM_ERROR_CLOSED (or #GPUMEM_ERROR_STALE_HANDLE once newer objects have reused its
  *   slot), and one that a forked child inherited with #GPUMEM_ERROR_FORKED, unless it was stale or closed before the fork. A
  *   forged handle of an object's type may also count as stale or closed; it never reaches an object. Every function that takes a handle can
- *   return these four; `\handles` stands for them. Destroying NULL does nothing and succeeds.
+ *   return these four; in the reference it has a paragraph "Handles". Destroying NULL does nothing and succeeds.
  * - **Failures from below.** A function that calls the driver or the system, or keeps a record, can also fail with
  *   #GPUMEM_ERROR_OUT_OF_HOST_MEMORY, #GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, #GPUMEM_ERROR_DEVICE_LOST or
  *   #GPUMEM_ERROR_INTERNAL, with the native code in the error detail. A function lists them only where they have a
@@ -36,8 +36,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Marks an exported function. Define it before including a header to vendor the headers differently. */
 #ifndef GPUMEM_API
+/** Marks an exported function. Define it before including a header to vendor the headers differently. */
 #if defined(__GNUC__)
 #define GPUMEM_API __attribute__((visibility("default")))
 #else

@@ -91,7 +91,7 @@ typedef struct gpumem_capability_info {
  * \param peer the other device for the `peer.` capabilities; NULL for all others
  * \param[in,out] out_info receives the answer
  * \param[out] error detail of a failure, or NULL
- * \retval GPUMEM_SUCCESS the answer, yes or no, was written to `*out_info`
+ * \retval GPUMEM_SUCCESS the answer, also a no, was written to `*out_info`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size, the capability is unknown, `peer`
  *         is given for a capability of one device or missing for one of a pair, the two devices are the same or
  *         belong to different instances

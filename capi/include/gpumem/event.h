@@ -15,7 +15,7 @@ extern "C" {
 typedef uint64_t gpumem_event_flags;
 /** The event takes no time stamp, which makes it cheaper. */
 #define GPUMEM_EVENT_DISABLE_TIMING UINT64_C(0x1)
-/** gpumem_event_synchronize() yields the processor while it waits. */
+/** gpumem_event_synchronize() yields the processor while it waits without a limit. On cuda it may spin otherwise. */
 #define GPUMEM_EVENT_BLOCKING_SYNC UINT64_C(0x2)
 
 /** Options for creating an event. */

@@ -164,7 +164,7 @@ GPUMEM_API gpumem_status gpumem_stream_wait_event(gpumem_stream stream, gpumem_e
                                                   gpumem_error *error);
 
 /** A function of the caller that runs in stream order. It must return: it must not throw, end its thread or wait for
- * device work. Of gpumem it may call only the functions that return status texts, versions and information about objects.
+ * device work. Of gpumem it may call only what docs/threads-fork-exit.md lists under "What a host function may call".
  * It runs with the signal mask of the thread that enqueued it. A child process that it forks is a process like any
  * other, but must not return from the function. */
 typedef void(GPUMEM_CALL *gpumem_host_function)(void *user_data);
