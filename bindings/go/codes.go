@@ -153,7 +153,7 @@ type EventFlags uint64
 // The values of EventFlags.
 const (
 	EventDisableTiming EventFlags = 0x1 // The event takes no time stamp, which makes it cheaper.
-	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits.
+	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits without a limit.
 )
 
 // Kind: kind of memory.
@@ -241,7 +241,7 @@ type LogLevel int32
 // The values of LogLevel.
 const (
 	LogError   LogLevel = 1 // Something was lost, such as memory that the driver refused to free.
-	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend, live objects at close, or an error->struct_size that is no size of a gpumem_error.
+	LogWarning LogLevel = 2 // Something is probably not as intended, such as a fallback to the host backend, live objects at a close by force, or an error->struct_size that is no size of a gpumem_error.
 	LogInfo    LogLevel = 3 // What was found and chosen when a backend was opened.
 	LogDebug   LogLevel = 4 // The reason of each failing call.
 )

@@ -74,6 +74,12 @@ Instance open(gpumem_backend backend) {
   return Instance(instance);
 }
 
+Stream create_stream(gpumem_device device) {
+  gpumem_stream stream = nullptr;
+  call(gpumem_stream_create, device, nullptr, &stream);
+  return Stream(stream);
+}
+
 Memory allocate(gpumem_device device, gpumem_kind kind, uint64_t size, std::string_view name) {
   const std::string terminated(name);  // a string_view has no 0 at its end
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
@@ -83,12 +89,6 @@ Memory allocate(gpumem_device device, gpumem_kind kind, uint64_t size, std::stri
   gpumem_memory memory = nullptr;
   call(gpumem_memory_create, device, &desc, &memory);
   return Memory(memory);
-}
-
-Stream create_stream(gpumem_device device) {
-  gpumem_stream stream = nullptr;
-  call(gpumem_stream_create, device, nullptr, &stream);
-  return Stream(stream);
 }
 
 gpumem_memory_info info(const Memory& memory) {
@@ -134,17 +134,22 @@ bool round_trip(gpumem_device device) {
 
 int main() {
   try {
-    Instance instance = open(GPUMEM_BACKEND_ANY);
+    Instance instance = open(GPUMEM_BACKEND_ANY);  // before everything else
     gpumem_device device = nullptr;
     call(gpumem_device_get, instance.get(), uint32_t{0}, &device);
-    if (!round_trip(device)) return 1;
+    if (!round_trip(device)) {
+      std::cerr << "the numbers came back changed\n";
+      return 1;
+    }
+    std::cout << "the numbers came back unchanged\n";
 
     try {
       allocate(device, GPUMEM_KIND_DEVICE, uint64_t{1} << 50, "far too much");
+      std::cerr << "a PiB was allocated\n";
       return 1;
     } catch (const GpuError& problem) {
       if (problem.status() != GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY) throw;
-      std::cout << problem.name() << ": " << problem.what() << '\n';
+      std::cout << "expected: " << problem.name() << ": " << problem.what() << '\n';
     }
 
     // A deleter cannot report; this can: it fails if something was forgotten.

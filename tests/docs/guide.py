@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import description
 from tap import Tap
 
 TABLE = re.compile(r"(<!-- status table: begin -->\n)(.*?)(<!-- status table: end -->)", re.DOTALL)
@@ -27,6 +28,29 @@ def leads_somewhere(page, target, anchor):
         return False
     headings = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE) if anchor else []
     return not anchor or anchor in [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
+
+
+def setups_that_differ(pages):
+    """Meson ignores the options of a second setup of a folder, so a page must not name it with others."""
+    known = {}
+    problems = []
+    for path, text in pages.items():
+        for folder, options in re.findall(r"^meson setup (\S+) ?([^&\n]*)", text, re.MULTILINE):
+            options = sorted(options.split())
+            if known.setdefault(folder, options) != options:
+                problems.append(f"{path.name}: {folder} with {options}, elsewhere with {known[folder]}")
+    return problems if known else ["no page sets up a build"]
+
+
+def host_function_list(root, page):
+    """Allowed are the functions whose comments do not say that a host function is refused, or only under a condition."""
+    section = page.split("## What a host function may call\n")[1].split("Any other returns")[0]
+    listed = set(re.findall(r"\b(gpumem_\w+)\(\)", section))
+    functions = description.Description(sorted((root / "capi" / "include" / "gpumem").glob("*.h"))).functions
+    refused = re.compile(r"\\retval GPUMEM_ERROR_INVALID_STATE (?!first called)"
+                         r"(?:(?!\\retval)[^\\])*?(?:from a[\s*]+host[\s*]+function(?! about)|see gpumem_\w+\(\))", re.DOTALL)
+    allowed = {function.name for function in functions if not refused.search(function.comment)}
+    return [f"{name} is {'not ' if name in allowed else ''}allowed, says its comment" for name in sorted(allowed ^ listed)]
 
 
 def main():
@@ -55,6 +79,11 @@ def main():
     program_text = "".join(examples["readme.c"].splitlines(True)[2:])
     tap.check("the README shows readme.c",
               "" if program_text in code_blocks(pages[root / "README.md"], "c") else "it differs")
+    # One after the other, the blocks are all that is needed to compile.
+    program_text = "".join(examples["cpp.cpp"].splitlines(True)[2:])
+    tap.check("cpp.md shows the whole of cpp.cpp",
+              "" if "\n".join(code_blocks(pages[docs / "cpp.md"], "cpp")) == program_text else "it differs")
+    tap.check("each build folder is set up with the same options wherever it stands", setups_that_differ(pages))
     for path, text in pages.items():
         tap.check(f"the code in {path.name} is part of the examples",
                   [f"not found in docs/examples:\n{block}" for block in code_blocks(text, "c") + code_blocks(text, "cpp")
@@ -72,6 +101,13 @@ def main():
     variables = set(re.findall(r"`(GPUMEM_(?:HOST_[A-Z_]+|BACKEND|PIN_BUDGET))`", headers))
     tap.check("host-backend.md has each variable of the environment",
               [name for name in sorted(variables) if f"`{name}`" not in pages[docs / "host-backend.md"]])
+
+    masked = re.search(r"entry points to treat as missing: ((?:.|\n)*?)NULL means", headers)[1]
+    tap.check("host-backend.md has each entry point that can be masked",
+              [name for name in re.findall(r"`(\w+)`", masked) if f"`{name}`" not in pages[docs / "host-backend.md"]])
+
+    tap.check("threads-fork-exit.md has what a host function may call",
+              host_function_list(root, pages[docs / "threads-fork-exit.md"]))
 
     options = set(re.findall(r"^option\('(\w+)'", (root / "meson_options.txt").read_text(encoding="utf-8"), re.MULTILINE))
     listed = set(re.findall(r"^\| `(\w+)` \|", pages[docs / "building.md"], re.MULTILINE))

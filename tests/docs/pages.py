@@ -77,6 +77,23 @@ def main():
                 wrong.append(f"{target}#{anchor}")
         tap.check(f"the links of {name} lead somewhere", wrong)
 
+    every = {path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.html"))}
+    tap.check("no page has Markdown that was not understood",
+              [name for name, page in every.items()
+               if not name.endswith("_source") and "`" in re.sub(r'<div class="fragment">.*?</div><!-- fragment -->', "", page,
+                                                                 flags=re.DOTALL)])
+    base = re.sub(r"<[^>]*>", "", every["base_8h"])
+    tap.check("base.h has its macros, each with its own text",
+              [words for words in (r"GPUMEM_API\s+(?:&#160;)*\s*Marks an exported function",
+                                   r"GPUMEM_CALL\s+(?:&#160;)*\s*Calling convention") if not re.search(words, base)])
+    tap.check("no alias is expanded in the conventions of base.h",
+              ["Handles"] if "that any handle can cause" in base else [])
+    tap.check("a declaration shows no macro of the export",
+              [name for name, page in every.items()
+               if name.endswith("_8h") and re.search(r'class="memname">[^<]*GPUMEM_(?:API|CALL) ', page)])
+    tap.check("the reference is called so, on the first page and in the sidebar",
+              [] if '<a href="files.html">' in every["index"] and '[ "Reference", "files.html"' in tree else ["it is not"])
+
     tap.check("no page names the folder of the sources",
               [path.name for path in sorted(folder.glob("*.html")) if str(source) in path.read_text(encoding="utf-8")])
     sheet = (source / "docs" / "pages.css").read_text(encoding="utf-8")

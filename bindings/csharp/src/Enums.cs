@@ -233,7 +233,10 @@ namespace GpuMem
     None = 0,
     /// <summary>The event takes no time stamp, which makes it cheaper.</summary>
     DisableTiming = Constants.GPUMEM_EVENT_DISABLE_TIMING,
-    /// <summary><c>gpumem_event_synchronize()</c> yields the processor while it waits.</summary>
+    /// <summary>
+    /// <c>gpumem_event_synchronize()</c> yields the processor while it waits without a limit. On cuda it may spin
+    /// otherwise.
+    /// </summary>
     BlockingSync = Constants.GPUMEM_EVENT_BLOCKING_SYNC,
   }
 
@@ -341,8 +344,8 @@ namespace GpuMem
     /// <summary>Something was lost, such as memory that the driver refused to free.</summary>
     Error = Constants.GPUMEM_LOG_ERROR,
     /// <summary>
-    /// Something is probably not as intended, such as a fallback to the host backend, live objects at close, or an
-    /// <c>error-&gt;struct_size</c> that is no size of a gpumem_error.
+    /// Something is probably not as intended, such as a fallback to the host backend, live objects at a close by force,
+    /// or an <c>error-&gt;struct_size</c> that is no size of a gpumem_error.
     /// </summary>
     Warning = Constants.GPUMEM_LOG_WARNING,
     /// <summary>What was found and chosen when a backend was opened.</summary>

@@ -14,8 +14,8 @@ extern "C" {
 /** Importance of a message: one of the GPUMEM_LOG_ values. */
 typedef int32_t gpumem_log_level;
 #define GPUMEM_LOG_ERROR 1 /**< Something was lost, such as memory that the driver refused to free. */
-/** Something is probably not as intended, such as a fallback to the host backend, live objects at a close with
- * #GPUMEM_CLOSE_FORCE, or an `error->struct_size` that is no size of a gpumem_error. */
+/** Something is probably not as intended, such as a fallback to the host backend, live objects at a close by
+ * force, or an `error->struct_size` that is no size of a gpumem_error. */
 #define GPUMEM_LOG_WARNING 2
 #define GPUMEM_LOG_INFO 3  /**< What was found and chosen when a backend was opened. */
 #define GPUMEM_LOG_DEBUG 4 /**< The reason of each failing call. */

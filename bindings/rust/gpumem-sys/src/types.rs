@@ -73,10 +73,10 @@ aliases! {
     gpumem_log_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, level: gpumem_log_level, message: *const c_char)>;
     /// A function of the caller that runs in stream order. It must return: it must not throw, end
-    /// its thread or wait for device work. Of gpumem it may call only the functions that return
-    /// status texts, versions and information about objects. It runs with the signal mask of the
-    /// thread that enqueued it. A child process that it forks is a process like any other, but must
-    /// not return from the function.
+    /// its thread or wait for device work. Of gpumem it may call only what
+    /// docs/threads-fork-exit.md lists under "What a host function may call". It runs with the
+    /// signal mask of the thread that enqueued it. A child process that it forks is a process like
+    /// any other, but must not return from the function.
     gpumem_host_function = Option<unsafe extern "C" fn(user_data: *mut c_void)>;
 }
 
@@ -270,7 +270,8 @@ constants! {
     // ---- event.h
     /// The event takes no time stamp, which makes it cheaper.
     GPUMEM_EVENT_DISABLE_TIMING: gpumem_event_flags = 0x1;
-    /// `gpumem_event_synchronize()` yields the processor while it waits.
+    /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On cuda it
+    /// may spin otherwise.
     GPUMEM_EVENT_BLOCKING_SYNC: gpumem_event_flags = 0x2;
     // ---- memory.h
     /// An address that the instance, the driver and the CPU do not know.
@@ -340,7 +341,7 @@ constants! {
     /// Something was lost, such as memory that the driver refused to free.
     GPUMEM_LOG_ERROR: gpumem_log_level = 1;
     /// Something is probably not as intended, such as a fallback to the host backend, live objects
-    /// at close, or an `error->struct_size` that is no size of a gpumem_error.
+    /// at a close by force, or an `error->struct_size` that is no size of a gpumem_error.
     GPUMEM_LOG_WARNING: gpumem_log_level = 2;
     /// What was found and chosen when a backend was opened.
     GPUMEM_LOG_INFO: gpumem_log_level = 3;

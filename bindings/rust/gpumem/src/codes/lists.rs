@@ -188,7 +188,8 @@ codes! {
         /// Something was lost, such as memory that the driver refused to free.
         ERROR = GPUMEM_LOG_ERROR,
         /// Something is probably not as intended, such as a fallback to the host backend, live
-        /// objects at close, or an `error->struct_size` that is no size of a gpumem_error.
+        /// objects at a close by force, or an `error->struct_size` that is no size of a
+        /// gpumem_error.
         WARNING = GPUMEM_LOG_WARNING,
         /// What was found and chosen when a backend was opened.
         INFO = GPUMEM_LOG_INFO,
@@ -213,7 +214,8 @@ flags! {
     EventFlags: u64 {
         /// The event takes no time stamp, which makes it cheaper.
         DISABLE_TIMING = GPUMEM_EVENT_DISABLE_TIMING,
-        /// `gpumem_event_synchronize()` yields the processor while it waits.
+        /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On
+        /// cuda it may spin otherwise.
         BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
     }
     /// Properties of memory.
