@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Every kind of GPU memory from Python: device memory, page-locked and mapped host memory, streams, events and copies.
+"""The memory of GPUs from Python: device memory, page-locked and mapped host memory, streams, events and copies.
 
     import gpumem
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Every kind of GPU memory: device, pinned, write-combined and registered memory, streams and events, on a GPU or
+//! The memory of GPUs: device, pinned, write-combined and registered memory, streams and events, on a GPU or
 //! on the CPU with the rules of a GPU.
 //!
 //! ```
