@@ -34,7 +34,7 @@ struct MoveOptions {
 int move(const MoveOptions& options);
 
 struct ErrorsOptions {
-  std::string code;  // number or name; empty: all
+  std::optional<std::string> code;  // number or name; none: all
   bool json = false;
   bool markdown = false;
 };

@@ -41,9 +41,10 @@ bool names(std::string text, const gpumem_status_info& info) {
 
 int errors(const ErrorsOptions& options) {
   std::vector<gpumem_status_info> list = all();
-  if (!options.code.empty()) {
-    std::erase_if(list, [&](const gpumem_status_info& info) { return !names(options.code, info); });
-    if (list.empty()) throw std::runtime_error("no status is called " + options.code);
+  if (options.code) {
+    std::erase_if(list, [&](const gpumem_status_info& info) { return !names(*options.code, info); });
+    if (list.empty())
+      throw std::runtime_error("no status is called " + shown(*options.code) + " (gpumem errors lists them)");
   }
   if (options.json) {
     Json json = Json::array();
@@ -61,8 +62,7 @@ int errors(const ErrorsOptions& options) {
   } else {
     for (const auto& info : list) {
       std::cout << info.name << " (" << info.status << ")\n";
-      print_wrapped(info.cause, "  ");
-      print_wrapped(info.remedy, "  ");
+      std::cout << wrapped(info.cause, "  ") << wrapped(info.remedy, "  ");
     }
   }
   return kExitSuccess;

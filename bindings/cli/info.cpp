@@ -70,8 +70,9 @@ std::vector<DeviceAnswer> ask_devices(gpumem_instance instance, const InfoOption
   const uint32_t count = instance_info(instance).device_count;
   std::vector<DeviceAnswer> answers;
   const uint32_t first = options.device.value_or(0);
-  const uint32_t end = options.device ? first + 1 : count;
-  for (uint32_t ordinal = first; ordinal < end; ++ordinal) {
+  const uint64_t end = options.device ? uint64_t{first} + 1 : count;
+  for (uint64_t number = first; number < end; ++number) {
+    const auto ordinal = static_cast<uint32_t>(number);
     gpumem_device device = find_device(instance, ordinal);
     DeviceAnswer& answer = answers.emplace_back();
     answer.info = device_info(device);
@@ -145,26 +146,26 @@ std::string memory_text(const DeviceAnswer& device) {
 void print_brief(const std::vector<BackendAnswer>& backends, const std::string& opened,
                  const std::vector<DeviceAnswer>& devices) {
   std::cout << "gpumem " << gpumem_version_text() << '\n';
-  Table table({}, "  ");
+  Table table;
   for (const BackendAnswer& answer : backends) {
     table.add({answer.name, answer.usable() ? "usable" : "unusable",
                answer.usable() ? answer.info.name : gpumem_status_name(answer.error.status)});
   }
-  table.print();
+  std::cout << table.text();
   if (devices.empty()) return;
   std::cout << "Devices of " << opened << '\n';
-  Table list({}, "  ");
+  Table list;
   for (const DeviceAnswer& device : devices) {
     list.add({std::to_string(device.info.ordinal), memory_text(device),
               device.info.name + std::string(device.info.lost != 0 ? " (lost)" : "")});
   }
-  list.print();
+  std::cout << list.text();
 }
 
 void print_text(const std::vector<BackendAnswer>& backends, const std::string& opened,
                 const std::vector<DeviceAnswer>& devices) {
   std::cout << "gpumem " << gpumem_version_text() << "\n\nBackends\n";
-  Table table({}, "  ");
+  Table table;
   for (const BackendAnswer& answer : backends) {
     if (answer.usable()) {
       table.add({answer.name, "usable", answer.info.name});
@@ -173,26 +174,26 @@ void print_text(const std::vector<BackendAnswer>& backends, const std::string& o
                  gpumem_status_name(answer.error.status) + std::string(": ") + answer.error.message});
     }
   }
-  table.print();
+  std::cout << table.text();
   for (const DeviceAnswer& device : devices) {
     const gpumem_device_info& info = device.info;
-    std::cout << "\nDevice " << info.ordinal << " of " << opened << ": " << info.name
-              << (info.lost != 0 ? " (lost)" : "") << '\n';
-    Table facts({}, "  ");
+    std::cout << '\n'
+              << wrapped("Device " + std::to_string(info.ordinal) + " of " + opened + ": " + info.name +
+                         (info.lost != 0 ? " (lost)" : ""));
+    Table facts;
     facts.add({"uuid", uuid_text(info)});
     facts.add({"pci id", or_dash(info.pci_id)});
     facts.add({"numa node", info.numa_node < 0 ? "-" : std::to_string(info.numa_node)});
     facts.add({"memory", memory_text(device)});
     if (info.compute_major != 0) facts.add({"compute", compute_text(info)});
-    facts.print();
+    std::cout << facts.text();
     std::cout << '\n';
-    Table capabilities({}, "  ");
-    capabilities.add({"CAPABILITY", "VALUE", "FROM", "REASON"});
+    Table capabilities({"CAPABILITY", "VALUE", "FROM", "REASON"});
     for (const CapabilityAnswer& answer : device.capabilities) {
       capabilities.add(
           {answer.name, value_text(answer.info), source_text(answer.info.source), answer.info.reason});
     }
-    capabilities.print();
+    std::cout << capabilities.text();
   }
 }
 
@@ -261,11 +262,6 @@ int info(const InfoOptions& options) {
     devices = ask_devices(instance, options);
   } catch (const CallFailed& failed) {
     problem = failed.what();
-    // People have just read the reason in the list of the backends.
-    for (const BackendAnswer& answer : backends) {
-      if (!options.json && !options.brief && answer.name == options.backend && !answer.usable())
-        problem = gpumem_status_name(failed.status()) + (": " + answer.name) + " cannot be used";
-    }
   }
   // Also after a failure: the list of the backends says why.
   if (options.json) {
@@ -275,7 +271,7 @@ int info(const InfoOptions& options) {
   }
   if (problem.empty()) return kExitSuccess;
   flush_output();
-  std::cerr << "gpumem: " << problem << '\n';
+  complain(problem);
   return kExitFailure;
 }
 

@@ -5,11 +5,24 @@
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 namespace gpumem::cli {
 
+namespace {
+
+// The library writes the value of a capability as the constants are called; this program prints it as "no".
+std::string in_words(std::string message) {
+  constexpr std::string_view kNo = " is NO)";
+  if (const size_t place = message.find(kNo); place != std::string::npos)
+    message.replace(place, kNo.size(), " is no)");
+  return message;
+}
+
+}  // namespace
+
 CallFailed::CallFailed(const gpumem_error& error)
-    : std::runtime_error(std::string(gpumem_status_name(error.status)) + ": " + error.message),
+    : std::runtime_error(std::string(gpumem_status_name(error.status)) + ": " + in_words(error.message)),
       status_(error.status) {}
 
 gpumem_instance open_instance(const std::string& backend) {

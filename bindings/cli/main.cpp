@@ -3,109 +3,285 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <iostream>
+#include <memory>
 #include <new>
+#include <optional>
+#include <string_view>
 
 #include "commands.h"
 #include "interrupt.h"
 #include "library.h"
 #include "output.h"
+#include "path.h"
 
 namespace gpumem::cli {
 
 namespace {
 
-// What the parser makes of a wrong command is only that one is missing.
-std::string usage_problem(const CLI::App* app, const CLI::Error& error) {
-  std::string problem = error.what();
-  if (const std::vector<std::string> unknown = app->remaining(); !unknown.empty()) {
-    const std::string& first = unknown.front();
-    problem = (first.rfind('-', 0) == 0 ? "there is no option " : "there is no command ") + first;
-  } else if (app->get_subcommands().empty()) {
-    problem = "a command is missing: info, move or errors";
-  }
-  return "gpumem: " + problem + " (gpumem --help tells more)\n";
+// The command was given wrongly.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The parser only collects the values, so that what is said about a wrong one is written here.
+using Values = std::vector<std::string>;
+
+const std::string* only(const Values& values, const std::string& option) {
+  if (values.size() > 1) throw UsageError(option + " is given twice");
+  return values.empty() ? nullptr : &values.front();
 }
 
-int run(int argc, char** argv) {
+// "a, b or c"
+std::string choice(const Values& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? " or " : ", ") + names[i];
+  return text;
+}
+
+void require_one_of(const std::string& value, const std::string& option, const Values& names) {
+  if (std::find(names.begin(), names.end(), value) == names.end())
+    throw UsageError(option + " is " + choice(names) + ", not " + shown(value));
+}
+
+// The digits at the start of the text, which they leave; the largest number if they are too many.
+std::optional<uint64_t> take_number(std::string_view& text) {
+  uint64_t number = 0;
+  const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (result.ec == std::errc::invalid_argument) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(result.ptr - text.data()));
+  return result.ec == std::errc() ? number : UINT64_MAX;
+}
+
+uint32_t device_number(const std::string& value) {
+  std::string_view text = value;
+  const auto number = take_number(text);
+  if (!number || !text.empty()) throw UsageError("--device takes a number from 0, not " + shown(value));
+  return static_cast<uint32_t>(std::min<uint64_t>(*number, UINT32_MAX));
+}
+
+uint32_t repeat_count(const std::string& value) {
+  std::string_view text = value;
+  const auto number = take_number(text);
+  if (!number || !text.empty() || *number < 1 || *number > 10000)
+    throw UsageError("--repeat takes a number from 1 to 10000, not " + shown(value));
+  return static_cast<uint32_t>(*number);
+}
+
+// Bytes of a unit such as MB or MiB, in any case and with or without the B; none if it is no unit.
+std::optional<uint64_t> unit_size(std::string_view text) {
+  constexpr std::string_view kPowers = "kmgt";
+  std::string unit(text);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  if (!unit.empty() && unit.back() == 'b') unit.pop_back();
+  if (unit.empty()) return 1;
+  const size_t power = kPowers.find(unit.front());
+  if (power == std::string_view::npos || (unit.size() > 1 && unit.substr(1) != "i")) return std::nullopt;
+  uint64_t size = 1;
+  for (size_t i = 0; i <= power; ++i)
+    size *= unit.size() > 1 ? uint64_t{1024} : uint64_t{1000};
+  return size;
+}
+
+uint64_t chunk_size(const std::string& value) {
+  constexpr uint64_t kLargest = uint64_t{1} << 40;
+  std::string_view text = value;
+  const auto number = take_number(text);
+  while (!text.empty() && text.front() == ' ')
+    text.remove_prefix(1);
+  const auto unit = unit_size(text);
+  if (!number || !unit) {
+    throw UsageError(
+        "--chunk takes a whole number, alone or with B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, not " +
+        shown(value));
+  }
+  if (*number > kLargest / *unit || *number * *unit < 4096)
+    throw UsageError("--chunk takes 4096 bytes to 1 TiB, not " + shown(value));
+  return *number * *unit;
+}
+
+const Values& command_names() {
+  static const Values names = {"info", "move", "errors"};
+  return names;
+}
+
+std::string describe(const CLI::App& app, const CLI::Error& error) {
+  const auto unknown_option = [](const std::string& name) {
+    return name.rfind('-', 0) == 0 && name.size() > 1;
+  };
+  if (const Values unknown = app.remaining(); !unknown.empty()) {
+    return (unknown_option(unknown.front()) ? "there is no option " : "there is no command ") +
+           shown(unknown.front());
+  }
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  if (commands.empty()) return "a command is missing: " + choice(command_names());
+  const CLI::App& command = *commands.front();
+  if (const Values unknown = command.remaining(); !unknown.empty()) {
+    return unknown_option(unknown.front()) ? "there is no option " + shown(unknown.front())
+                                           : command.get_name() + " does not take " + shown(unknown.front());
+  }
+  const std::string problem = error.what();
+  if (error.get_name() == "ArgumentMismatch") return problem.substr(0, problem.find(':')) + " needs a value";
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->get_items_expected_max() == 0 && option->count() > 0 && option->results().back() != "true")
+      return option->get_name() + " takes no value";
+  }
+  return problem;
+}
+
+// Help in the width of the terminal.
+class Help : public CLI::Formatter {
+ public:
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode /*mode*/) const override {
+    Table arguments;
+    Table options;
+    Table commands;
+    std::string usage = "Usage: " + name + " [OPTION...]";
+    for (const CLI::Option* option : app->get_options()) {
+      const std::string value = option->get_option_text().empty() ? "" : " " + option->get_option_text();
+      (option->get_positional() ? arguments : options)
+          .add({option->get_name(option->get_positional(), true) + value, option->get_description()});
+      if (option->get_positional()) usage += " " + option->get_name(true);
+    }
+    for (const CLI::App* command : app->get_subcommands([](const CLI::App* /*any*/) { return true; }))
+      commands.add({command->get_name(), command->get_description()});
+    if (!commands.text().empty()) usage += " COMMAND";
+
+    std::string text = wrapped(app->get_description()) + wrapped(usage);
+    for (const auto& [title, table] : {std::pair("Arguments", &arguments), std::pair("Options", &options),
+                                       std::pair("Commands", &commands)}) {
+      if (const std::string lines = table->text(); !lines.empty())
+        text.append("\n").append(title).append(":\n").append(lines);
+    }
+    return app->get_footer().empty() ? text : text + '\n' + wrapped(app->get_footer());
+  }
+};
+
+int print_help(const CLI::App& app, const std::string* about) {
+  const CLI::App* subject = &app;
+  if (about != nullptr) {
+    const auto found =
+        app.get_subcommands([about](const CLI::App* command) { return command->get_name() == *about; });
+    if (found.empty()) throw UsageError("there is no command " + shown(*about));
+    subject = found.front();
+  }
+  const std::string name = about == nullptr ? app.get_name() : app.get_name() + " " + *about;
+  std::cout << app.get_formatter()->make_help(subject, name, CLI::AppFormatMode::Normal);
+  return kExitSuccess;
+}
+
+int complain_of_usage(const std::string& problem) {
+  complain(problem + " (gpumem --help tells more)");
+  return kExitUsage;
+}
+
+int parse_and_run(int argc, char** argv) {
   CLI::App app("GPU memory, from the command line.", "gpumem");
+  app.formatter(std::make_shared<Help>());
   app.set_version_flag("--version", std::string("gpumem ") + gpumem_version_text(),
                        "Print the version and exit");
   app.set_help_flag("-h,--help", "Print this help and exit");
   app.require_subcommand(1);
-  app.get_formatter()->label("OPTIONS", "OPTION...");
-  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
-  app.get_formatter()->label("Positionals", "Arguments");
-  app.get_formatter()->column_width(20);
-  app.failure_message(usage_problem);
-  // Each value is named as people call it; the parser would list C++ types and ranges.
-  const auto backend_option = [](CLI::App* command, std::string& backend) {
-    command->add_option("--backend", backend, "any, cuda or host (default: GPUMEM_BACKEND, else any)")
-        ->option_text("NAME")
-        ->check(CLI::IsMember({"any", "cuda", "host"}));
+  const auto value_option = [](CLI::App* command, const std::string& name, Values& values,
+                               const std::string& label, const std::string& description) {
+    command->add_option(name, values, description)->option_text(label)->allow_extra_args(false);
   };
+  const std::string backend_text = "any, cuda or host (default: GPUMEM_BACKEND, else any)";
+  Values backends;
+  Values devices;
+  bool json = false;
 
   InfoOptions info_options;
   CLI::App* info_command = app.add_subcommand("info", "Backends, devices, and what they can do");
-  backend_option(info_command, info_options.backend);
-  info_command->add_option("--device", info_options.device, "Only the device with this number")
-      ->option_text("N");
+  value_option(info_command, "--backend", backends, "NAME", backend_text);
+  value_option(info_command, "--device", devices, "N", "Only the device with this number");
   info_command->add_flag("--brief", info_options.brief, "One line for each backend and device");
-  info_command->add_flag("--json", info_options.json, "Print JSON");
+  info_command->add_flag("--json", json, "Print JSON");
 
   MoveOptions move_options;
+  Values files;
+  Values repeats;
+  Values chunks;
   CLI::App* move_command =
       app.add_subcommand("move", "Move a file to a device and back, check it, and time it");
-  move_command->add_option("FILE", move_options.file, "File of any size, not empty")
-      ->option_text(" ")
-      ->required();
-  move_command
-      ->add_option("--kind", move_options.kinds,
-                   "Kind of host memory, repeatable: pageable, pinned,\n"
-                   "write-combined, registered, mapped (default: all)")
-      ->option_text("KIND")
-      ->check(CLI::IsMember({"pageable", "pinned", "write-combined", "registered", "mapped"}))
-      ->allow_extra_args(false);
-  backend_option(move_command, move_options.backend);
-  move_command->add_option("--device", move_options.device, "Number of the device (default: 0)")
-      ->option_text("N");
-  move_command->add_option("--repeat", move_options.repeat, "Timed passes, up to 10000 (default: 5)")
-      ->option_text("N")
-      ->check(CLI::Range(uint32_t{1}, uint32_t{10000}));
-  move_command
-      ->add_option("--chunk", move_options.chunk,
-                   "Size of one transfer, such as 64KiB or 2MB, at\n"
-                   "least 4096 bytes (default: as fits the device)")
-      ->option_text("SIZE")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::Range(uint64_t{4096}, uint64_t{1} << 40));
-  move_command->add_flag("--json", move_options.json, "Print JSON");
+  value_option(move_command, "FILE", files, "", "File of any size, not empty");
+  value_option(
+      move_command, "--kind", move_options.kinds, "KIND",
+      "Kind of host memory, repeatable: pageable, pinned, write-combined, registered, mapped (default: all)");
+  value_option(move_command, "--backend", backends, "NAME", backend_text);
+  value_option(move_command, "--device", devices, "N", "Number of the device (default: 0)");
+  value_option(move_command, "--repeat", repeats, "N", "Timed passes, up to 10000 (default: 5)");
+  value_option(
+      move_command, "--chunk", chunks, "SIZE",
+      "Size of one transfer, such as 64KiB or 2MB, at least 4096 bytes (default: as fits the device)");
+  move_command->add_flag("--json", json, "Print JSON");
 
   ErrorsOptions errors_options;
+  Values codes;
   CLI::App* errors_command = app.add_subcommand("errors", "What each status means, and what to do");
-  errors_command->add_option("CODE", errors_options.code, "Number or name of a status (default: all)")
-      ->option_text(" ");
-  errors_command->add_flag("--json", errors_options.json, "Print JSON")->option_text(" ");
-  errors_command->add_flag("--markdown", errors_options.markdown, "Print a Markdown table; not with --json")
-      ->option_text(" ")
-      ->excludes("--json");
+  value_option(errors_command, "CODE", codes, "", "Number or name of a status (default: all)");
+  errors_command->add_flag("--json", json, "Print JSON");
+  errors_command->add_flag("--markdown", errors_options.markdown, "Print a Markdown table; not with --json");
 
-  for (CLI::App* command : {info_command, move_command, errors_command})
-    command->group("Commands");
+  Values topics;
+  CLI::App* help_command = app.add_subcommand("help", "This help, or that of a command");
+  value_option(help_command, "COMMAND", topics, "", "The command to describe");
+
   app.footer("gpumem COMMAND --help describes a command; man gpumem has everything.");
+  for (CLI::App* command : {info_command, move_command, errors_command, help_command})
+    command->footer("");
 
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    const int status = app.exit(error) == 0 ? kExitSuccess : kExitUsage;
-    flush_output();
-    return status;
+    // Help and the version are thrown too.
+    return error.get_exit_code() == 0 ? app.exit(error) : complain_of_usage(describe(app, error));
   }
+  if (help_command->parsed()) return print_help(app, only(topics, "COMMAND"));
+
+  const std::string* backend = only(backends, "--backend");
+  if (backend != nullptr) {
+    require_one_of(*backend, "--backend", {"any", "cuda", "host"});
+    info_options.backend = move_options.backend = *backend;
+  }
+  if (const std::string* device = only(devices, "--device"))
+    info_options.device = move_options.device = device_number(*device);
+  info_options.json = move_options.json = errors_options.json = json;
+  if (info_command->parsed()) return info(info_options);
+
+  if (errors_command->parsed()) {
+    if (json && errors_options.markdown) throw UsageError("--json and --markdown exclude each other");
+    if (const std::string* code = only(codes, "CODE")) errors_options.code = *code;
+    return errors(errors_options);
+  }
+
+  const std::string* file = only(files, "FILE");
+  if (file == nullptr) throw UsageError("move needs a FILE");
+  move_options.file = *file;
+  for (const std::string& kind : move_options.kinds) {
+    Values names;
+    for (const Kind known : all_kinds())
+      names.push_back(kind_name(known));
+    require_one_of(kind, "--kind", names);
+  }
+  if (const std::string* repeat = only(repeats, "--repeat")) move_options.repeat = repeat_count(*repeat);
+  if (const std::string* chunk = only(chunks, "--chunk")) move_options.chunk = chunk_size(*chunk);
+  return move(move_options);
+}
+
+int run(int argc, char** argv) {
   int status = kExitSuccess;
-  if (info_command->parsed()) status = info(info_options);
-  if (move_command->parsed()) status = move(move_options);
-  if (errors_command->parsed()) status = errors(errors_options);
+  try {
+    status = parse_and_run(argc, argv);
+  } catch (const UsageError& problem) {
+    status = complain_of_usage(problem.what());
+  }
   flush_output();
   return status;
 }
@@ -127,7 +303,7 @@ int main(int argc, char** argv) {
     std::cerr << "gpumem: interrupted; everything was freed\n";
     return kExitInterrupted;
   } catch (const std::exception& problem) {
-    std::cerr << "gpumem: " << problem.what() << '\n';
+    complain(problem.what());
     return kExitFailure;
   }
 }

@@ -43,7 +43,8 @@ class InputFile {
       if (fstat(descriptor_, &status) != 0) fail(std::string("cannot be examined: ") + std::strerror(errno));
       if (S_ISDIR(status.st_mode)) fail("is a directory");
       if (!S_ISREG(status.st_mode)) fail("is not a regular file");
-      if (status.st_size == 0) fail("is empty");
+      if (status.st_size == 0)
+        throw std::runtime_error("the file " + shown(name_) + " is empty: give one with at least one byte");
       size_ = static_cast<uint64_t>(status.st_size);
     } catch (...) {
       close(descriptor_);
@@ -75,7 +76,9 @@ class InputFile {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw std::runtime_error(name_ + " " + what); }
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::runtime_error(shown(name_) + " " + what);
+  }
 
   std::string name_;
   int descriptor_ = -1;
@@ -177,6 +180,7 @@ struct Report {
   std::string note;  // why it is missing, for all paths or some
   gpumem_device_info device;
   uint64_t size = 0;
+  uint64_t wanted_chunk = 0;  // 0: as fits the device
   uint64_t chunk = 0;
   uint64_t in_flight = 0;
   uint32_t passes = 0;
@@ -194,17 +198,29 @@ std::string decimal(double value, int digits) {
 
 void print_text(const Report& report) {
   using enum Table::Align;
-  // A file name may have spaces, so this line is left as it is.
-  std::cout << report.file << ": " << report.size << " bytes (" << size_text(report.size) << ")\nXXH3 "
-            << report.hash << "\nDevice " << report.device.ordinal << " of " << report.backend << ": "
-            << report.device.name << '\n';
-  print_wrapped("Chunks of " + size_text(report.chunk) + ", " + std::to_string(report.in_flight) +
-                " in flight; median of " + std::to_string(report.passes) + " passes in GB/s" +
-                (report.raw.empty() ? "" : "; raw is " + report.raw));
-  std::cout << '\n';
+  // A file name may have spaces, so it is not wrapped.
+  const std::string file = shown(report.file) + ":";
+  const std::string bytes = std::to_string(report.size) + " bytes (" + size_text(report.size) + ")";
+  if (file.size() + 1 + bytes.size() <= terminal_width(STDOUT_FILENO)) {
+    std::cout << file << ' ' << bytes << '\n';
+  } else {
+    std::cout << file << '\n' << wrapped(bytes, "  ");
+  }
+  std::cout << wrapped("XXH3 " + report.hash)
+            << wrapped("Device " + std::to_string(report.device.ordinal) + " of " + report.backend + ": " +
+                       report.device.name)
+            << wrapped("Chunks of " + size_text(report.chunk) +
+                       (report.wanted_chunk > report.size
+                            ? " (the whole file, not " + size_text(report.wanted_chunk) + ")"
+                            : "") +
+                       ", " + std::to_string(report.in_flight) + " in flight; " +
+                       (report.passes == 1 ? "one pass"
+                                           : "median of " + std::to_string(report.passes) + " passes") +
+                       " in GB/s" + (report.raw.empty() ? "" : "; raw is " + report.raw))
+            << '\n';
 
-  Table table({kLeft, kRight, kRight, kRight, kRight, kRight, kRight});
-  table.add({"PATH", "TO DEVICE", "RAW", "RATIO", "BACK", "RAW", "RATIO", "BYTES"});
+  Table table({"PATH", "TO DEVICE", "RAW", "RATIO", "BACK", "RAW", "RATIO", "BYTES"},
+              {kLeft, kRight, kRight, kRight, kRight, kRight, kRight}, "");
   bool slow_to_read = false;
   for (const Lane& lane : report.lanes) {
     std::vector<std::string> row = {kind_name(lane.kind)};
@@ -227,17 +243,15 @@ void print_text(const Report& report) {
     table.add(row);
     slow_to_read = slow_to_read || (lane.reason.empty() && lane.kind == Kind::kWriteCombined);
   }
-  table.print();
+  std::cout << table.text();
   if (slow_to_read) {
-    std::cout << '\n';
-    print_wrapped(
-        "The CPU may read write-combined memory slowly. The device read what came back there, and it was "
-        "verified in ordinary pinned memory.");
+    std::cout
+        << '\n'
+        << wrapped(
+               "The CPU may read write-combined memory slowly. The device read what came back there, and it "
+               "was verified in ordinary pinned memory.");
   }
-  if (!report.note.empty()) {
-    std::cout << '\n';
-    print_wrapped("Not compared: " + report.note + ".");
-  }
+  if (!report.note.empty()) std::cout << '\n' << wrapped("Not compared: " + report.note + ".");
 }
 
 Json rates_json(const Report& report, const std::vector<double>& seconds) {
@@ -292,10 +306,10 @@ std::vector<Kind> wanted_kinds(const MoveOptions& options) {
   return kinds;
 }
 
-// What this device, driver or user cannot have at all, unlike what is merely used up now.
+// What this device, driver, user or budget does not allow, unlike memory that is merely used up now.
 bool is_refusal(gpumem_status status) {
   return status == GPUMEM_ERROR_UNSUPPORTED || status == GPUMEM_ERROR_SYMBOL_MISSING ||
-         status == GPUMEM_ERROR_PERMISSION_DENIED;
+         status == GPUMEM_ERROR_PERMISSION_DENIED || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
 }
 
 // What moves the bytes without gpumem; null with a note in the report if that cannot be had.
@@ -333,6 +347,7 @@ Lane make_lane(Kind kind, const MoveOptions& options, const Target& target, RawP
 // Chunks that fit into half of what is free, so that the other side and other programs have room too.
 void choose_chunks(Report& report, uint64_t wanted, uint64_t free_bytes) {
   constexpr uint64_t kPage = 4096;
+  report.wanted_chunk = wanted;
   report.chunk =
       wanted != 0 ? wanted : std::clamp(free_bytes / 2 / kMaxInFlight / kPage * kPage, kPage, kDefaultChunk);
   report.chunk = std::min(report.chunk, report.size);
@@ -384,7 +399,7 @@ Report move_file(gpumem_instance instance, const MoveOptions& options) {
       move_batch(lane, batch.get(), size, options.repeat, progress);
       if (lane.hash.text() != hash.text()) {
         throw std::runtime_error("bytes " + std::to_string(offset) + " to " +
-                                 std::to_string(offset + size - 1) + " of " + options.file +
+                                 std::to_string(offset + size - 1) + " of " + shown(options.file) +
                                  " came back changed by the path " + kind_name(lane.kind));
       }
     }

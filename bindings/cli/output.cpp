@@ -37,6 +37,46 @@ bool fits(const std::vector<std::string>& lines, size_t width) {
                      [width](const std::string& line) { return line.size() <= width; });
 }
 
+// How many bytes the character of UTF-8 at the start of the text has; 0 if there is none.
+size_t character_size(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text.front());
+  const size_t size = first < 0x80   ? 1
+                      : first < 0xC2 ? 0
+                      : first < 0xE0 ? 2
+                      : first < 0xF0 ? 3
+                      : first < 0xF5 ? 4
+                                     : 0;
+  if (size > text.size()) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return 0;
+  }
+  return size;
+}
+
+// Control characters, also those behind ASCII, and bytes that are no UTF-8, as C would write them.
+std::string escaped(std::string_view text) {
+  std::string all;
+  while (!text.empty()) {
+    const auto first = static_cast<unsigned char>(text.front());
+    const size_t size = character_size(text);
+    const bool control = first < 0x20 || first == 0x7f ||
+                         (size == 2 && first == 0xC2 && static_cast<unsigned char>(text[1]) < 0xA0);
+    const size_t step = std::max(size, size_t{1});
+    for (const char byte : text.substr(0, step)) {
+      if (size != 0 && !control) {
+        all += byte;
+      } else {
+        std::array<char, 5> code{};
+        std::snprintf(code.data(), code.size(), "\\x%02x",
+                      static_cast<unsigned>(static_cast<unsigned char>(byte)));
+        all += code.data();
+      }
+    }
+    text.remove_prefix(step);
+  }
+  return all;
+}
+
 }  // namespace
 
 void print_json(const Json& json) {
@@ -59,68 +99,115 @@ std::string size_text(uint64_t bytes) {
   return text.data();
 }
 
-size_t terminal_width() {
+std::string shown(const std::string& name) {
+  const std::string safe = escaped(name);
+  return !name.empty() && safe == name ? name : '"' + safe + '"';
+}
+
+void complain(const std::string& problem) { std::cerr << "gpumem: " << escaped(problem) << '\n'; }
+
+size_t terminal_width(int descriptor) {
   constexpr size_t kDefault = 80;
+  constexpr size_t kLeast = 20;
   if (const char* text = std::getenv("COLUMNS")) {
     const std::string_view digits = text;
     size_t columns = 0;
     const auto result = std::from_chars(digits.data(), digits.data() + digits.size(), columns);
     if (result.ec == std::errc() && result.ptr == digits.data() + digits.size() && columns > 0)
-      return columns;
+      return std::max(columns, kLeast);
   }
   winsize size = {};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kDefault;
+  if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kDefault;
+  return std::max<size_t>(size.ws_col, kLeast);
 }
 
-void print_wrapped(const std::string& text, const std::string& indent) {
-  const size_t width = terminal_width();
+std::string wrapped(const std::string& text, const std::string& indent) {
+  const size_t width = terminal_width(STDOUT_FILENO);
+  std::string all;
   for (const std::string& line : wrap(text, width > indent.size() ? width - indent.size() : 1))
-    std::cout << indent << line << '\n';
+    all += indent + line + '\n';
+  return all;
 }
 
-void Table::print() const {
+std::string Table::row_text(const Row& row, const std::vector<size_t>& widths, size_t terminal) const {
   // Narrower texts are hard to read.
   constexpr size_t kNarrowest = 24;
 
+  std::string line = indent_;
+  for (size_t i = 0; i + 1 < row.size(); ++i) {
+    const std::string padding(widths[i] - row[i].size(), ' ');
+    const bool right = i < columns_.size() && columns_[i] == Align::kRight;
+    line += right ? padding + row[i] : row[i] + padding;
+    line += "  ";
+  }
+  const std::string& last = row.back();
+  const size_t room = terminal > line.size() ? terminal - line.size() : 0;
+  const std::vector<std::string> lines = wrap(last, room);
+  std::string all;
+  if (!last.empty() && (last.size() <= room || (room >= kNarrowest && fits(lines, room)))) {
+    for (size_t i = 0; i < lines.size(); ++i)
+      all += (i == 0 ? line : std::string(line.size(), ' ')) + lines[i] + '\n';
+    return all;
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line + '\n' + wrapped(last, indent_ + "    ");
+}
+
+// The first cell, and below it each other one behind the name of its column.
+std::string Table::list_text(const Row& row) const {
+  std::string all = wrapped(row.front(), indent_);
+  for (size_t i = 1; i < row.size(); ++i) {
+    if (row[i] != "-") all += wrapped(header_[i] + ": " + row[i], indent_ + "  ");
+  }
+  return all;
+}
+
+std::string Table::text() const {
+  const size_t terminal = terminal_width(STDOUT_FILENO);
+  std::vector<Row> rows = rows_;
+  if (!header_.empty()) rows.insert(rows.begin(), header_);
   std::vector<size_t> widths;
-  for (const auto& row : rows_) {
+  size_t last_word = 0;  // width of the last column, as far as it cannot be wrapped
+  for (const Row& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i)
       widths[i] = std::max(widths[i], row[i].size());
+    if (row.back().find(' ') == std::string::npos) last_word = std::max(last_word, row.back().size());
   }
-  const size_t terminal = terminal_width();
-  for (const auto& row : rows_) {
-    std::string line = indent_;
-    for (size_t i = 0; i + 1 < row.size(); ++i) {
-      const std::string padding(widths[i] - row[i].size(), ' ');
-      const bool right = i < columns_.size() && columns_[i] == Align::kRight;
-      line += right ? padding + row[i] : row[i] + padding;
-      line += "  ";
-    }
-    const std::string& last = row.back();
-    const size_t room = terminal > line.size() ? terminal - line.size() : 0;
-    const std::vector<std::string> lines = wrap(last, room);
-    if (!last.empty() && (last.size() <= room || (room >= kNarrowest && fits(lines, room)))) {
-      for (size_t i = 0; i < lines.size(); ++i)
-        std::cout << (i == 0 ? line : std::string(line.size(), ' ')) << lines[i] << '\n';
-    } else {
-      line.erase(line.find_last_not_of(' ') + 1);
-      std::cout << line << '\n';
-      print_wrapped(last, indent_ + "    ");
-    }
+  size_t needed = indent_.size() + last_word;
+  for (size_t i = 0; i + 1 < widths.size(); ++i)
+    needed += widths[i] + 2;
+  std::string all;
+  if (!header_.empty() && needed > terminal) {
+    for (const Row& row : rows_)
+      all += list_text(row);
+  } else {
+    for (const Row& row : rows)
+      all += row_text(row, widths, terminal);
   }
+  return all;
 }
 
-Progress::Progress(uint64_t steps) {
-  if (isatty(STDERR_FILENO) != 0) bar_.emplace(steps, std::cerr, "");
+Progress::Progress(uint64_t steps) : steps_(steps) {
+  constexpr size_t kBar = 51;  // columns of the bar
+  if (isatty(STDERR_FILENO) == 0) return;
+  if (terminal_width(STDERR_FILENO) < kBar) {
+    percentages_ = true;
+    std::cerr << "0%" << std::flush;
+  } else {
+    bar_.emplace(steps, std::cerr, "");
+  }
 }
 
 Progress::~Progress() {
-  if (bar_ && bar_->count() < bar_->expected_count()) std::cerr << std::endl;
+  if (percentages_ || (bar_ && bar_->count() < bar_->expected_count())) std::cerr << std::endl;
 }
 
 void Progress::advance() {
   if (bar_) ++*bar_;
+  if (!percentages_) return;
+  const uint64_t before = done_++ * 100 / steps_;
+  if (const uint64_t now = done_ * 100 / steps_; now != before) std::cerr << '\r' << now << '%' << std::flush;
 }
 
 }  // namespace gpumem::cli

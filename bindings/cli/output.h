@@ -23,33 +23,47 @@ void flush_output();
 // Such as "64 MiB" or "1.5 GiB".
 std::string size_text(uint64_t bytes);
 
-// Columns of the terminal: as COLUMNS says, as the terminal says, or 80.
-size_t terminal_width();
+// Something that a user named, such as a file: quoted if it is empty or has bytes that a terminal would obey.
+std::string shown(const std::string& name);
 
-// Prints words in lines of the terminal's width, each behind the indent. A word that is longer has a line of
-// its own.
-void print_wrapped(const std::string& text, const std::string& indent = "");
+// Prints an error as one line on standard error, whatever the text contains.
+void complain(const std::string& problem);
+
+// Columns of the terminal: as COLUMNS says, as the terminal at the descriptor says, or 80; at least 20.
+size_t terminal_width(int descriptor);
+
+// The words in lines of the terminal's width, each behind the indent. A word that is longer has a line of its
+// own.
+std::string wrapped(const std::string& text, const std::string& indent = "");
 
 // Columns as wide as their widest cell, two spaces apart; lines end without spaces. The last column is for
-// long texts: it is wrapped to the terminal, beside the others if there is room, otherwise below them.
+// long texts: it is wrapped to the terminal, beside the others if there is room, otherwise below them. Where
+// the terminal is too narrow for the other columns, each row becomes a list with a line for each cell.
 class Table {
  public:
   enum class Align { kLeft, kRight };
 
-  // A column without an alignment of its own is left-aligned.
-  explicit Table(std::vector<Align> columns = {}, std::string indent = "")
-      : columns_(std::move(columns)), indent_(std::move(indent)) {}
+  using Row = std::vector<std::string>;
 
-  void add(std::vector<std::string> cells) { rows_.push_back(std::move(cells)); }
-  void print() const;
+  // The header may be empty. A column without an alignment of its own is left-aligned.
+  explicit Table(Row header = {}, std::vector<Align> columns = {}, std::string indent = "  ")
+      : header_(std::move(header)), columns_(std::move(columns)), indent_(std::move(indent)) {}
+
+  void add(Row cells) { rows_.push_back(std::move(cells)); }
+  std::string text() const;
 
  private:
+  std::string row_text(const Row& row, const std::vector<size_t>& widths, size_t terminal) const;
+  std::string list_text(const Row& row) const;
+
+  Row header_;
   std::vector<Align> columns_;
   std::string indent_;
-  std::vector<std::vector<std::string>> rows_;
+  std::vector<Row> rows_;
 };
 
-// A progress bar on standard error if that is a terminal; otherwise nothing.
+// A progress bar on standard error if that is a terminal, or percentages where it is too narrow; otherwise
+// nothing.
 class Progress {
  public:
   explicit Progress(uint64_t steps);
@@ -58,6 +72,9 @@ class Progress {
 
  private:
   std::optional<boost::timer::progress_display> bar_;
+  bool percentages_ = false;
+  uint64_t steps_;
+  uint64_t done_ = 0;
 };
 
 }  // namespace gpumem::cli

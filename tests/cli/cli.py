@@ -188,7 +188,7 @@ def case_wrong_usage_is_status_2():
                       ["info", "--device", "-1"], ["move"], ["move", "--repeat", "0", "file"],
                       ["move", "--kind", "liquid", "file"], ["move", "--chunk", "12", "file"],
                       ["move", "--chunk", "1 parsec", "file"], ["move", "file", "file"],
-                      ["errors", "--json", "--markdown"]):
+                      ["errors", "--json", "--markdown"], ["help", "fly"], ["help", "info", "move"]):
         require_failure(run(*arguments), 2)
 
 
@@ -198,6 +198,47 @@ def case_what_is_wrong_is_named():
     require_failure(run("--fly"), 2, "--fly")
     require_failure(run("info", "--fly"), 2, "--fly")
     require_failure(run(), 2, "info", "move", "errors")
+    for arguments, problem in (
+            ("info --bref", "there is no option --bref"), ("info fly", "info does not take fly"),
+            ("info --device -1", "--device takes a number from 0, not -1"),
+            ("info --device 1x", "--device takes a number from 0, not 1x"),
+            ("info --backend foo", "--backend is any, cuda or host, not foo"),
+            ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered or mapped, not foo"),
+            ("info --backend host --backend cuda", "--backend is given twice"),
+            ("move f --repeat 1 --repeat 2", "--repeat is given twice"), ("move f --repeat", "--repeat needs a value"),
+            ("move f --kind", "--kind needs a value"), ("info --json=x", "--json takes no value"),
+            ("move --repeat 10001 f", "--repeat takes a number from 1 to 10000, not 10001"),
+            ("move --chunk 4095 f", "--chunk takes 4096 bytes to 1 TiB, not 4095"),
+            ("move --chunk 2TiB f", "--chunk takes 4096 bytes to 1 TiB, not 2TiB"),
+            ("move", "move needs a FILE"), ("errors --json --markdown", "--json and --markdown exclude each other"),
+            ("help fly", "there is no command fly")):
+        outcome = run(*arguments.split())
+        require_failure(outcome, 2)
+        require(outcome.err == f"gpumem: {problem} (gpumem --help tells more)\n", str(outcome))
+    for chunk in ("32XB", "1.5MiB", "", "MiB", "-5", "64KiBx", "64iB"):
+        require_failure(run("move", "--chunk", chunk, "f"), 2, "--chunk takes a whole number", "KiB, MiB, GiB")
+
+
+def case_what_a_terminal_obeys_is_escaped():
+    for arguments, expected in ((["errors", "a\nb"], '"a\\x0ab"'), (["errors", "\x1b[31m"], '"\\x1b[31m"'),
+                                (["move", "a\nb\x7f"], '"a\\x0ab\\x7f" cannot be opened'),
+                                (["move", ""], '"" cannot be opened'), (["move", "\u009b1m"], '"\\xc2\\x9b1m"'),
+                                (["move", os.fsdecode(b"\xff\xc3")], '"\\xff\\xc3"'), (["move", "gr\u00fcn"], " gr\u00fcn cannot")):
+        require_failure(run(*arguments), 1, expected)
+    for arguments in (["--f\nly"], ["f\nly"], ["info", "f\nly"], ["info", "--backend", "f\nly"], ["help", "f\nly"]):
+        require_failure(run(*arguments), 2, "f\\x0aly")
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = run_host("move", "--repeat", "1", make_file(folder, 1000, "\x1b[31mred"))
+    require(outcome.status == 0 and "\x1b" not in outcome.out and '\\x1b[31mred":' in outcome.out, str(outcome))
+
+
+def case_help_is_a_command_too():
+    require(run("help").out == run("--help").out, str(run("help")))
+    for command in ("info", "move", "errors", "help"):
+        outcome = run("help", command)
+        require(outcome.status == 0 and outcome.err == "" and outcome.out == run(command, "--help").out, str(outcome))
+        require(f"Usage: gpumem {command} " in outcome.out, str(outcome))
+        require(outcome.out.endswith("\n") and not outcome.out.endswith("\n\n"), f"it ends in a blank line\n{outcome}")
 
 
 def case_help_speaks_to_people():
@@ -206,13 +247,17 @@ def case_help_speaks_to_people():
         found = re.findall(r"\b(?:UINT|INT|TEXT|ENUM|REQUIRED|Excludes|Positionals|SUBCOMMAND)\b", shown)
         require(not found, f"{found} in\n{shown}")
         require_within(80, shown)
+        for columns in (20, 40):
+            narrow = run(*arguments, "--help", variables={"COLUMNS": columns}).out
+            require_within(columns, narrow)
+            require(words_of(narrow) == words_of(shown), narrow)
     for word in ("--chunk SIZE", "--kind KIND", "--repeat N", "--device N", "--backend NAME", "FILE"):
         require(word in run("move", "--help").out, f"{word} is missing")
 
 
 def case_man_page_has_each_option():
     page = MAN_PAGE.read_text(encoding="utf-8")
-    for command in ("info", "move", "errors"):
+    for command in ("info", "move", "errors", "help"):
         require(f".Cm {command}" in page, f"{command} is missing")
         for option in set(re.findall(r"--([a-z]+)", run(command, "--help").out)):
             require(re.search(rf"Fl -{option}\b", page), f"--{option} of {command} is missing")
@@ -238,7 +283,7 @@ def case_info_for_people():
 
 
 def case_info_for_programs():
-    report = run_host("info", "--json", variables={"GPUMEM_HOST_DEVICES": 3}).json()
+    report = run_host("info", "--json", variables={"GPUMEM_HOST_DEVICES": 3, "GPUMEM_HOST_DEVICE_BYTES": 64 * MIB}).json()
     require([backend["name"] for backend in report["backends"]] == ["cuda", "host"], str(report))
     require(report["backend"] == "host" and len(report["devices"]) == 3, str(report))
     require(len({device["uuid"] for device in report["devices"]}) == 3, "the devices share a uuid")
@@ -278,7 +323,9 @@ def case_info_says_why_cuda_is_unusable():
     for text in (cuda["status"], cuda["reason"]):
         require(text in words_of(outcome.out), f"{text!r} is missing\n{outcome}")
     require_one_remedy(outcome, cuda)
-    require_one_remedy(run("info", "--backend", "cuda"), cuda)
+    for more in ([], ["--brief"], ["--json"]):
+        outcome = run("info", "--backend", "cuda", *more)
+        require(outcome.status == 1 and outcome.err == f"gpumem: {cuda['status']}: {cuda['reason']}\n", str(outcome))
     outcome = run("info", "--backend", "cuda", "--json")
     require(outcome.status == 1 and cuda["status"] in outcome.err, str(outcome))
     require(json.loads(outcome.out)["devices"] == [], str(outcome))
@@ -302,7 +349,7 @@ def case_info_says_what_to_do_about_a_driver_that_cannot_start():
 
 
 def case_info_is_brief():
-    outcome = run_host("info", "--brief", variables={"GPUMEM_HOST_DEVICES": 3})
+    outcome = run_host("info", "--brief", variables={"GPUMEM_HOST_DEVICES": 3, "GPUMEM_HOST_DEVICE_BYTES": 64 * MIB})
     require(outcome.status == 0 and len(outcome.out.splitlines()) == 7, str(outcome))
     for pattern in (r"^  cuda +(un)?usable", r"^  host +usable", r"^Devices of host$", r"^  2 +64 MiB, .* free  \S"):
         require(re.search(pattern, outcome.out, re.MULTILINE), f"nothing matches {pattern}\n{outcome}")
@@ -323,6 +370,12 @@ def case_tables_fit_the_terminal():
     require(run_host("info").out == run_host("info", variables={"COLUMNS": 80}).out, "unknown is not 80 columns")
     for columns in ("0", "many", "-3"):
         require(run_host("info", variables={"COLUMNS": columns}).out == run_host("info").out, f"COLUMNS={columns}")
+    for columns in (20, 40):
+        narrow = run_host("info", variables={"COLUMNS": columns}).out
+        require_within(columns, narrow)
+        require(re.search(r"^  pin\.map_host\n    VALUE: yes\n    FROM: ", narrow, re.MULTILINE), narrow)
+    for command in ("info", "errors"):
+        require(run(command, variables={"COLUMNS": 1}).out == run(command, variables={"COLUMNS": 20}).out, "below 20 columns")
     require_within(80, run("errors").out)
     require_within(50, run("errors", variables={"COLUMNS": 50}).out)
 
@@ -376,7 +429,8 @@ def case_errors_finds_one_by_number_or_name():
 
 def case_errors_does_not_know_everything():
     for code in ("-7", "12345678901234", "nothing", "30"):
-        require_failure(run("errors", code), 1, code)
+        require_failure(run("errors", code), 1, code, "(gpumem errors lists them)")
+    require_failure(run("errors", ""), 1, '""', "(gpumem errors lists them)")
 
 
 def case_errors_as_markdown():
@@ -424,6 +478,36 @@ def case_move_for_people():
     require(f"{path}: {3 * MIB + 5} bytes (3 MiB)\nXXH3 " in outcome.out, str(outcome))
     for kind in KINDS:
         require(re.search(rf"^{kind}( +\d+\.\d+){{6}}  verified$", outcome.out, re.MULTILINE), f"{kind}\n{outcome}")
+
+
+def case_move_fits_the_terminal():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 5000)
+        for columns in (20, 40, 60):
+            outcome = run_host("move", path, variables={"COLUMNS": columns})
+            require(outcome.status == 0, str(outcome))
+            require_within(columns, outcome.out)
+            for kind in KINDS:
+                pattern = rf"^{kind}\n  TO DEVICE: \d+\.\d+\n(  [A-Z]+: \d+\.\d+\n){{5}}  BYTES: verified$"
+                require(re.search(pattern, outcome.out, re.MULTILINE), f"{kind}\n{outcome}")
+        outcome = run_host("move", path, variables={"COLUMNS": 40, "GPUMEM_HOST_MASKED": "register"})
+        require(re.search(r"^registered\n  BYTES: GPUMEM", outcome.out.replace("BYTES:\n    ", "BYTES: "), re.MULTILINE),
+                str(outcome))
+        require_within(80, run_host("move", path).out)
+
+
+def case_move_tells_how_it_was_asked():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 70000)
+        for arguments, words in ((["--repeat", "1"], "in flight; one pass in GB/s"),
+                                 (["--repeat", "2"], "in flight; median of 2 passes in GB/s"),
+                                 (["--chunk", "1TiB"], "Chunks of 68.36 KiB (the whole file, not 1 TiB), 1 in flight")):
+            outcome = run_host("move", "--kind", "pageable", *arguments, path)
+            require(outcome.status == 0 and words in words_of(outcome.out), str(outcome))
+        for chunk, size in (("64K", 64000), ("64k", 64000), ("64kB", 64000), ("64 KB", 64000), ("64KiB", 65536), ("64ki", 65536),
+                            ("4096", 4096), ("5000B", 5000)):
+            report = run_host("move", "--kind", "pageable", "--repeat", "1", "--json", "--chunk", chunk, path).json()
+            require(report["chunk_bytes"] == size, f"{chunk}: {report}")
 
 
 def case_move_of_any_size():
@@ -480,6 +564,7 @@ def case_move_without_a_kind_that_cannot_be_had():
         require(verified == {kind: kind != "registered" for kind in KINDS}, str(report))
         outcome = run_host("move", path, variables=masked)
         require(re.search(r"^registered( +-){6}\n +GPUMEM_ERROR_SYMBOL_MISSING: ", outcome.out, re.MULTILINE), str(outcome))
+        require("(pin.register is no)" in words_of(outcome.out), str(outcome))
         require_failure(run_host("move", "--kind", "registered", path, variables=masked), 1,
                         "GPUMEM_ERROR_SYMBOL_MISSING")
 
@@ -487,10 +572,19 @@ def case_move_without_a_kind_that_cannot_be_had():
 def case_move_within_limits():
     with tempfile.TemporaryDirectory() as folder:
         path = make_file(folder, MIB)
-        require_failure(run_host("move", path, variables={"GPUMEM_PIN_BUDGET": 4096}), 1, "GPUMEM_ERROR_LIMIT_EXCEEDED")
+        report = run_host("move", "--json", path, variables={"GPUMEM_PIN_BUDGET": 10}).json()
+        for item in report["paths"]:
+            require(item["verified"] == (item["kind"] == "pageable"), str(report))
+            require(item["verified"] or "pin budget of 10 bytes" in item["reason"], str(report))
+        report = run_host("move", "--json", path, variables={"GPUMEM_PIN_BUDGET": MIB}).json()
+        verified = [item["kind"] for item in report["paths"] if item["verified"]]
+        require(verified == ["pageable", "pinned"], str(report))
+        require_failure(run_host("move", "--kind", "pinned", path, variables={"GPUMEM_PIN_BUDGET": 4096}), 1,
+                        "GPUMEM_ERROR_LIMIT_EXCEEDED")
         outcome = run_host("move", "--kind", "pageable", path, variables={"GPUMEM_PIN_BUDGET": 4096})
         require(outcome.status == 0, str(outcome))
-        require_failure(run_host("move", "--chunk", "1GiB", make_sparse_file(folder, 1 << 30)), 1,
+        require_failure(run_host("move", "--chunk", "1GiB", make_sparse_file(folder, 1 << 30),
+                                 variables={"GPUMEM_HOST_DEVICE_BYTES": 64 * MIB}), 1,
                         "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY")
 
 
@@ -503,6 +597,8 @@ def case_move_needs_a_regular_file_with_bytes():
                             (pipe, "is not a regular file"), (make_file(folder, 0, "empty"), "is empty"),
                             (Path("/dev/null"), "is not a regular file"), (make_file(folder, 1) / "x", "Not a directory")):
             require_failure(run_host("move", path), 1, str(path), words)
+        empty = folder / "empty"
+        require_failure(run_host("move", empty), 1, f"the file {empty} is empty: give one with at least one byte")
 
 
 def case_move_needs_a_readable_file():
@@ -599,6 +695,17 @@ def case_move_shows_progress_on_a_terminal_only():
     require_all_verified(report.json())
     require(re.fullmatch(r"0% .* 100%\n\|[-|]+\|\n\*{51}\n", shown), shown)
     require(piped.status == 0 and piped.err == "", str(piped))
+
+
+def case_progress_fits_the_terminal():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 3 * MIB)
+        with on_terminal("move", "--backend", "host", "--json", path, COLUMNS=40) as (process, read_until):
+            shown = read_until()
+            process.stdout.read()
+            require(process.wait() == 0, shown)
+    steps = [int(step) for step in re.findall(r"(\d+)%", shown)]
+    require(re.fullmatch(r"0%(\r\d+%)+\n", shown) and steps == sorted(steps) and steps[-1] == 100, repr(shown))
 
 
 def case_move_of_a_file_whose_name_is_not_utf8():
