@@ -95,6 +95,15 @@ def u64(value: SupportsIndex, what: str) -> int:
     return number if 0 <= number < 1 << 64 else _refuse(number, what, 0, (1 << 64) - 1)
 
 
+def size64(value: SupportsIndex, what: str = "size") -> int:
+    """A size of memory. The library refuses the numbers of u64 that are none, with a message of its own."""
+    try:
+        number = index(value)
+    except TypeError:
+        _refuse_type(value, what)
+    return number if 0 <= number < 1 << 64 else _refuse(number, what, 1, (1 << 63) - 1)
+
+
 def u32(value: SupportsIndex, what: str) -> int:
     try:
         number = index(value)

@@ -13,7 +13,7 @@ from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, sweep, text, u32, u64
+from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
 from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, EventFlags, Feature, HostLock, Kind,
                      Location, MemoryFlags, NativeDomain)
 from ._copies import Copies
@@ -502,11 +502,11 @@ class Device(Unique):
         def undo(pointer: c_void_p, _: None) -> int:
             return c.gpumem_free(self.instance._handle, pointer, None)  # type: ignore[no-any-return]
         return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned"),
-                      u64(size, "size"))
+                      size64(size))
 
     def register_pointer(self, pointer: int, size: int, require: Union[MemoryFlags, str, int] = 0) -> None:
         """Page-locks memory at an address. Undo it with :meth:`Instance.unregister`."""
-        call(c.gpumem_register, self._handle, u64(pointer, "pointer"), u64(size, "size"),
+        call(c.gpumem_register, self._handle, u64(pointer, "pointer"), size64(size),
              flags_of(MemoryFlags, require, "require"))
 
     def device_pointer(self, pointer: Any) -> int:

@@ -12,8 +12,8 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn
 
 from . import _library as c
 from . import _types
-from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, status_error, sweep,
-                     text, u64)
+from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, size64,
+                     status_error, sweep, text, u64)
 from ._codes import Backend, Kind, MemoryFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
 from ._enums import code, flags
@@ -57,7 +57,7 @@ _creations: List[_Creation] = []
 
 def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: Any, prefer: Any, numa_node: Any) -> None:
     """Fills in the description from arguments that are not all plain numbers in range."""
-    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", "device, pinned"), i32(numa_node, "numa_node"), u64(size, "size"),
+    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", "device, pinned"), i32(numa_node, "numa_node"), size64(size),
                u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
 
 
@@ -166,7 +166,7 @@ class Memory(Unique):
         source, address, size = _registered_source(source, size, required)
         if leftovers:
             sweep()
-        desc = c.gpumem_register_desc(pointer=address, size=u64(size, "size"), require=required,
+        desc = c.gpumem_register_desc(pointer=address, size=size64(size), require=required,
                                       prefer=flags(MemoryFlags, prefer, "prefer"), name=encoded(name))
         self = cls.__new__(cls)
         long = (size >= LARGE or _is_busy(device)) and on_main_thread()
@@ -429,14 +429,14 @@ def _registered_source(source: Any, size: Optional[int], require: int) -> Tuple[
     if isinstance(source, int):
         if size is None:
             raise TypeError("the size is missing: an address needs one")
-        return None, u64(source, "the address"), u64(size, "size")
+        return None, u64(source, "the address"), size64(size)
     try:
         buffer = host_buffer(source, writable=not require & c.GPUMEM_MEMORY_READ_ONLY)
     except InvalidArgument as problem:
         if "read-only" in problem.message:
             raise InvalidArgument(f'{problem.message}; register it with READ_ONLY: require="read_only"') from None
         raise
-    size = buffer.size if size is None else u64(size, "size")
+    size = buffer.size if size is None else size64(size)
     if size > buffer.size:
         raise InvalidArgument(f"the {type(source).__name__} has {buffer.size} bytes, but {size} are to be registered")
     return buffer, buffer.address, size

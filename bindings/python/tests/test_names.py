@@ -259,6 +259,11 @@ class TextTest(Case):
                 ("the kind is 7, which is no GPUMEM_KIND_ value", "the kind is 7, which is no Kind value"),
                 ("GPUMEM_ANSWER_TYPE_INT or GPUMEM_ANSWER_NO", "AnswerType.INT or Answer.NO"),
                 ("call gpumem_device_enable_peer_access first", "call Device.enable_peer_access() first"),
+                ("and 1 more in gpumem_stats_report()", "and 1 more in Instance.report()"),
+                ("for the kinds DEVICE, PINNED and REGISTERED, not for kind 1",
+                 "for the kinds device, pinned and registered, not for pageable"),
+                ("for the kinds DEVICE, PINNED and REGISTERED, not for kind 77",
+                 "for the kinds device, pinned and registered, not for 77"),
                 ("register it with gpumem_memory_register()", "register it with Device.register()"),
                 ("destroy them, or close with GPUMEM_CLOSE_FORCE: x", "destroy them, or call close(force=True): x"),
                 ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
@@ -272,6 +277,20 @@ class TextTest(Case):
             owner, _, name = text.rstrip("()").rpartition(".")
             place = {"": gpumem, "gpumem": gpumem, "gpumem.host": host}.get(owner) or getattr(gpumem, owner)
             self.assertTrue(callable(getattr(place, name)), text)
+
+    def test_messages_about_live_objects_and_sizes(self):
+        with gpumem.Instance("host") as instance:
+            kept = [instance.device(0).memory(64) for _ in range(4)]
+            with self.assertRaisesRegex(gpumem.Busy, r"and 1 more in Instance\.report\(\)"):
+                instance.close()
+            for memory in kept:
+                memory.close()
+        with self.assertRaisesRegex(gpumem.InvalidArgument, "not for pageable"):
+            self.instance.kind_stats("pageable")
+        for call in (self.device.memory, lambda size: self.device.malloc("pinned", size)):
+            for size in (-1, 1 << 64):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "between 1 and 9223372036854775807$"):
+                    call(size)
 
     def test_causes_and_remedies(self):
         for code in gpumem.statuses():
