@@ -198,7 +198,8 @@ def own_module(tap, go, source, folder):
     program = folder / "program"
     program.mkdir()
     (program / "main.go").write_text(first, encoding="utf-8")
-    result = go.run("sh", "-ec", f"cd {program}\n{commands}\ngo run .")
+    tidy = "go mod tidy" if "`go mod tidy`" in page else ""
+    result = go.run("sh", "-ec", f"cd {program}\n{commands}\n{tidy}\ngo run .")
     tap.check("the first program of the page runs in a module of its own",
               "" if not result.returncode and result.stdout.endswith("to the device and back\n") else result.stdout)
 
