@@ -65,7 +65,6 @@ std::string identifier(std::string name) {
 
 void add(const Scenario& scenario, const char* backend_name, gpumem_backend backend, const char* kind_name,
          Kind kind) {
-  if (kind == Kind::kAllocation && !allocation_can_fail()) return;
   const std::string name = identifier(scenario.name) + "." + kind_name;
   testing::RegisterTest(
       (std::string(Loops::first_use ? "first_use_" : "") + backend_name).c_str(), name.c_str(), nullptr,
@@ -145,7 +144,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (faults::Loops::first_use) {
-    if (faults::allocation_can_fail()) faults::add("first_use", "log_in_a_child", faults::run_log_in_child);
+    faults::add("first_use", "log_in_a_child", faults::run_log_in_child);
     if (faults::have_fake_driver())
       faults::add("first_use", "fork_around_init", faults::run_fork_around_init);
     faults::add_all(faults::first_use_scenarios());

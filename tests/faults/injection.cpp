@@ -240,8 +240,6 @@ WRAP(int, dlclose, (void* library)) {
   return __real_dlclose(library);
 }
 
-// ThreadSanitizer's run time calls these before instrumented code can run; meson.build leaves them out there.
-#ifndef FAULTS_THREAD_SANITIZER
 WRAP(void*, dlsym, (void* library, const char* name)) {
   if (fails("dlsym", {})) return nullptr;
   return __real_dlsym(library, name);
@@ -252,7 +250,6 @@ WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
   if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
   return __real_pthread_key_create(key, destroy);
 }
-#endif
 
 // By number. Those not named here give something back, or are questions to which a failure is an answer.
 WRAP(long, syscall, (long number, ...)) {
@@ -287,13 +284,7 @@ WRAP_START(void, START_THREAD, (std::thread * self, std::thread::_State_ptr* sta
 
 // ---- host allocation ----
 
-// Of the forms for more than the usual alignment, the library uses one, for the records of threads. Clang's
-// ThreadSanitizer has an operator new that no program can replace.
-
-#ifdef FAULTS_THREAD_SANITIZER
-bool faults::allocation_can_fail() { return false; }
-#else
-bool faults::allocation_can_fail() { return true; }
+// Of the forms for more than the usual alignment, the library uses one, for the records of threads.
 
 namespace {
 
@@ -337,4 +328,3 @@ void operator delete(void* block, size_t, std::align_val_t) noexcept { release(b
 void operator delete[](void* block, size_t) noexcept { release(block); }
 void operator delete(void* block, const std::nothrow_t&) noexcept { release(block); }
 void operator delete[](void* block, const std::nothrow_t&) noexcept { release(block); }
-#endif

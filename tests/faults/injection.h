@@ -20,10 +20,6 @@ struct Fault {
   int code;
 };
 
-// Whether faults of Kind::kAllocation are possible in this build; if not, live_blocks() counts nothing
-// either.
-bool allocation_can_fail();
-
 // Counts calls of all threads from now on: those that the library makes on its own threads fail as well.
 void arm(const Fault& fault);
 void disarm();
