@@ -56,6 +56,7 @@ struct Config {
   uint64_t registrations = UINT64_MAX;
   bool write_combined_differs = false;
   bool reuse_streams = false;
+  bool numa_advice = false;
   bool all_peers = true;
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
@@ -91,7 +92,8 @@ struct Stream;
 // Bytes that the fake reaches through `bytes`; an operation in flight keeps them alive after they were freed.
 struct Backing {
   enum class Sharing { kFile, kAnonymous, kInherited };
-  Backing(size_t size, Sharing sharing, uintptr_t hint = 0);
+  Backing(size_t size, Sharing sharing, uintptr_t hint = 0, const char* name = "fake_cuda");
+  Backing(size_t size, int file);  // of another process; takes the file over if it succeeds
   ~Backing();
   Backing(const Backing&) = delete;
   Backing& operator=(const Backing&) = delete;
@@ -111,7 +113,8 @@ struct Block {
   size_t size;
   CUmemAllocationProp properties;
   std::shared_ptr<Backing> backing;
-  Device* device;  // null for host memory
+  Device* device;         // null for host memory
+  bool imported = false;  // charged to nobody
   uint64_t id;
   unsigned handles;
   unsigned mappings;
@@ -131,6 +134,14 @@ struct Slab {
 
 using Clock = std::map<uint64_t, uint64_t>;  // stream id -> number of an operation
 
+// What is known of a page of managed memory.
+struct Page {
+  bool read_mostly = false;
+  CUmemLocation preferred{CU_MEM_LOCATION_TYPE_INVALID, CU_DEVICE_INVALID};
+  CUmemLocation prefetched{CU_MEM_LOCATION_TYPE_INVALID, CU_DEVICE_INVALID};
+  std::set<int> accessed_by;  // ordinals, and CU_DEVICE_CPU
+};
+
 struct Memory {
   Kind kind;
   uintptr_t address = 0;  // what the caller of the driver got or gave
@@ -145,6 +156,7 @@ struct Memory {
   bool read_only = false;
   uint64_t id = 0;
   Clock uses;
+  std::map<size_t, Page> pages;              // kManaged: by number, as they are first spoken of
   std::shared_ptr<Block> block;              // kMapping
   std::map<int, unsigned long long> access;  // kMapping: device ordinal, or kHost -> flags
   static constexpr int kHost = -1;

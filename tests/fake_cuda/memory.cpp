@@ -338,10 +338,22 @@ Answer ask(CUpointer_attribute attribute, const Located& found) {
 
 }  // namespace
 
-Backing::Backing(size_t bytes_wanted, Sharing sharing, uintptr_t hint) : size(bytes_wanted) {
+Backing::Backing(size_t bytes_wanted, int of_file) : size(bytes_wanted) {
+  auto* place = reinterpret_cast<void*>(reserve_addresses(size, kSlab));
+  void* mapped =
+      mmap(place, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, of_file, 0);
+  if (mapped == MAP_FAILED) munmap(place, size);
+  require(mapped != MAP_FAILED, CUDA_ERROR_OUT_OF_MEMORY);
+  madvise(mapped, size, MADV_DONTFORK);
+  bytes = static_cast<char*>(mapped);
+  file = of_file;
+}
+
+Backing::Backing(size_t bytes_wanted, Sharing sharing, uintptr_t hint, const char* name)
+    : size(bytes_wanted) {
   bool with_file = sharing == Sharing::kFile;
   if (with_file) {
-    file = memfd_create("fake_cuda", MFD_CLOEXEC);
+    file = memfd_create(name, MFD_CLOEXEC);
     require(file >= 0, CUDA_ERROR_OUT_OF_MEMORY);
     if (ftruncate(file, static_cast<off_t>(size)) != 0) {
       close(file);
@@ -444,7 +456,15 @@ Ending::~Ending() { driver().ending.erase(place_); }
 void check_idle(const Memory& memory, const char* what) {
   if (memory.device != nullptr && memory.device->sticky != CUDA_SUCCESS) return;
   const Clock& observed = driver().observed;
+  // Memory of the host may be in use by a device that is lost.
+  const auto is_lost = [](uint64_t id) {
+    const auto& all = driver().streams.all();
+    return std::any_of(all.begin(), all.end(), [&](const auto& entry) {
+      return entry.second->id == id && entry.second->context->device->sticky != CUDA_SUCCESS;
+    });
+  };
   for (const auto& [stream, number] : memory.uses) {
+    if (is_lost(stream)) continue;
     auto seen = observed.find(stream);
     if (seen == observed.end() || seen->second < number) {
       violation("free-in-flight", std::string(what) + " before its use was seen complete");

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Virtual memory management: reservations, physical blocks, mappings and access. A reservation stays
 // inaccessible to the CPU, except where a host block is mapped and the host was given access.
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 
 #include "driver.h"
 
@@ -52,7 +57,28 @@ std::shared_ptr<Block> find_block(CUmemGenericAllocationHandle handle) {
 CUmemGenericAllocationHandle next_block_handle() { return 0x20000 + 16 * next_id(); }
 
 void uncharge_if_unused(Block& block) {
-  if (block.handles == 0 && block.mappings == 0 && block.device != nullptr) block.device->used -= block.size;
+  if (block.handles == 0 && block.mappings == 0 && block.device != nullptr && !block.imported)
+    block.device->used -= block.size;
+}
+
+// An exported file is known in other processes by its name, which says where the memory lies.
+constexpr const char* kBlockName = "fake_cuda-block-%d-%d";
+
+std::string name_of(const CUmemLocation& location) {
+  char name[64];
+  std::snprintf(name, sizeof(name), kBlockName, static_cast<int>(location.type), location.id);
+  return name;
+}
+
+bool find_location(int file, CUmemLocation* location) {
+  char path[64];
+  char link[128] = {};
+  std::snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+  if (readlink(path, link, sizeof(link) - 1) <= 0) return false;
+  int type = 0;
+  if (std::sscanf(link, "/memfd:fake_cuda-block-%d-%d", &type, &location->id) != 2) return false;
+  location->type = static_cast<CUmemLocationType>(type);
+  return true;
 }
 
 // The mappings that [address, address + size) is exactly made of.
@@ -161,7 +187,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   block->size = size;
   block->properties = *properties;
   if (device == nullptr) block->properties.location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
-  block->backing = std::make_shared<Backing>(size, Backing::Sharing::kFile);
+  // A wish that a device without compression grants by ordinary memory.
+  if (device != nullptr && attribute(*device, CU_DEVICE_ATTRIBUTE_GENERIC_COMPRESSION_SUPPORTED) == 0)
+    block->properties.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_NONE;
+  block->backing = std::make_shared<Backing>(size, Backing::Sharing::kFile, 0,
+                                             name_of(block->properties.location).c_str());
   block->device = device;
   block->id = next_id();
   block->handles = 1;
@@ -280,6 +310,47 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
                                                 CUmemGenericAllocationHandle handle) {
   require(properties != nullptr);
   *properties = find_block(handle)->properties;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+  require(shared != nullptr && flags == 0 && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  auto block = find_block(handle);
+  require((block->properties.requestedHandleTypes & type) != 0);
+  int file = fcntl(block->backing->file, F_DUPFD_CLOEXEC, 0);
+  require(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
+  *static_cast<int*>(shared) = file;
+  return CUDA_SUCCESS;
+}
+
+// An import has the bytes and the location, but no handle types: it cannot be exported again.
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shared,
+                                        CUmemAllocationHandleType type) {
+  require(handle != nullptr && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  int given = static_cast<int>(reinterpret_cast<intptr_t>(shared));
+  auto block = std::make_shared<Block>();
+  struct stat status = {};
+  CUmemLocation location = {};
+  require(fstat(given, &status) == 0 && find_location(given, &location), CUDA_ERROR_UNKNOWN);
+  block->size = static_cast<size_t>(status.st_size);
+  block->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  block->properties.location = location;
+  block->device = location.type == CU_MEM_LOCATION_TYPE_DEVICE ? &find_device(location.id) : nullptr;
+  if (block->device != nullptr) require_healthy(*block->device);
+  block->imported = true;
+  int file = fcntl(given, F_DUPFD_CLOEXEC, 0);
+  require(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
+  try {
+    block->backing = std::make_shared<Backing>(block->size, file);
+  } catch (const Failure&) {
+    close(file);
+    throw;
+  }
+  block->id = next_id();
+  block->handles = 1;
+  *handle = next_block_handle();
+  driver().blocks[*handle] = block;
   return CUDA_SUCCESS;
 }
 
