@@ -131,7 +131,7 @@ VALUES = {
 }
 # Words that are not written with one capital letter.
 WORDS = {
-    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR")}
+    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR", "VMM", "RDMA", "POSIX", "FD")}
           | {"IOMEMORY": "IOMemory", "READWRITE": "ReadWrite", "2D": "2D"},
     "C#": {"IOMEMORY": "IoMemory", "READWRITE": "ReadWrite", "GEQ": "GreaterOrEqual", "EQ": "Equal"},
 }
@@ -527,18 +527,28 @@ CSHARP_MEMBERS = {
                  "device_can_access_peer=CanAccessPeer device_enable_peer_access=EnablePeerAccess "
                  "device_disable_peer_access=DisablePeerAccess memory_create=Create memory_register=Register malloc=Allocate "
                  "register=RegisterPointer pointer_get_device_pointer=GetDevicePointer stream_create=CreateStream "
-                 "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent",
+                 "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent "
+                 "physical_get_granularity=GetGranularity physical_create=CreatePhysical physical_import_fd=ImportPhysical "
+                 "buffer_create=CreateBuffer",
     "GpuInstance": "copy=Copy copy_2d=Copy2D copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
                    "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
                    "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
-                   "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report",
+                   "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report "
+                   "managed_advise=Advise managed_get_info=GetUnifiedInfo managed_begin_host_access=BeginHostAccess "
+                   "physical_retain=RetainPhysical range_reserve=ReserveRange range_get_mapping=GetMapping",
     "GpuStream": "copy_async=Copy copy_2d_async=Copy2D copy_regions_async=CopyRegions fill_async=Fill fill_2d_async=Fill2D "
                  "stream_destroy=Dispose stream_get_info=Info stream_query=Query stream_synchronize=Synchronize "
                  "stream_wait_event=Wait stream_launch_host_function=Launch stream_write_value=WriteValue "
-                 "stream_wait_value=WaitValue",
+                 "stream_wait_value=WaitValue managed_attach=Attach managed_prefetch=Prefetch managed_prefetch_batch=Prefetch "
+                 "managed_discard_batch=Discard managed_discard_and_prefetch_batch=DiscardAndPrefetch",
     "GpuEvent": "event_destroy=Dispose event_get_info=Info event_record=Record event_query=Query event_synchronize=Synchronize "
                 "event_get_elapsed_time=GetElapsedNanoseconds",
     "GpuMemory": "memory_destroy=Dispose memory_get_info=QueryInfo",
+    "HostAccess": "managed_end_host_access=Dispose",
+    "PhysicalMemory": "physical_release=Dispose physical_get_info=Info physical_export_fd=ExportFileDescriptor",
+    "AddressRange": "range_release=Dispose range_get_info=Info range_map=Map range_unmap=Unmap range_set_access=SetAccess",
+    "GrowableBuffer": "buffer_destroy=Dispose buffer_get_info=Info buffer_resize=Resize buffer_set_capacity=SetCapacity "
+                      "buffer_set_access=SetAccess buffer_sleep=Sleep buffer_wake=Wake",
     "GpuMemLog": "log_set_function=SetFunction",
     "HostKernel": "host_kernel_view=View",
     "HostSimulation": "host_launch=Launch host_native_stream_create=CreateNativeStream "

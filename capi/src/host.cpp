@@ -102,7 +102,8 @@ gpumem_status gpumem_host_foreign_alloc(gpumem_device device, gpumem_kind kind, 
     decode.not_null(out_pointer, "out_pointer");
     decode.size(size);
     const core::KindTraits* const traits = core::find_kind(kind);
-    if (traits == nullptr || !traits->allocated()) decode.refuse("the kind must be DEVICE or PINNED");
+    if (traits == nullptr || !traits->allocated() || traits->managed)
+      decode.refuse("the kind must be DEVICE or PINNED");
     GPUMEM_TRY(decode.done());
     auto pointer = simulation::allocate_foreign(*object, *traits, size);
     if (!pointer) return pointer.error();

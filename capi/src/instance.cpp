@@ -45,8 +45,11 @@ backend::HostOptions decode_host_options(capi::Decoder& decode, const gpumem_hos
   result.lock_piece = options.lock_piece;
   result.quarantine = options.quarantine;
   result.fill = options.fill;
+  result.compressible = options.compressible;
+  result.vmm_granularity = options.vmm_granularity;
   if (options.peers != nullptr) result.peers = options.peers;
   if (options.masked != nullptr) result.masked = options.masked;
+  result.concurrent = options.concurrent;
   return result;
 }
 

@@ -22,7 +22,8 @@ void require_flags(capi::Decoder& decode, const core::KindTraits& kind, gpumem_m
       GPUMEM_NAMED(GPUMEM_MEMORY_PORTABLE),       GPUMEM_NAMED(GPUMEM_MEMORY_MAPPED),
       GPUMEM_NAMED(GPUMEM_MEMORY_WRITE_COMBINED), GPUMEM_NAMED(GPUMEM_MEMORY_READ_ONLY),
       GPUMEM_NAMED(GPUMEM_MEMORY_IOMEMORY),       GPUMEM_NAMED(GPUMEM_MEMORY_PAGE_LOCKED),
-      GPUMEM_NAMED(GPUMEM_MEMORY_NUMA_NODE)};
+      GPUMEM_NAMED(GPUMEM_MEMORY_NUMA_NODE),      GPUMEM_NAMED(GPUMEM_MEMORY_ATTACH_HOST),
+      GPUMEM_NAMED(GPUMEM_MEMORY_OVERSUBSCRIBE)};
 #undef GPUMEM_NAMED
   gpumem_memory_flags wrong = flags & ~kind.flags;
   for (const Named& known : kNames) {
@@ -44,7 +45,7 @@ const core::KindTraits* decode_kind(capi::Decoder& decode, gpumem_kind number) {
     decode.refuse("%s memory exists already; register it with gpumem_memory_register()", kind->name);
   }
   if (!kind->allocated() && !kind->registered) {
-    decode.refuse("%s memory cannot be allocated; the kind must be DEVICE or PINNED", kind->name);
+    decode.refuse("%s memory cannot be allocated; the kind must be DEVICE, PINNED or MANAGED", kind->name);
   }
   return kind;
 }

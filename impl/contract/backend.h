@@ -54,8 +54,11 @@ struct HostOptions {
   uint64_t lock_piece = 0;
   uint32_t quarantine = 0;
   gpumem_toggle fill = GPUMEM_TOGGLE_DEFAULT;
+  gpumem_toggle compressible = GPUMEM_TOGGLE_DEFAULT;
+  uint64_t vmm_granularity = 0;
   std::string peers = "all";
   std::string masked;
+  gpumem_toggle concurrent = GPUMEM_TOGGLE_DEFAULT;
 };
 
 struct OpenRequest {

@@ -10,8 +10,10 @@
 
 #include "contract/capability.h"
 #include "contract/event.h"
+#include "contract/managed.h"
 #include "contract/memory.h"
 #include "contract/stream.h"
+#include "contract/vmm.h"
 
 namespace gpumem::backend {
 
@@ -28,6 +30,8 @@ struct DeviceFacts {
   std::string pci_id;
   std::string name;
   uint64_t pitch_max = UINT64_MAX;  // of a copy in two dimensions
+  // Copies from host memory to host memory in a range are done by the CPU where that has any access.
+  bool copies_by_cpu = false;
 };
 
 struct MemoryAvailable {
@@ -36,10 +40,8 @@ struct MemoryAvailable {
 };
 
 // What not every backend has, so that Device and Stream stay small.
-class Managed;
 class Pools;
 class Sharing;
-class VirtualMemory;
 
 class Device {
  public:

@@ -10,8 +10,10 @@
 
 namespace gpumem::backend {
 
+class Device;
+
 // The sorts that backends allocate. Each has one place in a backend that makes it.
-enum class MemorySort { kNone, kDevice, kPinned };
+enum class MemorySort { kNone, kDevice, kPinned, kManaged };
 
 struct MemoryRequest {
   MemorySort sort = MemorySort::kNone;
@@ -64,9 +66,12 @@ struct Span {
   Memory* memory = nullptr;  // null if not of this instance
   uint64_t offset = 0;       // of the first byte in `memory`
   void* address = nullptr;   // first byte: a host or a device address
-  bool on_device = false;    // the bytes lie on a device
+  bool on_device = false;    // the bytes lie on a device, or a device accesses them
   bool pageable = false;     // ordinary memory, which no driver knows
   bool registered = false;   // memory of the caller, which may be unmapped at any time
+  bool managed = false;      // one address for all; core decides which side accesses it (MAN-32)
+  bool in_range = false;     // in a reservation, so that the CPU has perhaps no access
+  Device* home = nullptr;    // of a segment in a reservation: the device that has the memory; null: the host
 
   // The span that begins `bytes` behind.
   Span after(uint64_t bytes) const {

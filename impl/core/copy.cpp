@@ -13,7 +13,9 @@
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/log.h"
+#include "core/managed.h"
 #include "core/precedence.h"
+#include "core/range.h"
 #include "core/span.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
@@ -23,8 +25,9 @@ namespace {
 
 // ---- checks ----
 
-// Whether a row of one side of a copy, which begins at `base`, has a byte in [first, first + width).
-bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first) {
+// Whether a row of one side of a copy, which begins at `base`, has a byte in [first, first + size).
+bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, uint64_t first,
+                uint64_t size) {
   // Only the first slice, and in it the first row, that ends behind `first` may reach in.
   const uint64_t slice_extent = (box.height - 1) * side.pitch + box.width;
   const bool behind = first >= base + slice_extent;
@@ -33,7 +36,7 @@ bool has_row_in(const CopyArguments& box, const CopySide& side, uint64_t base, u
   if (slice >= box.depth) return false;
   const uint64_t start = base + slice * side.slice_pitch;
   const uint64_t row = first < start + box.width ? 0 : (first - start - box.width) / side.pitch + 1;
-  return start + row * side.pitch < first + box.width;
+  return start + row * side.pitch < first + size;
 }
 
 // Whether a row of the destination and one of the source have a byte in common: boxes may lie in one
@@ -42,7 +45,7 @@ bool rows_meet(const CopyArguments& box, uint64_t to, uint64_t from) {
   for (uint64_t slice = 0; slice < box.depth; ++slice) {
     for (uint64_t row = 0; row < box.height; ++row) {
       const uint64_t first = to + slice * box.destination.slice_pitch + row * box.destination.pitch;
-      if (has_row_in(box, box.source, from, first)) return true;
+      if (has_row_in(box, box.source, from, first, box.width)) return true;
     }
   }
   return false;
@@ -59,8 +62,9 @@ bool overlap(const CopyArguments& arguments, const FoundSpan& destination, const
   return rows_meet(arguments, to, from);
 }
 
-Result<void> check_direction(gpumem_direction direction, const FoundSpan& destination,
-                             const FoundSpan& source) {
+// An operand that is null is not looked at.
+Result<void> check_stated_direction(gpumem_direction direction, const FoundSpan* destination,
+                                    const FoundSpan* source) {
   if (direction == GPUMEM_DIRECTION_INFER) return {};
   const bool to_device =
       direction == GPUMEM_DIRECTION_HOST_TO_DEVICE || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
@@ -71,8 +75,11 @@ Result<void> check_direction(gpumem_direction direction, const FoundSpan& destin
                       "the %s is %s memory, which contradicts the direction; pass GPUMEM_DIRECTION_INFER",
                       what, found.kind->name);
   };
-  if (destination.span.on_device != to_device) return contradicts("destination", destination);
-  if (source.span.on_device != from_device) return contradicts("source", source);
+  const auto differs = [](const FoundSpan* found, bool on_device) {
+    return found != nullptr && !found->span.managed && found->span.on_device != on_device;
+  };
+  if (differs(destination, to_device)) return contradicts("destination", *destination);
+  if (differs(source, from_device)) return contradicts("source", *source);
   return {};
 }
 
@@ -119,6 +126,205 @@ Device& choose_device(Instance& instance, const FoundSpan& destination, const Fo
   return *instance.devices().front();
 }
 
+// Which sides access managed operands (MAN-32). Notes what is wrong with that.
+[[gnu::noinline]] void settle_sides(Device& device, const Stream* stream, const CopyArguments& arguments,
+                                    FoundSpan* destination, FoundSpan* source, Verdict* verdict) {
+  const gpumem_direction direction = arguments.direction;
+  const auto side = [&](bool is_device) {
+    if (direction == GPUMEM_DIRECTION_INFER) return ManagedSide::kInfer;
+    return is_device ? ManagedSide::kDevice : ManagedSide::kHost;
+  };
+  if (destination->span.managed) {
+    const bool to_device =
+        direction == GPUMEM_DIRECTION_HOST_TO_DEVICE || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+    verdict->note(settle_side(device, stream, side(to_device), arguments.destination.extent, destination));
+  }
+  if (source->span.managed) {
+    const bool from_device =
+        direction == GPUMEM_DIRECTION_DEVICE_TO_HOST || direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+    verdict->note(settle_side(device, stream, side(from_device), arguments.source.extent, source));
+  }
+}
+
+// ---- operands in ranges ----
+
+// Bytes of a range that an operand touches. `box` has the rows of both sides.
+struct RangeSide {
+  const CopyArguments& box;
+  const CopySide& side;
+  const FoundSpan& found;
+  Use use;
+
+  const Range& range() const { return static_cast<const Range&>(*found.region); }
+  uint64_t begin() const { return found.span.offset; }
+  uint64_t end() const { return begin() + side.extent; }
+
+  // Calls `see(mapping, begin, end)` for each part of the range in which a row has a byte, in order, until it
+  // answers false: with a mapping that is there, or null for a unit with none.
+  template <class See>
+  void for_each_part(See see) const {
+    const Mappings& mappings = range().mappings();
+    for (uint64_t at = begin(); at < end();) {
+      const Mapping* const mapping = mappings.find(at);
+      const uint64_t stop = std::min(end(), at + mappings.contiguous(at));
+      if (has_row_in(box, side, begin(), at, stop - at) && !see(mapping, at, stop)) return;
+      at = stop;
+    }
+  }
+
+  // The device that has the first byte; null: the host, or nobody.
+  Device* home() const {
+    const Mapping* const mapping = range().mappings().find(begin());
+    return mapping != nullptr ? mapping->home() : nullptr;
+  }
+
+  bool lets(const Mapping& mapping, const Device& device) const {
+    const gpumem_access needed = use == Use::kWrites ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ;
+    return (mapping.access_of(&device) & needed) == needed;
+  }
+  // Whether a device may do its part of the work everywhere.
+  bool lets(const Device& device) const {
+    bool all = true;
+    for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
+      return all = mapping != nullptr && lets(*mapping, device);
+    });
+    return all;
+  }
+
+  // Each byte must be mapped, on a device that is not lost, and accessible by the device that does the work
+  // (VMM-15, UVA-8).
+  void check(const Device& device, Verdict* verdict) const {
+    for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
+      if (mapping == nullptr || mapping->leaving()) {
+        verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE,
+                                 "nothing is mapped at offset %" PRIu64 " of the range of the %s", at,
+                                 what()));
+        return true;
+      }
+      if (Device* const home = mapping->home()) verdict->note(home->usable());
+      if (!lets(*mapping, device)) {
+        verdict->note(make_error(GPUMEM_ERROR_NO_ACCESS,
+                                 "device %u may not %s the %s at offset %" PRIu64
+                                 " of its range; see gpumem_range_set_access()",
+                                 device.ordinal(), use == Use::kWrites ? "write" : "read", what(), at));
+      }
+      return true;
+    });
+  }
+
+  // Where the driver would write by the CPU, which may only read: it would end the process.
+  void check_cpu(const Device& device, Verdict* verdict) const {
+    if (!device.facts().copies_by_cpu) return;
+    for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
+      if (mapping == nullptr || mapping->facts.on_device() ||
+          mapping->access_of(nullptr) != GPUMEM_ACCESS_READ)
+        return true;
+      verdict->note(make_error(GPUMEM_ERROR_NO_ACCESS,
+                               "this driver copies from host memory by the CPU, which may only read the "
+                               "destination at offset %" PRIu64
+                               " of its range; give it no access, or READWRITE",
+                               at));
+      return false;
+    });
+  }
+  bool any_on_host() const {
+    bool any = false;
+    for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
+      any = any || (mapping != nullptr && !mapping->facts.on_device());
+      return !any;
+    });
+    return any;
+  }
+
+  const char* what() const { return use == Use::kWrites ? "destination" : "source"; }
+};
+
+// Whether the two sides have a physical byte in common, under whatever addresses (UVA-9).
+bool alias(const RangeSide& destination, const RangeSide& source) {
+  std::multimap<uint64_t, const Mapping*> read;
+  source.for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
+    if (mapping != nullptr) read.emplace(mapping->facts.block_id, mapping);
+    return true;
+  });
+  const CopyArguments& box = destination.box;
+  bool any = false;
+  destination.for_each_part([&](const Mapping* written, uint64_t begin, uint64_t end) {
+    if (written == nullptr) return true;
+    const auto [first, last] = read.equal_range(written->facts.block_id);
+    for (auto other = first; other != last && !any; ++other) {
+      const Mapping& mapping = *other->second;
+      // Each row of the destination in this mapping, seen through the other one.
+      for (uint64_t slice = 0; slice < box.depth && !any; ++slice) {
+        for (uint64_t row = 0; row < box.height && !any; ++row) {
+          const uint64_t start =
+              destination.begin() + slice * destination.side.slice_pitch + row * destination.side.pitch;
+          const uint64_t from = std::max(start, begin);
+          const uint64_t to = std::min(start + box.width, end);
+          if (from >= to) continue;
+          any = has_row_in(box, source.side, source.begin(), from - written->offset + mapping.offset,
+                           to - from);
+        }
+      }
+    }
+    return !any;
+  });
+  return any;
+}
+
+Result<void> check_direction_in(const CopyArguments& arguments, const RangeSide& side) {
+  if (arguments.direction == GPUMEM_DIRECTION_INFER) return {};
+  const bool to_device = arguments.direction == GPUMEM_DIRECTION_HOST_TO_DEVICE ||
+                         arguments.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+  const bool from_device = arguments.direction == GPUMEM_DIRECTION_DEVICE_TO_HOST ||
+                           arguments.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+  const bool stated = side.use == Use::kWrites ? to_device : from_device;
+  bool fits = true;
+  side.for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
+    return fits = mapping == nullptr || mapping->facts.on_device() == stated;
+  });
+  if (fits) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the %s has mappings %s, which contradicts the direction; pass GPUMEM_DIRECTION_INFER",
+                    side.what(), stated ? "of host memory" : "of device memory");
+}
+
+Result<void> check_source_order_in(gpumem_source_order order, const RangeSide& source) {
+  if (order != GPUMEM_SOURCE_ORDER_ANY) return {};
+  bool on_host = true;
+  source.for_each_part([&](const Mapping* mapping, uint64_t, uint64_t) {
+    return on_host = mapping == nullptr || !mapping->facts.on_device();
+  });
+  if (on_host) return {};
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the source has mappings of device memory, which cannot be read in any order; pass "
+                    "GPUMEM_SOURCE_ORDER_STREAM");
+}
+
+// The device of work without a stream: as choose_device(), if it has the access that the ranges need, else
+// the first one that has.
+Device& choose_device_for(Instance& instance, const std::optional<RangeSide>& destination,
+                          const FoundSpan& written, const std::optional<RangeSide>& source,
+                          const FoundSpan* read) {
+  const auto may = [&](const Device& device) {
+    return device.usable() && (!destination || destination->lets(device)) &&
+           (!source || source->lets(device));
+  };
+  const auto home_of = [](const std::optional<RangeSide>& side, const FoundSpan* found) -> Device* {
+    if (side) return side->home();
+    return found != nullptr ? found->device : nullptr;
+  };
+  Device* first = home_of(destination, &written);
+  if (first == nullptr || (!destination && !written.span.on_device)) {
+    if (Device* const reads = home_of(source, read)) first = reads;
+  }
+  if (first == nullptr) first = instance.devices().front().get();
+  if (may(*first)) return *first;
+  for (const auto& device : instance.devices()) {
+    if (may(*device)) return *device;
+  }
+  return *first;
+}
+
 // A copy that has been checked.
 struct CheckedCopy {
   const CopyArguments* arguments = nullptr;
@@ -141,6 +347,56 @@ Result<void> find_side(Instance& instance, const CopySide& side, const char* wha
   return find_span(instance, request, out);
 }
 
+// The checks of a copy with an operand in a range, once both are found.
+[[gnu::noinline]] Result<void> check_copy_in_ranges(Instance& instance, Stream* stream,
+                                                    const Result<void>& usable,
+                                                    const CopyArguments& arguments, CheckedCopy* out) {
+  CheckedCopy& checked = *out;
+  std::optional<RangeSide> destination;
+  std::optional<RangeSide> source;
+  if (checked.destination.span.in_range)
+    destination.emplace(RangeSide{arguments, arguments.destination, checked.destination, Use::kWrites});
+  if (checked.source.span.in_range)
+    source.emplace(RangeSide{arguments, arguments.source, checked.source, Use::kReads});
+
+  Verdict verdict;
+  if (overlap(arguments, checked.destination, checked.source) ||
+      (destination && source && alias(*destination, *source))) {
+    verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                            "source and destination overlap; copy through a separate buffer"));
+  }
+  const CopyArguments& box = arguments;
+  if (destination) {
+    verdict.note(check_direction_in(box, *destination));
+  } else {
+    verdict.note(check_device(checked.destination));
+    verdict.note(check_writable(checked.destination));
+  }
+  if (source) {
+    verdict.note(check_direction_in(box, *source));
+    verdict.note(check_source_order_in(box.source_order, *source));
+  } else {
+    verdict.note(check_device(checked.source));
+  }
+  verdict.note(check_stated_direction(box.direction, destination ? nullptr : &checked.destination,
+                                      source ? nullptr : &checked.source));
+  checked.device = stream != nullptr ? &stream->device()
+                                     : &choose_device_for(instance, destination, checked.destination, source,
+                                                          &checked.source);
+  if (checked.destination.span.managed || checked.source.span.managed)
+    settle_sides(*checked.device, stream, arguments, &checked.destination, &checked.source, &verdict);
+  if (!source) verdict.note(check_source_order(box.source_order, checked.source));
+  verdict.note(usable);
+  if (stream == nullptr) verdict.note(checked.device->usable());
+  if (destination) destination->check(*checked.device, &verdict);
+  if (source) source->check(*checked.device, &verdict);
+  const bool from_host = source ? source->any_on_host() : !checked.source.span.on_device;
+  if (destination && from_host) destination->check_cpu(*checked.device, &verdict);
+  if (box.height > 1) verdict.note(check_pitch(*checked.device, box));
+  if (!verdict) return verdict.error();
+  return {};
+}
+
 // `usable` says whether the stream is; a check may be one of many on it.
 Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& usable,
                         const CopyArguments& arguments, CheckedCopy* out) {
@@ -154,15 +410,19 @@ Result<void> check_copy(Instance& instance, Stream* stream, const Result<void>& 
   verdict.note(find_side(instance, arguments.source, "the source", Use::kReads, passing, &checked.source),
                Found::kByBounds);
   if (!verdict) return verdict.error();
+  if (checked.destination.span.in_range || checked.source.span.in_range) [[unlikely]]
+    return check_copy_in_ranges(instance, stream, usable, arguments, out);
 
   if (overlap(arguments, checked.destination, checked.source)) {
     verdict.note(make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                             "source and destination overlap; copy through a separate buffer"));
   }
-  verdict.note(check_direction(arguments.direction, checked.destination, checked.source));
-  verdict.note(check_source_order(arguments.source_order, checked.source));
+  verdict.note(check_stated_direction(arguments.direction, &checked.destination, &checked.source));
   checked.device =
       stream != nullptr ? &stream->device() : &choose_device(instance, checked.destination, &checked.source);
+  if (checked.destination.span.managed || checked.source.span.managed) [[unlikely]]
+    settle_sides(*checked.device, stream, arguments, &checked.destination, &checked.source, &verdict);
+  verdict.note(check_source_order(arguments.source_order, checked.source));
   verdict.note(check_device(checked.destination));
   verdict.note(check_device(checked.source));
   verdict.note(usable);
@@ -181,18 +441,73 @@ Box box_of(const CopyArguments& arguments, const CopySide& side, const FoundSpan
           arguments.height, arguments.depth, side.extent};
 }
 
+// The same for an operand in a range: boxes of physical memory, one for each row in each mapping, or a single
+// one where a mapping has all rows.
+void add_boxes_of(const RangeSide& side, std::vector<Box>* out) {
+  const CopyArguments& box = side.box;
+  side.for_each_part([&](const Mapping* mapping, uint64_t begin, uint64_t end) {
+    const void* const block = pointer_to(mapping->facts.block_id);
+    if (begin == side.begin() && end == side.end()) {
+      out->push_back({block, begin - mapping->offset, side.side.pitch, side.side.slice_pitch, box.width,
+                      box.height, box.depth, side.side.extent});
+      return true;
+    }
+    for (uint64_t slice = 0; slice < box.depth; ++slice) {
+      for (uint64_t row = 0; row < box.height; ++row) {
+        const uint64_t start = side.begin() + slice * side.side.slice_pitch + row * side.side.pitch;
+        const uint64_t from = std::max(start, begin);
+        const uint64_t to = std::min(start + box.width, end);
+        if (from >= to) continue;
+        const uint64_t bytes = to - from;
+        out->push_back({block, from - mapping->offset, bytes, bytes, bytes, 1, 1, bytes});
+      }
+    }
+    return true;
+  });
+}
+
+// Adds the pairs of boxes of an entry. A side with more boxes than the other is paired with empty ones.
+void add_pairs_of(const CheckedCopy& entry, std::vector<BoxPair>* out) {
+  const CopyArguments& arguments = *entry.arguments;
+  const auto boxes = [&](const CopySide& side, const FoundSpan& found, Use use) {
+    std::vector<Box> result;
+    if (found.span.in_range) {
+      add_boxes_of({arguments, side, found, use}, &result);
+    } else {
+      result.push_back(box_of(arguments, side, found));
+    }
+    return result;
+  };
+  const std::vector<Box> written = boxes(arguments.destination, entry.destination, Use::kWrites);
+  const std::vector<Box> read = boxes(arguments.source, entry.source, Use::kReads);
+  for (size_t index = 0; index < std::max(written.size(), read.size()); ++index) {
+    out->push_back(
+        {index < written.size() ? written[index] : Box(), index < read.size() ? read[index] : Box()});
+  }
+}
+
 // The entries of a batch have no order, so none may write what another one touches (STR-19).
 Result<void> check_independent(const std::vector<CheckedCopy>& entries, uint64_t* index) {
   if (entries.size() < 2) return {};
   std::vector<BoxPair> pairs;
   pairs.reserve(entries.size());
+  std::vector<size_t> owners;  // of the pairs, if an entry has several
   for (const CheckedCopy& entry : entries) {
     const CopyArguments& arguments = *entry.arguments;
+    if (entry.destination.span.in_range || entry.source.span.in_range) [[unlikely]] {
+      while (owners.size() < pairs.size())
+        owners.push_back(owners.size());
+      add_pairs_of(entry, &pairs);
+      owners.resize(pairs.size(), static_cast<size_t>(&entry - entries.data()));
+      continue;
+    }
     pairs.push_back({box_of(arguments, arguments.destination, entry.destination),
                      box_of(arguments, arguments.source, entry.source)});
+    if (!owners.empty()) owners.push_back(static_cast<size_t>(&entry - entries.data()));
   }
-  const auto found = find_dependence(pairs);
+  auto found = find_dependence(pairs);
   if (!found) return {};
+  if (!owners.empty()) found = Dependence{owners[found->later], owners[found->earlier]};
   *index = entries[found->later].index;
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                     "regions[%" PRIu64 "] and regions[%" PRIu64
@@ -275,6 +590,31 @@ using Rectangle = backend::CopySegment;
     GPUMEM_TRY(stream.copy(segment));
     *any = true;
     return {};
+  });
+}
+
+// A span in a range, at the mapping that it lies in.
+backend::Span settled(backend::Span span) {
+  if (!span.in_range) return span;
+  const auto& layout = static_cast<const backend::Reservation&>(*span.memory).layout();
+  const Mapping* const mapping = static_cast<const Mappings&>(layout).find(span.offset);
+  span.on_device = mapping->facts.on_device();
+  span.home = span.on_device ? &mapping->device.backend() : nullptr;
+  return span;
+}
+
+// Splits a rectangle with an operand in a range at the borders of mappings: nothing there is of one object.
+template <class F>
+[[gnu::noinline]] Result<void> for_each_mapped_part(const Rectangle& rectangle, F function) {
+  const std::array sides{Side{rectangle.destination, rectangle.destination_pitch},
+                         Side{rectangle.source, rectangle.source_pitch}};
+  return for_each_part(sides, rectangle.width, rectangle.height, [&](const Part& part) -> Result<void> {
+    Rectangle piece = rectangle;
+    piece.destination = settled(rectangle.destination.after(part.offset(rectangle.destination_pitch)));
+    piece.source = settled(rectangle.source.after(part.offset(rectangle.source_pitch)));
+    piece.width = part.width;
+    piece.height = part.rows;
+    return function(piece);
   });
 }
 
@@ -372,7 +712,9 @@ class EnqueuedWork {
 }
 
 // A driver may wait before it takes ordinary memory.
-bool may_wait(const backend::Span& span) { return span.pageable || span.registered; }
+bool may_wait(const backend::Span& span) {
+  return span.pageable || span.registered || (span.managed && !span.on_device);
+}
 
 Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
   std::optional<platform::CancellationHeld> held;
@@ -392,7 +734,12 @@ Result<void> enqueue_copy(backend::Stream& stream, const CheckedCopy& copy) {
     work.any = true;
     return {};
   };
-  GPUMEM_TRY(for_each_rectangle(copy, enqueue));
+  if (copy.destination.span.in_range || copy.source.span.in_range) [[unlikely]] {
+    GPUMEM_TRY(for_each_rectangle(
+        copy, [&](const Rectangle& rectangle) { return for_each_mapped_part(rectangle, enqueue); }));
+  } else {
+    GPUMEM_TRY(for_each_rectangle(copy, enqueue));
+  }
   work.stay();
   if (!observe) return {};
   // Only a device can read the source, so the call ends when it has.
@@ -583,6 +930,20 @@ Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan
   return fill_otherwise(way, device, stream, destination, segment);
 }
 
+// A fill inside one mapping. The device that has the memory does it where the backend wants that and the
+// device may.
+Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpan& destination,
+                         const backend::FillSegment& segment) {
+  if (stream.way_of_fill(segment.destination) == backend::FillWay::kAtHome) {
+    const platform::CancellationHeld held;
+    const auto& range = static_cast<const Range&>(*destination.region);
+    Device& home = range.mappings().find(segment.destination.offset)->device;
+    const gpumem_access access = range.mappings().find(segment.destination.offset)->access_of(&home);
+    if (access == GPUMEM_ACCESS_READWRITE) return fill_at_home(device, stream, home, segment);
+  }
+  return stream.fill(segment);
+}
+
 // Fills before it returns.
 [[gnu::noinline]] Result<void> complete_fill(Device& device, const FoundSpan& destination,
                                              const backend::FillSegment& segment) {
@@ -592,6 +953,53 @@ Result<void> route_fill(Device& device, backend::Stream& stream, const FoundSpan
   auto enqueued = route_fill(device, **own, destination, segment);
   auto complete = streams.synchronize();
   return enqueued ? complete : enqueued;
+}
+
+// A fill in a range: each mapping is filled as its place demands.
+[[gnu::noinline]] Result<void> fill_in_range(Instance& instance, Stream* stream,
+                                             const FillArguments& arguments, const FoundSpan& destination) {
+  CopyArguments box;
+  box.destination.pitch = arguments.pitch;
+  box.destination.extent = arguments.extent;
+  box.width = arguments.width;
+  box.height = arguments.height;
+  const std::optional<RangeSide> side(std::in_place,
+                                      RangeSide{box, box.destination, destination, Use::kWrites});
+  Device& device = stream != nullptr ? stream->device()
+                                     : choose_device_for(instance, side, destination, std::nullopt, nullptr);
+  Verdict verdict;
+  verdict.note(stream != nullptr ? stream->usable() : device.usable());
+  side->check(device, &verdict);
+  if (!verdict) return verdict.error();
+
+  BorrowedStreams streams;
+  backend::Stream* target = stream != nullptr ? &stream->backend() : nullptr;
+  if (target == nullptr) {
+    auto own = streams.of(device);
+    if (!own) return own.error();
+    target = *own;
+  }
+  const std::array sides{Side{destination.span, arguments.pitch}};
+  auto filled = [&]() -> Result<void> {
+    EnqueuedWork work(*target);
+    const auto fill_part = [&](const Part& part) -> Result<void> {
+      backend::FillSegment segment;
+      segment.destination = settled(destination.span.after(part.offset(arguments.pitch)));
+      segment.pitch = arguments.pitch;
+      segment.width = part.width;
+      segment.height = part.rows;
+      segment.value = arguments.value;
+      segment.value_size = arguments.value_size;
+      GPUMEM_TRY(fill_mapped(device, *target, destination, segment));
+      work.any = true;
+      return {};
+    };
+    GPUMEM_TRY(for_each_part(sides, arguments.width, arguments.height, fill_part));
+    work.stay();
+    return {};
+  }();
+  auto complete = streams.synchronize();
+  return filled ? complete : filled;
 }
 
 // The failure of one region of a batch.
@@ -658,11 +1066,15 @@ Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<Copy
   request.passing = stream == nullptr;
   FoundSpan destination;
   GPUMEM_TRY(find_span(instance, request, &destination));
+  if (destination.span.in_range) [[unlikely]]
+    return fill_in_range(instance, stream, arguments, destination);
   Device& device = stream != nullptr ? stream->device() : choose_device(instance, destination, nullptr);
   Verdict verdict;
   verdict.note(check_device(destination));
   verdict.note(stream != nullptr ? stream->usable() : device.usable());
   verdict.note(check_writable(destination));
+  if (destination.span.managed) [[unlikely]]
+    verdict.note(settle_side(device, stream, ManagedSide::kDevice, arguments.extent, &destination));
   if (!verdict) return verdict.error();
 
   backend::FillSegment segment;

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/device.h"
 
+#include <algorithm>
+#include <cinttypes>
+
+#include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/host_function.h"
 #include "core/log.h"
+#include "platform/host_budget.h"
 
 namespace gpumem::core {
 
@@ -20,9 +25,47 @@ Result<backend::MemoryAvailable> Device::memory_available() {
   return backend_.memory_available();
 }
 
+Result<void> Device::charge_managed(uint64_t bytes, bool oversubscribe) {
+  const uint64_t total = facts().total_bytes;
+  uint64_t used = managed_bytes_.load(std::memory_order_relaxed);
+  uint64_t beyond = 0;
+  do {
+    if (bytes > kSizeMax - used) {
+      return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
+                        "%" PRIu64 " bytes of managed memory live already; %" PRIu64
+                        " more exceed what a process can address",
+                        used, bytes);
+    }
+    beyond = used + bytes > total ? std::min(bytes, used + bytes - total) : 0;
+    if (beyond != 0 && !oversubscribe) {
+      return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                        "%" PRIu64 " bytes of managed memory live already, and %" PRIu64
+                        " more exceed the %" PRIu64
+                        " bytes of device %u; free some, or require GPUMEM_MEMORY_OVERSUBSCRIBE",
+                        used, bytes, total, ordinal());
+    }
+  } while (!managed_bytes_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
+  if (beyond == 0) return {};
+  auto has_room = platform::check_host_budget(beyond);
+  if (!has_room) refund_managed(bytes);
+  return has_room;
+}
+
 Result<bool> Device::can_access_peer(Device& peer) {
   GPUMEM_TRY(outside_host_function());
   return backend_.can_access_peer(peer.backend());
+}
+
+Result<bool> Device::has_link_to(Device& peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = links_.find(&peer); known != links_.end()) return known->second;
+  }
+  auto linked = backend_.can_access_peer(peer.backend());
+  if (!linked) return linked;
+  const std::lock_guard lock(mutex_);
+  links_.emplace(&peer, *linked);
+  return linked;
 }
 
 Result<void> Device::enable_peer_access(Device& peer) {

@@ -2,6 +2,7 @@
 // A device of an instance: its capabilities, its peers, and streams for calls that wait for their work.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -32,6 +33,11 @@ class Device {
 
   Result<backend::MemoryAvailable> memory_available();
 
+  // Managed bytes against the memory of the device; only with `oversubscribe` may they exceed it, as far as
+  // the host has room for the rest.
+  Result<void> charge_managed(uint64_t bytes, bool oversubscribe);
+  void refund_managed(uint64_t bytes) noexcept { managed_bytes_.fetch_sub(bytes, std::memory_order_relaxed); }
+
   // The answer for the caller, who must not ask in a host function.
   Result<backend::Capability> ask_capability(gpumem_capability capability, Device* peer);
   // Asks the backend at the first question and keeps the answer (COM-21).
@@ -44,6 +50,8 @@ class Device {
   Result<void> enable_peer_access(Device& peer);
   Result<void> disable_peer_access(Device& peer);
   bool has_peer_access(const Device& peer) const;
+  // The same as can_access_peer(), which the backend is asked once.
+  Result<bool> has_link_to(Device& peer);
   // Switches off what this instance switched on.
   void forget_peers() noexcept;
 
@@ -68,6 +76,8 @@ class Device {
   std::condition_variable trial_ended_;
   std::mutex peers_mutex_;         // for changes, during the driver's calls; taken before mutex_
   std::map<Device*, Peer> peers_;  // changed with both locks, read with mutex_
+  std::atomic<uint64_t> managed_bytes_{0};
+  std::map<const Device*, bool> links_;
   std::vector<std::shared_ptr<backend::Stream>> idle_streams_;
   size_t lent_streams_ = 0;
 };

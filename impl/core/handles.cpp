@@ -16,6 +16,12 @@ const char* type_name(Type type) {
       return "stream";
     case Type::kEvent:
       return "event";
+    case Type::kPhysical:
+      return "physical memory";
+    case Type::kBuffer:
+      return "buffer";
+    case Type::kRange:
+      return "range";
   }
   return "object";
 }

@@ -9,10 +9,13 @@
 #include <thread>
 
 #include "base/cleanup.h"
+#include "core/buffer.h"
 #include "core/event.h"
 #include "core/host_function.h"
 #include "core/log.h"
 #include "core/memory.h"
+#include "core/physical.h"
+#include "core/range.h"
 #include "core/stream.h"
 #include "platform/environment.h"
 
@@ -25,6 +28,11 @@ Instance::Instance(const OpenRequest& request, std::unique_ptr<backend::Backend>
       backend_(std::move(backend)) {
   for (const auto& device : backend_->devices())
     devices_.push_back(std::make_unique<Device>(*device, *this));
+  has_exclusive_devices_ =
+      std::any_of(backend_->devices().begin(), backend_->devices().end(), [](const auto& device) {
+        const backend::Managed* const managed = device->managed();
+        return managed != nullptr && !managed->concurrent();
+      });
 }
 
 Result<uint64_t> Instance::open(const OpenRequest& request) {
@@ -80,6 +88,8 @@ Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
 void Instance::add_object(Object& object) noexcept {
   if (object.type() == Type::kStream) statistics_.add_stream(1);
   if (object.type() == Type::kEvent) statistics_.add_event(1);
+  if (object.type() == Type::kPhysical) statistics_.add_physical(1);
+  if (object.type() == Type::kBuffer) statistics_.add_buffer(1);
   std::lock_guard lock(objects_mutex_);
   objects_.add(object);
 }
@@ -87,6 +97,8 @@ void Instance::add_object(Object& object) noexcept {
 void Instance::remove_object(Object& object) noexcept {
   if (object.type() == Type::kStream) statistics_.add_stream(-1);
   if (object.type() == Type::kEvent) statistics_.add_event(-1);
+  if (object.type() == Type::kPhysical) statistics_.add_physical(-1);
+  if (object.type() == Type::kBuffer) statistics_.add_buffer(-1);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
 }
@@ -122,6 +134,20 @@ Line describe(const Object& object) {
     std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, device %u",
                   kind_name(memory.kind()), named(memory.name()), memory.size(), address,
                   memory.device().ordinal());
+  } else if (object.type() == Type::kRange) {
+    const auto& range = static_cast<const Range&>(object);
+    std::snprintf(line, sizeof line, "%s memory %s: %" PRIu64 " bytes at %p, %" PRIu64 " of them mapped",
+                  kind_name(range.kind()), named(range.name()), range.size(), pointer_to(range.address()),
+                  range.mapped_size());
+  } else if (object.type() == Type::kBuffer) {
+    // Its memory has a line of its own.
+    const auto& buffer = static_cast<const Buffer&>(object);
+    std::snprintf(line, sizeof line, "buffer %s: device %u", named(buffer.name()), buffer.device().ordinal());
+  } else if (object.type() == Type::kPhysical) {
+    const auto& physical = static_cast<const Physical&>(object);
+    std::snprintf(line, sizeof line, "physical memory %s: %" PRIu64 " bytes, device %u%s",
+                  named(physical.name()), physical.facts().size, physical.device().ordinal(),
+                  physical.facts().on_device() ? "" : ", on the host");
   } else if (object.type() == Type::kStream) {
     const auto& stream = static_cast<const Stream&>(object);
     std::snprintf(line, sizeof line, "stream %s: device %u%s", named(stream.name()),
@@ -153,7 +179,9 @@ std::string Instance::report(uint64_t most, const char* separator) const {
       text += line.text;
     }
   };
-  add_all([](Type type) { return type == Type::kMemory; });
+  add_all([](Type type) { return type == Type::kBuffer; });
+  add_all(is_region);
+  add_all([](Type type) { return type == Type::kPhysical; });
   add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
   return lines != 0 ? text : "nothing lives";
 }
@@ -178,6 +206,9 @@ std::string Instance::totals() const {
   const auto add_others = [&](uint64_t count, const char* name) {
     if (count != 0) add(std::to_string(count) + ' ' + name + (count == 1 ? "" : "s"));
   };
+  add_others(statistics_.buffers(), "buffer");
+  if (const uint64_t physicals = statistics_.physicals(); physicals != 0)
+    add(std::to_string(physicals) + " physical memory");
   add_others(all.streams, "stream");
   add_others(all.events, "event");
   return text;
@@ -271,10 +302,9 @@ void Instance::end_handles() noexcept {
     for_all(is_meant, [](Object& object) { platform::wait_for_uses(&object); });
   };
   // A call on a stream still finds the memory that it names.
-  end_all([](Type type) { return type != Type::kMemory; });
-  for_all([](Type type) { return type == Type::kMemory; },
-          [](Object& object) { static_cast<Memory&>(object).set_state(Region::State::kLeaving); });
-  end_all([](Type type) { return type == Type::kMemory; });
+  end_all([](Type type) { return !is_region(type); });
+  for_all(is_region, [](Object& object) { static_cast<Region&>(object).set_state(Region::State::kLeaving); });
+  end_all(is_region);
   for (Object* device : device_objects_)
     platform::wait_for_uses(device);
 }
@@ -317,10 +347,23 @@ void Instance::destroy_objects() noexcept {
       handles::remove(object);
     }
   };
+  const auto remove = [](Object& object) { object.instance().remove_object(object); };
+  // What a buffer is made of is destroyed as what it is.
+  destroy_all(
+      Type::kBuffer,
+      [](Object& object) -> Result<void> {
+        object.instance().remove_object(object);
+        return {};
+      },
+      remove);
+  destroy_all(
+      Type::kRange, [](Object& object) { return release_range(static_cast<Range&>(object)); },
+      [](Object& object) { forget_range(static_cast<Range&>(object)); });
   destroy_all(
       Type::kMemory, [](Object& object) { return release_memory(static_cast<Memory&>(object)); },
       [](Object& object) { forget_memory(static_cast<Memory&>(object)); });
-  const auto remove = [](Object& object) { object.instance().remove_object(object); };
+  destroy_all(
+      Type::kPhysical, [](Object& object) { return free_physical(static_cast<Physical&>(object)); }, remove);
   destroy_all(
       Type::kEvent, [](Object& object) { return release_event(static_cast<Event&>(object)); }, remove);
   destroy_all(
@@ -410,8 +453,11 @@ Result<OpenRequest> request_from_environment() {
   GPUMEM_TRY(read_number("GPUMEM_HOST_LOCK_PIECE", &host.lock_piece));
   GPUMEM_TRY(read_number("GPUMEM_HOST_QUARANTINE", &host.quarantine));
   GPUMEM_TRY(read_toggle("GPUMEM_HOST_FILL", &host.fill));
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_COMPRESSIBLE", &host.compressible));
+  GPUMEM_TRY(read_number("GPUMEM_HOST_VMM_GRANULARITY", &host.vmm_granularity));
   read_text("GPUMEM_HOST_PEERS", &host.peers);
   read_text("GPUMEM_HOST_MASKED", &host.masked);
+  GPUMEM_TRY(read_toggle("GPUMEM_HOST_CONCURRENT", &host.concurrent));
   return request;
 }
 

@@ -42,6 +42,13 @@ class Instance {
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
 
+  // Whether some device shares managed memory with the CPU in turns only.
+  bool has_exclusive_devices() const { return has_exclusive_devices_; }
+  // Live managed memory that the CPU and devices use in turns.
+  uint64_t guarded_memories() const {
+    return has_exclusive_devices_ ? statistics_.read_kind(kinds::managed).live_count : 0;
+  }
+
   PageMap& page_map() { return page_map_; }
   Statistics& statistics() { return statistics_; }
 
@@ -52,6 +59,13 @@ class Instance {
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
+  // While `function` runs, none is added or removed.
+  template <class F>
+  void for_each_object(F function) {
+    const std::lock_guard lock(objects_mutex_);
+    for (Object* object = objects_.first(); object != nullptr; object = ObjectList::next(*object))
+      function(*object);
+  }
 
   // Page-locked bytes against the budget (PIN-17).
   Result<void> charge_pinned(uint64_t bytes);
@@ -74,6 +88,7 @@ class Instance {
   const uint64_t pin_budget_;
   const Fallback fallback_;
   bool is_default_ = false;
+  bool has_exclusive_devices_ = false;
   std::atomic<bool> closing_{false};
   std::shared_mutex lifecycle_;  // shared by calls that make or destroy an object
 

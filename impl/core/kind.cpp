@@ -16,6 +16,10 @@ constexpr std::array kRegisteredNeeds{
     FlagNeed{GPUMEM_MEMORY_READ_ONLY, GPUMEM_CAPABILITY_PIN_REGISTER_READ_ONLY},
 };
 
+constexpr std::array kManagedNeeds{
+    FlagNeed{GPUMEM_MEMORY_OVERSUBSCRIBE, GPUMEM_CAPABILITY_MANAGED_CONCURRENT},
+};
+
 constexpr std::array kKinds{
     KindTraits{.kind = GPUMEM_KIND_DEVICE,
                .name = "device",
@@ -43,6 +47,20 @@ constexpr std::array kKinds{
                .capability = GPUMEM_CAPABILITY_PIN_REGISTER,
                .charged_as_pinned = true,
                .freed_by = "gpumem_unregister"},
+    KindTraits{.kind = GPUMEM_KIND_MANAGED,
+               .name = "managed",
+               .counters = 3,
+               .managed = true,
+               .flags = GPUMEM_MEMORY_ATTACH_HOST | GPUMEM_MEMORY_OVERSUBSCRIBE,
+               .flag_needs = kManagedNeeds,
+               .capability = GPUMEM_CAPABILITY_MANAGED,
+               .sort = backend::MemorySort::kManaged,
+               .freed_by = "gpumem_free"},
+    KindTraits{.kind = GPUMEM_KIND_VIRTUAL,
+               .name = "virtual",
+               .counters = 4,
+               .in_parts = true,
+               .freed_by = "gpumem_range_release"},
     KindTraits{.kind = GPUMEM_KIND_PAGEABLE, .name = "pageable", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_FOREIGN, .name = "foreign", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_UNKNOWN, .name = "unknown", .counters = kNotCounted},
@@ -59,8 +77,10 @@ constexpr const KindTraits& row_of(gpumem_kind kind) {
 }  // namespace
 
 constinit const KindTraits& kinds::device = row_of(GPUMEM_KIND_DEVICE);
+constinit const KindTraits& kinds::managed = row_of(GPUMEM_KIND_MANAGED);
 constinit const KindTraits& kinds::pinned = row_of(GPUMEM_KIND_PINNED);
 constinit const KindTraits& kinds::registered = row_of(GPUMEM_KIND_REGISTERED);
+constinit const KindTraits& kinds::reserved = row_of(GPUMEM_KIND_VIRTUAL);
 constinit const KindTraits& kinds::pageable = row_of(GPUMEM_KIND_PAGEABLE);
 constinit const KindTraits& kinds::foreign = row_of(GPUMEM_KIND_FOREIGN);
 

@@ -27,8 +27,12 @@ struct KindTraits {
   // Where the bytes lie and who reaches them.
   bool on_device = false;    // on the device of the memory; otherwise on the host
   bool peer_access = false;  // other devices reach them once peer access is enabled
+  bool managed = false;      // they move, and have one address for the CPU and all devices
   bool registered =
       false;  // the bytes are the caller's: they outlive the memory, and flags decide who reaches them
+
+  // Reserved addresses: each part has a place and access of its own, or no bytes at all.
+  bool in_parts = false;
 
   // What may be asked for.
   gpumem_memory_flags flags = 0;
@@ -51,6 +55,8 @@ namespace kinds {
 extern const KindTraits& pinned;
 extern const KindTraits& registered;
 extern const KindTraits& device;
+extern const KindTraits& managed;
+extern const KindTraits& reserved;
 extern const KindTraits& pageable;
 extern const KindTraits& foreign;
 }  // namespace kinds

@@ -14,7 +14,9 @@ namespace gpumem::core {
 
 Memory::Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
                const backend::MemoryRequest& asked, std::string name)
-    : Region(kType, std::move(instance), device, traits, asked.size, std::move(name)), asked_(asked) {}
+    : Region(kType, std::move(instance), device, traits, asked.size, std::move(name)), asked_(asked) {
+  if (traits.managed) make_managed(((asked.require | asked.prefer) & GPUMEM_MEMORY_ATTACH_HOST) != 0);
+}
 
 // A memory in the making. Holds all that its record needs before the backend is asked, and drops it again
 // unless finish() is reached (COM-8).
@@ -31,7 +33,7 @@ class NewMemory {
   ~NewMemory() {
     if (memory_ == nullptr) return;
     memory_->cancel_range(instance_.page_map());
-    if (charged_ != 0) instance_.refund_pinned(charged_);
+    if (charged_ != 0) refund(instance_, *memory_, charged_);
     if (memory_->handle() != 0) handles::cancel(*memory_);
   }
 
@@ -46,11 +48,19 @@ class NewMemory {
     return memory_->reserve_range(instance_.page_map(), pointer);
   }
 
-  Result<void> charge() {
-    if (!memory_->traits().charged_as_pinned) return {};
-    GPUMEM_TRY(instance_.charge_pinned(memory_->size()));
+  Result<void> charge(gpumem_memory_flags wanted = 0) {
+    const KindTraits& kind = memory_->traits();
+    if (kind.charged_as_pinned) GPUMEM_TRY(instance_.charge_pinned(memory_->size()));
+    if (kind.managed)
+      GPUMEM_TRY(
+          memory_->device().charge_managed(memory_->size(), (wanted & GPUMEM_MEMORY_OVERSUBSCRIBE) != 0));
     charged_ = memory_->size();
     return {};
+  }
+  // What charge() has taken.
+  static void refund(Instance& instance, const Memory& memory, uint64_t bytes) noexcept {
+    if (memory.traits().charged_as_pinned) instance.refund_pinned(bytes);
+    if (memory.traits().managed) memory.device().refund_managed(bytes);
   }
 
   CreatedMemory finish(std::unique_ptr<backend::Memory> made) noexcept {
@@ -157,7 +167,7 @@ Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTrait
   GPUMEM_TRY(settle_flags(device, kind, request.require, &request.prefer));
 
   GPUMEM_TRY(memory.reserve());
-  GPUMEM_TRY(memory.charge());
+  GPUMEM_TRY(memory.charge(request.require | request.prefer));
   request.sort = kind.sort;
   auto made = device.backend().create_memory(request);
   if (!made) return made.error();
@@ -209,23 +219,18 @@ Result<void> release_memory(Memory& memory) {
 void forget_memory(Memory& memory) noexcept {
   Instance& instance = memory.instance();
   memory.erase(instance.page_map());
-  if (memory.traits().charged_as_pinned) instance.refund_pinned(memory.size());
+  NewMemory::refund(instance, memory, memory.size());
   instance.statistics().remove(memory.traits(), memory.size());
   instance.remove_object(memory);
 }
 
 namespace {
 
-// BUSY if work that was left to a stream is known to use the memory. Calls that use it only until they return
-// are waited for when it is destroyed, and do not count; where one may be the reason, the release decides.
-Result<void> check_unused(Memory& memory) {
-  auto unused = memory.backend().check_unused();
-  if (unused) return unused;
-  const platform::PassingUses before = platform::passing_uses(&memory);
-  unused = memory.backend().check_unused();
-  const platform::PassingUses after = platform::passing_uses(&memory);
-  if (unused || before.any_of || after.begun != before.begun) return {};
-  return unused;
+// BUSY while the CPU accesses managed memory.
+Result<void> check_not_accessed(const Memory& memory) {
+  if (memory.managed() == nullptr || !memory.managed()->accessed()) return {};
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "the CPU is accessing the managed memory; call gpumem_managed_end_host_access first");
 }
 
 }  // namespace
@@ -237,14 +242,20 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   if (!open) return open.error();
   GPUMEM_TRY(not_used_by_this_thread(*memory));
   // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
-  GPUMEM_TRY(check_unused(*memory));
+  GPUMEM_TRY(check_not_accessed(*memory));
+  GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
   if (!handles::end(*memory, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this memory during the call");
   }
   memory->set_state(Region::State::kLeaving);
   platform::fence_all_threads();
   platform::wait_for_uses(memory.get());
-  auto released = release_memory(*memory);
+  auto released = check_not_accessed(*memory);
+  if (released) {
+    released = release_memory(*memory);
+  } else {
+    memory->set_state(Region::State::kLive);
+  }
   if (!released) {
     handles::revive(*memory);
     return released;
@@ -278,7 +289,7 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
         GPUMEM_ERROR_NOT_FOUND,
         "this instance has no allocation at %p; it may be freed already, or belong to other code", pointer);
   }
-  if (found.region->traits().registered) return freed_otherwise(*found.region, pointer);
+  if (!found.region->traits().allocated()) return freed_otherwise(*found.region, pointer);
   if (found.offset != 0) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "%p is at offset %" PRIu64 " in an allocation of %" PRIu64

@@ -4,6 +4,7 @@
 #include "base/arithmetic.h"
 #include "core/host_function.h"
 #include "core/instance.h"
+#include "core/range.h"
 #include "platform/pages.h"
 
 namespace gpumem::core {
@@ -17,7 +18,21 @@ gpumem_access mapped_access(const void* address) {
   return is_readable(address) ? GPUMEM_ACCESS_READ : GPUMEM_ACCESS_NONE;
 }
 
+// What is mapped at an offset in a range, or null.
+const Mapping* mapping_at(const Region& range, uint64_t offset) {
+  const Mapping* const mapping = static_cast<const Range&>(range).mappings().find(offset);
+  return mapping == nullptr || mapping->leaving() ? nullptr : mapping;
+}
+
+// VMM-16; nobody has access where nothing is mapped.
+gpumem_access access_in_range(const Region& range, uint64_t offset, const Device* processor) {
+  const Mapping* const mapping = mapping_at(range, offset);
+  return mapping != nullptr ? mapping->access_of(processor) : GPUMEM_ACCESS_NONE;
+}
+
 gpumem_access cpu_access(const Region& region, uint64_t offset) {
+  // The CPU may touch it at any time, and a probe would move the page.
+  if (region.traits().managed && !region.instance().has_exclusive_devices()) return GPUMEM_ACCESS_READWRITE;
   if (region.facts().host_pointer != nullptr)
     return mapped_access(advance(region.facts().host_pointer, offset));
   // Neither backend asks a driver about this.
@@ -74,6 +89,7 @@ Result<gpumem_pointer_info> pointer_info(Instance& instance, const void* pointer
 
 Result<gpumem_access> pointer_access(Instance& instance, const void* pointer, Device* device) {
   const FoundRegion found = find_region(instance, pointer);
+  if (found.region && found.region->in_parts()) return access_in_range(*found.region, found.offset, device);
   if (found.region)
     return device != nullptr ? found.region->access_of(*device) : cpu_access(*found.region, found.offset);
   if (!found.covered) {
@@ -91,11 +107,16 @@ Result<void*> device_pointer(DeviceObject& device_object, const void* pointer) {
   Device& device = device_object.device();
   Instance& instance = device_object.instance();
   const FoundRegion found = find_region(instance, pointer);
+  if (found.region && found.region->in_parts()) {
+    if (mapping_at(*found.region, found.offset) != nullptr) return const_cast<void*>(pointer);
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "nothing is mapped at %p, offset %llu of its range", pointer,
+                      static_cast<unsigned long long>(found.offset));
+  }
   if (found.region) {
     const Region& region = *found.region;
     GPUMEM_TRY(region.reachable_by(device, false));
     // The map answers also after a device was lost, when every capability is a NO (COM-18).
-    if (!region.traits().on_device && device.usable())
+    if (!region.traits().on_device && !region.traits().managed && device.usable())
       GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_PIN_MAP_HOST));
     return advance(region.facts().device_pointer, found.offset);
   }

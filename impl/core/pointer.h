@@ -50,6 +50,9 @@ inline FoundRegion find_region(Instance& instance, const void* pointer, bool pas
 // What the driver knows of an address that no region has. Refused in a host function.
 Result<backend::PointerFacts> find_foreign(Instance& instance, const void* pointer);
 
+// In range.h: what is not the same everywhere in a range.
+void describe_part(const Region& range, uint64_t offset, gpumem_pointer_info* out) noexcept;
+
 inline void* advance(void* base, uint64_t offset) {
   return base == nullptr ? nullptr : pointer_to(address_of(base) + offset);
 }
@@ -66,6 +69,8 @@ inline bool own_pointer_info(const PageMap& map, const void* pointer, gpumem_poi
   out->host_pointer = advance(region.info().host_pointer, offset);
   out->device_pointer = advance(region.info().device_pointer, offset);
   out->base = pointer_to(range->base);
+  if (region.in_parts()) [[unlikely]]
+    describe_part(region, offset, out);
   return true;
 }
 // The same for any address.

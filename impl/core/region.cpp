@@ -2,6 +2,7 @@
 #include "core/region.h"
 
 #include "base/arithmetic.h"
+#include "core/managed.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -14,6 +15,7 @@ constinit std::atomic<uint64_t> last_buffer_id{0};
 Region::Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
                uint64_t size, std::string name)
     : Object(type, std::move(instance)),
+      in_parts_(traits.in_parts),
       size_(size),
       traits_(traits),
       device_(device),
@@ -52,7 +54,7 @@ void Region::record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcep
 
   info_.kind = kind();
   info_.device_ordinal = static_cast<int32_t>(device_.ordinal());
-  info_.location = GPUMEM_LOCATION_HOST;
+  info_.location = traits_.managed ? GPUMEM_LOCATION_NONE : GPUMEM_LOCATION_HOST;
   info_.location_id = -1;
   if (traits_.on_device) {
     info_.location = GPUMEM_LOCATION_DEVICE;
@@ -79,6 +81,7 @@ void Region::erase(PageMap& map) noexcept {
 }
 
 Result<void> Region::reachable_by(const Device& device, bool write) const {
+  if (traits_.managed) return managed_reachable(*this, device);
   if (!traits_.registered) return {};
   if (!has(GPUMEM_MEMORY_MAPPED)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,

@@ -10,8 +10,10 @@
 #include "contract/memory.h"
 #include "core/device.h"
 #include "core/kind.h"
+#include "core/managed_state.h"
 #include "core/object.h"
 #include "core/page_map.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::core {
 
@@ -25,6 +27,8 @@ class Region : public Object {
   uint64_t address() const { return address_; }
   uint64_t buffer_id() const { return buffer_id_; }
   const std::string& name() const { return name_; }
+  // Whether it is a Range. Beside what a pointer query reads.
+  bool in_parts() const { return in_parts_; }
 
   backend::Memory& backend() const { return *backend_; }
   const backend::MemoryFacts& facts() const { return backend_->facts(); }
@@ -44,6 +48,8 @@ class Region : public Object {
 
   // The answer of gpumem_pointer_get_info() for its first byte.
   const gpumem_pointer_info& info() const { return info_; }
+  // Null if it is not managed memory.
+  ManagedState* managed() const { return managed_.get(); }
 
  protected:
   Region(Type type, std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
@@ -53,15 +59,19 @@ class Region : public Object {
   // is there.
   const RegionRange* reserve_range(PageMap& map, const void* pointer) noexcept;
   void cancel_range(PageMap& map) noexcept;
+  // The answer before it is shown to anyone.
+  gpumem_pointer_info& unfinished_info() { return info_; }
   // Takes what the backend has made, and enters its ranges into the map, where room is reserved for two.
   void record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept;
   void erase(PageMap& map) noexcept;
+  void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 
  private:
   // A pointer query reads these.
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
   std::atomic<State> state_{State::kReserved};
+  const bool in_parts_;
   const uint64_t size_;
   uint64_t address_ = 0;
   gpumem_pointer_info info_ = GPUMEM_POINTER_INFO_INIT;
@@ -71,7 +81,22 @@ class Region : public Object {
   const uint64_t buffer_id_;
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
+  std::unique_ptr<ManagedState> managed_;
 };
+
+// BUSY if `ask` says that work which was left to a stream uses the region. Calls that use it only until they
+// return are waited for before it is released, and do not count; where one may be the reason, the release
+// decides.
+template <class Ask>
+Result<void> check_unused(const Region& region, Ask ask) {
+  Result<void> unused = ask();
+  if (unused) return unused;
+  const platform::PassingUses before = platform::passing_uses(&region);
+  unused = ask();
+  const platform::PassingUses after = platform::passing_uses(&region);
+  if (unused || before.any_of || after.begun != before.begun) return {};
+  return unused;
+}
 
 inline const RegionRange* PageMap::find(uint64_t address) const noexcept {
   if (address >= kEnd) return nullptr;

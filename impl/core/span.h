@@ -18,7 +18,9 @@ struct FoundSpan {
   backend::Span span;
   const KindTraits* kind = &kinds::pageable;
   Ref<Region> region;        // of this instance, or empty
-  Device* device = nullptr;  // of the memory; null for ordinary memory
+  Region* owner = nullptr;   // the same, also where the caller holds it
+  ManagedWork work;          // of managed memory that the CPU may have to keep off
+  Device* device = nullptr;  // of the memory; null for ordinary memory. Means nothing in a range
   bool read_only = false;    // known only if it was to be written
 };
 
@@ -55,6 +57,9 @@ inline Result<void> span_of(const SpanRequest& request, Region& region, uint64_t
   out->span.address = pointer_to(region.address() + offset);
   out->span.on_device = kind.on_device;
   out->span.registered = kind.registered;
+  out->span.managed = kind.managed;
+  out->owner = &region;
+  out->span.in_range = kind.in_parts;
   if (request.use == Use::kWrites) out->read_only = region.has(GPUMEM_MEMORY_READ_ONLY);
   out->device = &region.device();
   return {};

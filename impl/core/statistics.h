@@ -36,6 +36,24 @@ class Statistics {
     std::lock_guard lock(mutex_);
     events_ += static_cast<uint64_t>(difference);
   }
+  void add_physical(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    physicals_ += static_cast<uint64_t>(difference);
+  }
+  void add_buffer(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    buffers_ += static_cast<uint64_t>(difference);
+  }
+  // Their memory counts with their ranges.
+  uint64_t buffers() const {
+    std::lock_guard lock(mutex_);
+    return buffers_;
+  }
+  // Handles of physical memory, which has no address and so is no kind of memory.
+  uint64_t physicals() const {
+    std::lock_guard lock(mutex_);
+    return physicals_;
+  }
   // Totals over all kinds, streams and events.
   gpumem_stats read() const {
     std::lock_guard lock(mutex_);
@@ -70,6 +88,8 @@ class Statistics {
   std::array<gpumem_kind_stats, kCountedKinds> kinds_{};
   uint64_t streams_ = 0;
   uint64_t events_ = 0;
+  uint64_t physicals_ = 0;
+  uint64_t buffers_ = 0;
 };
 
 }  // namespace gpumem::core

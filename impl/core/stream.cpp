@@ -8,7 +8,9 @@
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
+#include "core/managed.h"
 #include "core/precedence.h"
+#include "core/range.h"
 #include "core/span.h"
 
 namespace gpumem::core {
@@ -42,7 +44,9 @@ Result<uint64_t> wrap_stream(DeviceObject& device, void* native) {
 Result<void> destroy_stream(Ref<Stream> stream) { return destroy_object(std::move(stream), release_stream); }
 
 Result<void> release_stream(Stream& stream) {
+  StreamEnd end(stream);
   GPUMEM_TRY(stream.backend().release());
+  end.finish();
   stream.instance().remove_object(stream);
   return {};
 }
@@ -70,6 +74,10 @@ namespace {
 
 // Refuses memory that no word can lie in.
 Result<void> check_kind(const FoundSpan& found) {
+  if (found.kind->managed) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the word is in managed memory; use pinned, device or mapped registered memory");
+  }
   if (found.region && found.region->facts().device_pointer != nullptr) return {};
   return make_error(GPUMEM_ERROR_WRONG_KIND,
                     "the word is in %s memory, which has no device pointer in this instance; use pinned, "
@@ -84,6 +92,22 @@ Result<void> check_access(const Device& device, const Region& region, bool write
       GPUMEM_ERROR_NO_ACCESS,
       "device %u has no access to the memory of device %u; call gpumem_device_enable_peer_access first",
       device.ordinal(), region.device().ordinal());
+}
+
+// The same in a range, where that depends on the mapping.
+void check_access_in_range(const Device& device, const FoundSpan& word, bool write, Verdict* verdict) {
+  const auto& range = static_cast<const Range&>(*word.region);
+  const Mapping* const mapping = range.mappings().find(word.span.offset);
+  if (mapping == nullptr || mapping->leaving()) {
+    verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at %p", word.span.address));
+    return;
+  }
+  if (Device* const home = mapping->home()) verdict->note(home->usable());
+  const gpumem_access needed = write ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ;
+  if ((mapping->access_of(&device) & needed) == needed) return;
+  verdict->note(make_error(GPUMEM_ERROR_NO_ACCESS,
+                           "device %u may not %s the word at %p; see gpumem_range_set_access()",
+                           device.ordinal(), write ? "write" : "read", word.span.address));
 }
 
 // The word that a value write or wait acts on (STR-17).
@@ -103,7 +127,11 @@ Result<void> find_word(Stream& stream, void* address, uint32_t value_size, Use u
   Verdict verdict;
   if (out->span.on_device) verdict.note(out->region->device().usable());
   verdict.note(stream.usable());
-  verdict.note(check_access(stream.device(), *out->region, use == Use::kWrites));
+  if (out->span.in_range) {
+    check_access_in_range(stream.device(), *out, use == Use::kWrites, &verdict);
+  } else {
+    verdict.note(check_access(stream.device(), *out->region, use == Use::kWrites));
+  }
   if (!verdict) return verdict.error();
   return stream.device().need(value_size == 4 ? GPUMEM_CAPABILITY_STREAM_VALUE32
                                               : GPUMEM_CAPABILITY_STREAM_VALUE64);

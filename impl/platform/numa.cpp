@@ -37,6 +37,12 @@ bool numa_node_exists(int32_t node) {
   return node == 0 && access("/sys/devices/system/node/node0", F_OK) != 0;
 }
 
+int32_t current_numa_node() {
+  unsigned node = 0;
+  if (syscall(SYS_getcpu, nullptr, &node, nullptr) != 0) return 0;
+  return static_cast<int32_t>(node);
+}
+
 uint32_t numa_node_count() {
   // Not an initialized static: a child forked during its initialization would wait forever.
   static constinit std::atomic<uint32_t> known{0};

@@ -9,6 +9,8 @@
 namespace gpumem::platform {
 
 bool numa_node_exists(int32_t node);
+// Of the calling thread, at this moment.
+int32_t current_numa_node();
 // Number of nodes; 1 on a system without NUMA.
 uint32_t numa_node_count();
 // Binds the pages of a mapped, untouched range to a node. UNSUPPORTED if the system lacks the call,

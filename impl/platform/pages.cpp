@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "platform/text_file.h"
 #include "platform/thread.h"
 
 // Missing in older C libraries.
@@ -70,24 +71,6 @@ bool every_page(const void* address, uint64_t size, int populate_advice, F allow
     if (!allowed(at)) return false;
     if (at == last) return true;
   }
-}
-
-using File = std::unique_ptr<FILE, int (*)(FILE*)>;
-
-File open_text(const char* path) { return {std::fopen(path, "re"), &std::fclose}; }
-
-uint64_t number_in(const char* path, const char* key) {
-  const File file = open_text(path);
-  if (file == nullptr) return UINT64_MAX;
-  uint64_t number = UINT64_MAX;
-  char line[256];
-  while (number == UINT64_MAX && std::fgets(line, sizeof line, file.get()) != nullptr) {
-    const size_t length = std::strlen(key);
-    unsigned long long value = 0;
-    if (std::strncmp(line, key, length) == 0 && std::sscanf(line + length, "%llu", &value) == 1)
-      number = value;
-  }
-  return number;
 }
 
 // Whether the process has about as many maps as the system allows; the kernel answers ENOMEM then too.
@@ -140,18 +123,6 @@ Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, 
   return pointer_to(begin);
 }
 
-// The process's path in cgroup v2: "/" in a container, empty without cgroup v2.
-std::string control_group() {
-  const File file = open_text("/proc/self/cgroup");
-  if (file == nullptr) return "";
-  std::string path;
-  char line[4096];
-  while (path.empty() && std::fgets(line, sizeof line, file.get()) != nullptr) {
-    if (std::strncmp(line, "0::", 3) == 0) path.assign(line + 3, std::strcspn(line + 3, "\n"));
-  }
-  return path;
-}
-
 }  // namespace
 
 uint64_t page_size() {
@@ -186,12 +157,12 @@ Result<void> check_file_size(uint64_t size) {
 
 }  // namespace
 
-Result<int> memory_file(uint64_t size) {
+Result<int> memory_file(uint64_t size, const char* name) {
   constexpr const char* kWhat = "cannot create an anonymous memory file";
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   GPUMEM_TRY(check_file_size(size));
-  int file = memfd_create("gpumem", kFlags | MFD_NOEXEC_SEAL);
-  if (file < 0 && errno == EINVAL) file = memfd_create("gpumem", kFlags);  // before Linux 6.3
+  int file = memfd_create(name, kFlags | MFD_NOEXEC_SEAL);
+  if (file < 0 && errno == EINVAL) file = memfd_create(name, kFlags);  // before Linux 6.3
   if (file < 0) {
     if (errno == EPERM || errno == EACCES || errno == ENOSYS) {
       return system_error(
@@ -225,6 +196,27 @@ Result<void*> reserve(uint64_t size, uint64_t alignment) {
              "no free address range is that large");
 }
 
+Result<void*> reserve_at(void* address, uint64_t size) {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+  void* const there = mmap(address, size, PROT_NONE, kFlags, -1, 0);
+  if (there == MAP_FAILED) {
+    const int error = errno;
+    if (error == EEXIST) {
+      return system_error(GPUMEM_ERROR_ALREADY_EXISTS, error, "mmap", "the addresses are in use");
+    }
+    return map_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, error, "mmap", "the addresses cannot be reserved");
+  }
+  if (there != address) {  // before Linux 4.17 it is only a hint
+    munmap(there, size);
+    return system_error(GPUMEM_ERROR_ALREADY_EXISTS, EEXIST, "mmap", "the addresses are in use");
+  }
+  if (madvise(there, size, MADV_DONTFORK) == 0) return there;
+  const Error failure =
+      map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", "the addresses cannot be reserved");
+  munmap(there, size);
+  return failure;
+}
+
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
   return map(size, alignment, PROT_READ | PROT_WRITE, 0, GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
              "the system does not have enough memory");
@@ -250,6 +242,37 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
   return failure;
 }
 
+namespace {
+
+int bits_of(Protection protection) {
+  if (protection == Protection::kNone) return PROT_NONE;
+  return protection == Protection::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+}
+
+}  // namespace
+
+Result<void> map_file_at(int file_descriptor, uint64_t size, void* address, Protection protection) {
+  constexpr const char* kWhat = "cannot map the memory";
+  if (mmap(address, size, bits_of(protection), MAP_SHARED | MAP_FIXED, file_descriptor, 0) == MAP_FAILED) {
+    return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
+  }
+  if (madvise(address, size, MADV_DONTFORK) == 0) return {};
+  const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
+  (void)make_inaccessible(address, size);
+  return failure;
+}
+
+Result<void> protect(void* address, uint64_t size, Protection protection) {
+  if (mprotect(address, size, bits_of(protection)) == 0) return {};
+  return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mprotect", "cannot change the protection");
+}
+
+// A size of 0 leaves the view where it is.
+Result<void> map_again(void* view, uint64_t size, void* address) {
+  if (mremap(view, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) return {};
+  return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mremap", "cannot map the memory");
+}
+
 Result<void> make_inaccessible(void* address, uint64_t size) {
   constexpr const char* kWhat = "cannot make the address range inaccessible";
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
@@ -267,6 +290,10 @@ void keep_from_children(void* address, uint64_t size) { (void)madvise(address, s
 void give_to_children(void* address, uint64_t size) { (void)madvise(address, size, MADV_DOFORK); }
 
 void unmap(void* address, uint64_t size) { munmap(address, size); }
+
+bool set_accessible(void* address, uint64_t size, bool accessible) {
+  return mprotect(address, size, accessible ? PROT_READ | PROT_WRITE : PROT_NONE) == 0;
+}
 
 bool discard(void* address, uint64_t size) { return madvise(address, size, MADV_REMOVE) == 0; }
 
@@ -299,22 +326,6 @@ Result<void> populate(void* address, uint64_t size, uint32_t threads) {
     helper.join();
   if (error == 0) return {};
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, error, "madvise", "cannot populate the pages");
-}
-
-uint64_t memory_available() {
-  const uint64_t kibibytes = number_in("/proc/meminfo", "MemAvailable:");
-  uint64_t available = kibibytes > UINT64_MAX / 1024 ? UINT64_MAX : kibibytes * 1024;
-  // The limits of the process's cgroup and all its ancestors, up to that of the container.
-  for (std::string folder = "/sys/fs/cgroup" + control_group();; folder.resize(folder.rfind('/'))) {
-    const uint64_t limit = number_in((folder + "/memory.max").c_str(), "");
-    const uint64_t used = number_in((folder + "/memory.current").c_str(), "");
-    // Reclaimed under memory pressure.
-    const uint64_t cached = number_in((folder + "/memory.stat").c_str(), "file ");
-    if (limit != UINT64_MAX && used != UINT64_MAX && cached != UINT64_MAX)
-      available = std::min(available, limit - std::min(limit, used - std::min(used, cached)));
-    if (folder.size() <= std::strlen("/sys/fs/cgroup")) break;
-  }
-  return available;
 }
 
 // By number, because sanitizers replace the C library's functions with no-ops.

@@ -14,13 +14,15 @@ uint64_t page_size();
 // Error of class `status` with errno, its name, and the entry point.
 Error system_error(Status status, int error_number, const char* entry_point, const char* what);
 
-// A file of anonymous memory, close-on-exec and sealed against resizing.
-Result<int> memory_file(uint64_t size);
+// A file of anonymous memory, close-on-exec and sealed against resizing. The name is for whoever looks at it.
+Result<int> memory_file(uint64_t size, const char* name = "gpumem");
 void close_file(int file_descriptor);
 
 // An inaccessible range without memory, not inherited by fork. `alignment` is a power of two, at least the
 // page.
 Result<void*> reserve(uint64_t size, uint64_t alignment);
+// The same at an address; ALREADY_EXISTS if something is there.
+Result<void*> reserve_at(void* address, uint64_t size);
 // Private anonymous memory, readable and writable, not inherited by fork.
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment);
 // The same without an alignment and without claiming memory; pages come into being when they are touched, as
@@ -29,16 +31,23 @@ Result<void*> map_lazily(uint64_t size);
 // Shared view of a memory file, readable and writable, not inherited by fork; at `address` (replacing what is
 // there) or, for null, anywhere.
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address);
+// What the CPU may do with pages.
+enum class Protection { kNone, kRead, kReadWrite };
+// Shared view with this protection in place of what is at the address.
+Result<void> map_file_at(int file_descriptor, uint64_t size, void* address, Protection protection);
+Result<void> protect(void* address, uint64_t size, Protection protection);
+// A second view of the pages of a shared one, in place of what is at the address.
+Result<void> map_again(void* view, uint64_t size, void* address);
 // Replaces memory by an inaccessible, empty range.
 Result<void> make_inaccessible(void* address, uint64_t size);
 void unmap(void* address, uint64_t size);
+// Lets the CPU use mapped memory, or not. False if the system refuses.
+bool set_accessible(void* address, uint64_t size, bool accessible);
 // Frees the pages of a shared view; they read as zeros from then on. False if the system refuses.
 bool discard(void* address, uint64_t size);
 
 // Populates writable pages, without changing their contents, on up to `threads` threads.
 Result<void> populate(void* address, uint64_t size, uint32_t threads);
-// Estimate of the bytes that can be populated before the kernel starts to kill processes.
-uint64_t memory_available();
 // LIMIT_EXCEEDED at the process's lock limit, OUT_OF_HOST_MEMORY if memory runs out.
 Result<void> lock(void* address, uint64_t size);
 void unlock(void* address, uint64_t size);

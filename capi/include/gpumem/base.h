@@ -58,6 +58,12 @@ typedef struct gpumem_instance_s *gpumem_instance;
 typedef struct gpumem_device_s *gpumem_device;
 /** One allocation or registration of any kind. See memory.h. */
 typedef struct gpumem_memory_s *gpumem_memory;
+/** Physical memory without an address. See physical.h. */
+typedef struct gpumem_physical_s *gpumem_physical;
+/** Reserved addresses, and what is mapped there. See range.h. */
+typedef struct gpumem_range_s *gpumem_range;
+/** An array that grows in place and can sleep. See buffer.h. */
+typedef struct gpumem_buffer_s *gpumem_buffer;
 /** An ordered queue of work on one device. See stream.h. */
 typedef struct gpumem_stream_s *gpumem_stream;
 /** A point in a stream that can be waited for. See event.h. */

@@ -35,13 +35,36 @@ typedef int32_t gpumem_capability;
 #define GPUMEM_CAPABILITY_PAGEABLE 30      /**< `man.pageable`: the device can access pageable memory. */
 /** `man.pageable_host_tables`: it does so through the host's page tables. */
 #define GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES 31
-#define GPUMEM_CAPABILITY_STREAM_VALUE32 40 /**< `stream.value32`: value writes and waits on 4 bytes. */
-#define GPUMEM_CAPABILITY_STREAM_VALUE64 41 /**< `stream.value64`: value writes and waits on 8 bytes. */
+#define GPUMEM_CAPABILITY_MANAGED 32 /**< `man.alloc`: managed memory. */
+/** `man.concurrent`: the CPU and the device may use managed memory at the same time. */
+#define GPUMEM_CAPABILITY_MANAGED_CONCURRENT 33
+/** `man.direct_from_host`: the CPU reaches managed pages on the device without moving them. */
+#define GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST 34
+/** `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the node in advice, which is then
+ * #GPUMEM_NO_EFFECT. */
+#define GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS 35
+#define GPUMEM_CAPABILITY_MANAGED_BATCH 36 /**< `man.batch`: prefetches of many ranges in one driver call. */
+#define GPUMEM_CAPABILITY_MANAGED_DISCARD 37 /**< `man.discard`: contents can be discarded. */
+#define GPUMEM_CAPABILITY_STREAM_VALUE32 40  /**< `stream.value32`: value writes and waits on 4 bytes. */
+#define GPUMEM_CAPABILITY_STREAM_VALUE64 41  /**< `stream.value64`: value writes and waits on 8 bytes. */
 /** `stream.value_nor`: value waits with #GPUMEM_WAIT_NOR. */
 #define GPUMEM_CAPABILITY_STREAM_VALUE_NOR 42
 #define GPUMEM_CAPABILITY_COPY_ENGINES 50 /**< `copy.engines`: copies that can run at the same time. */
 #define GPUMEM_CAPABILITY_PEER_ACCESS 60  /**< `peer.access`: queried for a pair of devices. */
 #define GPUMEM_CAPABILITY_PEER_ATOMICS 61 /**< `peer.atomics`: queried for a pair of devices. */
+
+#define GPUMEM_CAPABILITY_VMM_DEVICE 70    /**< `vmm.device`: physical memory of the device can be mapped. */
+#define GPUMEM_CAPABILITY_VMM_HOST 71      /**< `vmm.host`: physical memory of the host can be mapped. */
+#define GPUMEM_CAPABILITY_VMM_HOST_NUMA 72 /**< `vmm.host_numa`: the same of a NUMA node. */
+#define GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN \
+  73 /**< `vmm.granularity_min`: unit of physical memory of the device. */
+#define GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED \
+  74 /**< `vmm.granularity_rec`: the unit for best performance. */
+/** `vmm.handle_posix_fd`: physical memory can be shared by file descriptor. */
+#define GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD 75
+#define GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC 76 /**< `vmm.handle_fabric`: it can be shared over the fabric. */
+#define GPUMEM_CAPABILITY_VMM_COMPRESSIBLE 77  /**< `vmm.compressible`: compressible physical memory. */
+#define GPUMEM_CAPABILITY_VMM_RDMA 78          /**< `vmm.rdma`: physical memory for network cards. */
 
 /** Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values. */
 typedef int32_t gpumem_answer_type;

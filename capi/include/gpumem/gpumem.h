@@ -6,6 +6,7 @@
 #define GPUMEM_GPUMEM_H
 
 #include "base.h"
+#include "buffer.h"
 #include "capability.h"
 #include "copy.h"
 #include "cuda.h"
@@ -14,8 +15,11 @@
 #include "host.h"
 #include "instance.h"
 #include "log.h"
+#include "managed.h"
 #include "memory.h"
+#include "physical.h"
 #include "pointer.h"
+#include "range.h"
 #include "stats.h"
 #include "status.h"
 #include "stream.h"

@@ -55,11 +55,19 @@ typedef struct gpumem_host_options {
   /** Comma-separated entry points to treat as missing: `launch_host_function`, `write_value`, `wait_value`, `register`,
    * `copy_2d`, `fill_2d`, `peer_access`. NULL means none. `GPUMEM_HOST_MASKED` */
   const char *masked;
+  /** The CPU and devices use managed memory at the same time; on by default. Off, the rules of older GPUs hold: a touch of
+   * the CPU at the wrong time faults. `GPUMEM_HOST_CONCURRENT` */
+  gpumem_toggle concurrent;
+  gpumem_toggle
+      compressible; /**< Physical memory can be compressible; on by default. `GPUMEM_HOST_COMPRESSIBLE` */
+  /** Unit of physical memory and of mappings in bytes: a power of two from the page size to 1 GiB; 0 means 2 MiB.
+   * `GPUMEM_HOST_VMM_GRANULARITY` */
+  uint64_t vmm_granularity;
 } gpumem_host_options;
 
 /** Initial value of a gpumem_host_options. */
 #define GPUMEM_HOST_OPTIONS_INIT \
-  { sizeof(gpumem_host_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+  { sizeof(gpumem_host_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0, 0 }
 
 /** A running stand-in for a kernel; valid only while its function runs. */
 typedef struct gpumem_host_kernel_s *gpumem_host_kernel;

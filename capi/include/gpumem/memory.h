@@ -18,7 +18,9 @@ typedef int32_t gpumem_kind;
 #define GPUMEM_KIND_PINNED 2     /**< Page-locked host memory, allocated through this instance. */
 #define GPUMEM_KIND_REGISTERED 3 /**< Memory of the caller, page-locked through this instance. */
 #define GPUMEM_KIND_DEVICE 4     /**< Memory of one device. */
-#define GPUMEM_KIND_FOREIGN 9    /**< Known to the driver, but made by other code. */
+#define GPUMEM_KIND_MANAGED 5 /**< One address for the CPU and all devices; its pages move. See managed.h. */
+#define GPUMEM_KIND_VIRTUAL 7 /**< Reserved addresses, and what is mapped there. See range.h. */
+#define GPUMEM_KIND_FOREIGN 9 /**< Known to the driver, but made by other code. */
 
 /** Properties of memory: a sum of GPUMEM_MEMORY_ values. */
 typedef uint64_t gpumem_memory_flags;
@@ -33,11 +35,15 @@ typedef uint64_t gpumem_memory_flags;
 #define GPUMEM_MEMORY_IOMEMORY UINT64_C(0x10)    /**< Registered only: memory-mapped I/O of another device. */
 #define GPUMEM_MEMORY_PAGE_LOCKED UINT64_C(0x20) /**< Pinned and registered: the pages are really locked. */
 #define GPUMEM_MEMORY_NUMA_NODE UINT64_C(0x40)   /**< Pinned only: the pages lie on `numa_node`. */
+/** Managed only: created as if attached with #GPUMEM_ATTACH_HOST. Without it, as if with #GPUMEM_ATTACH_GLOBAL. */
+#define GPUMEM_MEMORY_ATTACH_HOST UINT64_C(0x80)
+/** Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in part. */
+#define GPUMEM_MEMORY_OVERSUBSCRIBE UINT64_C(0x100)
 
 /** Options for an allocation. */
 typedef struct gpumem_memory_desc {
   size_t struct_size;          /**< `sizeof(gpumem_memory_desc)` of the caller. */
-  gpumem_kind kind;            /**< #GPUMEM_KIND_DEVICE or #GPUMEM_KIND_PINNED. */
+  gpumem_kind kind;            /**< #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED or #GPUMEM_KIND_MANAGED. */
   int32_t numa_node;           /**< Node for #GPUMEM_MEMORY_NUMA_NODE; otherwise 0. */
   uint64_t size;               /**< Bytes, 1 to 2^63-1. */
   uint64_t alignment;          /**< Power of two in bytes, met exactly or refused; 0 means at least 256. */
@@ -181,7 +187,7 @@ GPUMEM_API gpumem_status gpumem_memory_get_info(gpumem_memory memory, gpumem_mem
 /** Allocates memory with the defaults of gpumem_memory_create(), and returns only its pointer.
  *
  * \param device device of the memory
- * \param kind #GPUMEM_KIND_DEVICE or #GPUMEM_KIND_PINNED
+ * \param kind #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED or #GPUMEM_KIND_MANAGED
  * \param size bytes, 1 to 2^63-1
  * \param[out] out_pointer receives the device pointer (device memory) or the host pointer (pinned memory)
  * \param[out] error detail of a failure, or NULL

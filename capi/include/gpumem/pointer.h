@@ -17,6 +17,8 @@ typedef int32_t gpumem_location;
 #define GPUMEM_LOCATION_DEVICE 1    /**< A device; the id is its ordinal. */
 #define GPUMEM_LOCATION_HOST 2      /**< The host, any NUMA node. */
 #define GPUMEM_LOCATION_HOST_NUMA 3 /**< The host; the id is the NUMA node. */
+/** The NUMA node of the calling thread; only for prefetches and advice. */
+#define GPUMEM_LOCATION_HOST_NUMA_CURRENT 4
 
 /** What a processor may do with memory in place: one of the GPUMEM_ACCESS_ values. */
 typedef int32_t gpumem_access;
@@ -38,7 +40,8 @@ typedef struct gpumem_pointer_info {
   uint64_t size;      /**< Size of the object in bytes; 0 if unknown. */
   uint64_t buffer_id; /**< Number of the allocation, never reused; 0 if none. */
   gpumem_memory_flags granted_flags; /**< Properties of the memory. */
-  gpumem_memory memory;              /**< Its handle; NULL if it was not made through this instance. */
+  gpumem_memory
+      memory; /**< Its handle; NULL if it was not made through this instance, and in a gpumem_range. */
 } gpumem_pointer_info;
 
 /** Initial value of a gpumem_pointer_info. */

@@ -15,7 +15,7 @@ extern "C" {
 typedef struct gpumem_stats {
   size_t struct_size;  /**< `sizeof(gpumem_stats)` of the caller. */
   uint64_t live_count; /**< Live memory objects of all kinds. */
-  uint64_t live_bytes; /**< Their sizes, as requested. */
+  uint64_t live_bytes; /**< Their sizes, as requested; of a gpumem_range the bytes reserved. */
   uint64_t streams;    /**< Live streams, including wrapped ones. */
   uint64_t events;     /**< Live events, including wrapped ones. */
 } gpumem_stats;
@@ -56,7 +56,8 @@ GPUMEM_API gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats
 /** Reads the counters of one kind of memory.
  *
  * \param instance instance to query
- * \param kind #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED or #GPUMEM_KIND_REGISTERED
+ * \param kind #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED, #GPUMEM_KIND_REGISTERED, #GPUMEM_KIND_MANAGED or
+ *         #GPUMEM_KIND_VIRTUAL
  * \param[in,out] out_stats receives the counters
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the counters were written to `*out_stats`

@@ -8,6 +8,7 @@
 #ifndef GPUMEM_TABLE_H
 #define GPUMEM_TABLE_H
 
+#include "buffer.h"
 #include "capability.h"
 #include "copy.h"
 #include "device.h"
@@ -15,8 +16,11 @@
 #include "host.h"
 #include "instance.h"
 #include "log.h"
+#include "managed.h"
 #include "memory.h"
+#include "physical.h"
 #include "pointer.h"
+#include "range.h"
 #include "stats.h"
 #include "stream.h"
 #include "version.h"
@@ -41,6 +45,107 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_status_get_info)(
 /** Type of gpumem_status_enumerate(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_status_enumerate)(
     uint32_t index, gpumem_status *out_status, gpumem_error *error);
+/** Type of gpumem_memory_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_create)(
+    gpumem_device device, const gpumem_memory_desc *desc, gpumem_memory *out_memory, gpumem_error *error);
+/** Type of gpumem_memory_register(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_register)(
+    gpumem_device device, const gpumem_register_desc *desc, gpumem_memory *out_memory, gpumem_error *error);
+/** Type of gpumem_memory_destroy(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_destroy)(gpumem_memory memory, gpumem_error *error);
+/** Type of gpumem_memory_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_get_info)(
+    gpumem_memory memory, gpumem_memory_info *out_info, gpumem_error *error);
+/** Type of gpumem_malloc(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_malloc)(
+    gpumem_device device, gpumem_kind kind, uint64_t size, void **out_pointer, gpumem_error *error);
+/** Type of gpumem_free(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_free)(
+    gpumem_instance instance, void *pointer, gpumem_error *error);
+/** Type of gpumem_register(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_register)(
+    gpumem_device device, void *pointer, uint64_t size, gpumem_memory_flags require, gpumem_error *error);
+/** Type of gpumem_unregister(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_unregister)(
+    gpumem_instance instance, void *pointer, gpumem_error *error);
+/** Type of gpumem_pointer_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_info)(
+    gpumem_instance instance, const void *pointer, gpumem_pointer_info *out_info, gpumem_error *error);
+/** Type of gpumem_pointer_get_access(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_access)(
+    gpumem_instance instance, const void *pointer, gpumem_location location, int32_t location_id,
+    gpumem_access *out_access, gpumem_error *error);
+/** Type of gpumem_pointer_get_device_pointer(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_device_pointer)(
+    gpumem_device device, const void *pointer, void **out_device_pointer, gpumem_error *error);
+/** Type of gpumem_physical_get_granularity(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_get_granularity)(
+    gpumem_device device, const gpumem_physical_desc *desc, uint64_t *out_minimum, uint64_t *out_recommended,
+    gpumem_error *error);
+/** Type of gpumem_physical_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_create)(
+    gpumem_device device, const gpumem_physical_desc *desc, gpumem_physical *out_physical,
+    gpumem_error *error);
+/** Type of gpumem_physical_release(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_release)(
+    gpumem_physical physical, gpumem_error *error);
+/** Type of gpumem_physical_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_get_info)(
+    gpumem_physical physical, gpumem_physical_info *out_info, gpumem_error *error);
+/** Type of gpumem_physical_retain(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_retain)(
+    gpumem_instance instance, const void *pointer, gpumem_physical *out_physical, gpumem_error *error);
+/** Type of gpumem_physical_export_fd(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_export_fd)(
+    gpumem_physical physical, int32_t *out_fd, gpumem_error *error);
+/** Type of gpumem_physical_import_fd(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_import_fd)(
+    gpumem_device device, const gpumem_physical_desc *desc, int32_t fd, gpumem_physical *out_physical,
+    gpumem_error *error);
+/** Type of gpumem_range_reserve(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_reserve)(
+    gpumem_instance instance, const gpumem_range_desc *desc, gpumem_range *out_range, gpumem_error *error);
+/** Type of gpumem_range_release(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_release)(gpumem_range range, gpumem_error *error);
+/** Type of gpumem_range_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_get_info)(
+    gpumem_range range, gpumem_range_info *out_info, gpumem_error *error);
+/** Type of gpumem_range_map(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_map)(
+    gpumem_range range, uint64_t offset, const gpumem_physical *physicals, uint64_t count,
+    gpumem_error *error);
+/** Type of gpumem_range_unmap(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_unmap)(
+    gpumem_range range, uint64_t offset, uint64_t size, gpumem_error *error);
+/** Type of gpumem_range_set_access(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_set_access)(
+    gpumem_range range, uint64_t offset, uint64_t size, const gpumem_access_desc *accesses, uint64_t count,
+    gpumem_error *error);
+/** Type of gpumem_range_get_mapping(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_get_mapping)(
+    gpumem_instance instance, const void *pointer, gpumem_mapping_info *out_info, gpumem_error *error);
+/** Type of gpumem_buffer_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_create)(
+    gpumem_device device, const gpumem_buffer_desc *desc, gpumem_buffer *out_buffer, gpumem_error *error);
+/** Type of gpumem_buffer_destroy(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_destroy)(gpumem_buffer buffer, gpumem_error *error);
+/** Type of gpumem_buffer_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_get_info)(
+    gpumem_buffer buffer, gpumem_buffer_info *out_info, gpumem_error *error);
+/** Type of gpumem_buffer_resize(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_resize)(
+    gpumem_buffer buffer, uint64_t size, gpumem_error *error);
+/** Type of gpumem_buffer_set_capacity(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_capacity)(
+    gpumem_buffer buffer, uint64_t capacity, gpumem_error *error);
+/** Type of gpumem_buffer_set_access(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_access)(
+    gpumem_buffer buffer, const gpumem_access_desc *accesses, uint64_t count, gpumem_error *error);
+/** Type of gpumem_buffer_sleep(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_sleep)(
+    gpumem_buffer buffer, gpumem_content content, gpumem_error *error);
+/** Type of gpumem_buffer_wake(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_wake)(gpumem_buffer buffer, gpumem_error *error);
 /** Type of gpumem_device_get_capability(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_capability)(
     gpumem_device device, gpumem_capability capability, gpumem_device peer, gpumem_capability_info *out_info,
@@ -131,39 +236,6 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_synchronize)(
 /** Type of gpumem_event_get_elapsed_time(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_get_elapsed_time)(
     gpumem_event start, gpumem_event end, int64_t *out_nanoseconds, gpumem_error *error);
-/** Type of gpumem_memory_create(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_create)(
-    gpumem_device device, const gpumem_memory_desc *desc, gpumem_memory *out_memory, gpumem_error *error);
-/** Type of gpumem_memory_register(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_register)(
-    gpumem_device device, const gpumem_register_desc *desc, gpumem_memory *out_memory, gpumem_error *error);
-/** Type of gpumem_memory_destroy(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_destroy)(gpumem_memory memory, gpumem_error *error);
-/** Type of gpumem_memory_get_info(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_get_info)(
-    gpumem_memory memory, gpumem_memory_info *out_info, gpumem_error *error);
-/** Type of gpumem_malloc(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_malloc)(
-    gpumem_device device, gpumem_kind kind, uint64_t size, void **out_pointer, gpumem_error *error);
-/** Type of gpumem_free(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_free)(
-    gpumem_instance instance, void *pointer, gpumem_error *error);
-/** Type of gpumem_register(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_register)(
-    gpumem_device device, void *pointer, uint64_t size, gpumem_memory_flags require, gpumem_error *error);
-/** Type of gpumem_unregister(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_unregister)(
-    gpumem_instance instance, void *pointer, gpumem_error *error);
-/** Type of gpumem_pointer_get_info(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_info)(
-    gpumem_instance instance, const void *pointer, gpumem_pointer_info *out_info, gpumem_error *error);
-/** Type of gpumem_pointer_get_access(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_access)(
-    gpumem_instance instance, const void *pointer, gpumem_location location, int32_t location_id,
-    gpumem_access *out_access, gpumem_error *error);
-/** Type of gpumem_pointer_get_device_pointer(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_pointer_get_device_pointer)(
-    gpumem_device device, const void *pointer, void **out_device_pointer, gpumem_error *error);
 /** Type of gpumem_host_launch(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_host_launch)(
     gpumem_stream stream, gpumem_host_kernel_function function, void *user_data, gpumem_error *error);
@@ -215,6 +287,36 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_instance_get_info)(
 /** Type of gpumem_log_set_function(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_log_set_function)(
     gpumem_log_function function, void *user_data, gpumem_log_level max_level, gpumem_error *error);
+/** Type of gpumem_managed_attach(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_attach)(
+    gpumem_stream stream, void *pointer, uint64_t size, gpumem_attach attach, gpumem_error *error);
+/** Type of gpumem_managed_advise(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_advise)(
+    gpumem_instance instance, const void *pointer, uint64_t size, gpumem_advice advice,
+    gpumem_location location, int32_t location_id, gpumem_error *error);
+/** Type of gpumem_managed_prefetch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_prefetch)(
+    gpumem_stream stream, const void *pointer, uint64_t size, gpumem_location location, int32_t location_id,
+    gpumem_error *error);
+/** Type of gpumem_managed_prefetch_batch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_prefetch_batch)(
+    gpumem_stream stream, const gpumem_managed_range *ranges, uint64_t count, gpumem_error *error);
+/** Type of gpumem_managed_discard_batch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_discard_batch)(
+    gpumem_stream stream, const gpumem_managed_range *ranges, uint64_t count, gpumem_error *error);
+/** Type of gpumem_managed_discard_and_prefetch_batch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_discard_and_prefetch_batch)(
+    gpumem_stream stream, const gpumem_managed_range *ranges, uint64_t count, gpumem_error *error);
+/** Type of gpumem_managed_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_get_info)(
+    gpumem_instance instance, const void *pointer, uint64_t size, gpumem_managed_info *out_info,
+    gpumem_error *error);
+/** Type of gpumem_managed_begin_host_access(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_begin_host_access)(
+    gpumem_instance instance, const void *pointer, gpumem_error *error);
+/** Type of gpumem_managed_end_host_access(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_end_host_access)(
+    gpumem_instance instance, const void *pointer, gpumem_error *error);
 /** Type of gpumem_stats_get(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_get)(
     gpumem_instance instance, gpumem_stats *out_stats, gpumem_error *error);
@@ -273,6 +375,72 @@ typedef struct gpumem_table {
   PFN_gpumem_status_get_info gpumem_status_get_info;
   /** gpumem_status_enumerate(). */
   PFN_gpumem_status_enumerate gpumem_status_enumerate;
+  /** gpumem_memory_create(). */
+  PFN_gpumem_memory_create gpumem_memory_create;
+  /** gpumem_memory_register(). */
+  PFN_gpumem_memory_register gpumem_memory_register;
+  /** gpumem_memory_destroy(). */
+  PFN_gpumem_memory_destroy gpumem_memory_destroy;
+  /** gpumem_memory_get_info(). */
+  PFN_gpumem_memory_get_info gpumem_memory_get_info;
+  /** gpumem_malloc(). */
+  PFN_gpumem_malloc gpumem_malloc;
+  /** gpumem_free(). */
+  PFN_gpumem_free gpumem_free;
+  /** gpumem_register(). */
+  PFN_gpumem_register gpumem_register;
+  /** gpumem_unregister(). */
+  PFN_gpumem_unregister gpumem_unregister;
+  /** gpumem_pointer_get_info(). */
+  PFN_gpumem_pointer_get_info gpumem_pointer_get_info;
+  /** gpumem_pointer_get_access(). */
+  PFN_gpumem_pointer_get_access gpumem_pointer_get_access;
+  /** gpumem_pointer_get_device_pointer(). */
+  PFN_gpumem_pointer_get_device_pointer gpumem_pointer_get_device_pointer;
+  /** gpumem_physical_get_granularity(). */
+  PFN_gpumem_physical_get_granularity gpumem_physical_get_granularity;
+  /** gpumem_physical_create(). */
+  PFN_gpumem_physical_create gpumem_physical_create;
+  /** gpumem_physical_release(). */
+  PFN_gpumem_physical_release gpumem_physical_release;
+  /** gpumem_physical_get_info(). */
+  PFN_gpumem_physical_get_info gpumem_physical_get_info;
+  /** gpumem_physical_retain(). */
+  PFN_gpumem_physical_retain gpumem_physical_retain;
+  /** gpumem_physical_export_fd(). */
+  PFN_gpumem_physical_export_fd gpumem_physical_export_fd;
+  /** gpumem_physical_import_fd(). */
+  PFN_gpumem_physical_import_fd gpumem_physical_import_fd;
+  /** gpumem_range_reserve(). */
+  PFN_gpumem_range_reserve gpumem_range_reserve;
+  /** gpumem_range_release(). */
+  PFN_gpumem_range_release gpumem_range_release;
+  /** gpumem_range_get_info(). */
+  PFN_gpumem_range_get_info gpumem_range_get_info;
+  /** gpumem_range_map(). */
+  PFN_gpumem_range_map gpumem_range_map;
+  /** gpumem_range_unmap(). */
+  PFN_gpumem_range_unmap gpumem_range_unmap;
+  /** gpumem_range_set_access(). */
+  PFN_gpumem_range_set_access gpumem_range_set_access;
+  /** gpumem_range_get_mapping(). */
+  PFN_gpumem_range_get_mapping gpumem_range_get_mapping;
+  /** gpumem_buffer_create(). */
+  PFN_gpumem_buffer_create gpumem_buffer_create;
+  /** gpumem_buffer_destroy(). */
+  PFN_gpumem_buffer_destroy gpumem_buffer_destroy;
+  /** gpumem_buffer_get_info(). */
+  PFN_gpumem_buffer_get_info gpumem_buffer_get_info;
+  /** gpumem_buffer_resize(). */
+  PFN_gpumem_buffer_resize gpumem_buffer_resize;
+  /** gpumem_buffer_set_capacity(). */
+  PFN_gpumem_buffer_set_capacity gpumem_buffer_set_capacity;
+  /** gpumem_buffer_set_access(). */
+  PFN_gpumem_buffer_set_access gpumem_buffer_set_access;
+  /** gpumem_buffer_sleep(). */
+  PFN_gpumem_buffer_sleep gpumem_buffer_sleep;
+  /** gpumem_buffer_wake(). */
+  PFN_gpumem_buffer_wake gpumem_buffer_wake;
   /** gpumem_device_get_capability(). */
   PFN_gpumem_device_get_capability gpumem_device_get_capability;
   /** gpumem_capability_enumerate(). */
@@ -325,28 +493,6 @@ typedef struct gpumem_table {
   PFN_gpumem_event_synchronize gpumem_event_synchronize;
   /** gpumem_event_get_elapsed_time(). */
   PFN_gpumem_event_get_elapsed_time gpumem_event_get_elapsed_time;
-  /** gpumem_memory_create(). */
-  PFN_gpumem_memory_create gpumem_memory_create;
-  /** gpumem_memory_register(). */
-  PFN_gpumem_memory_register gpumem_memory_register;
-  /** gpumem_memory_destroy(). */
-  PFN_gpumem_memory_destroy gpumem_memory_destroy;
-  /** gpumem_memory_get_info(). */
-  PFN_gpumem_memory_get_info gpumem_memory_get_info;
-  /** gpumem_malloc(). */
-  PFN_gpumem_malloc gpumem_malloc;
-  /** gpumem_free(). */
-  PFN_gpumem_free gpumem_free;
-  /** gpumem_register(). */
-  PFN_gpumem_register gpumem_register;
-  /** gpumem_unregister(). */
-  PFN_gpumem_unregister gpumem_unregister;
-  /** gpumem_pointer_get_info(). */
-  PFN_gpumem_pointer_get_info gpumem_pointer_get_info;
-  /** gpumem_pointer_get_access(). */
-  PFN_gpumem_pointer_get_access gpumem_pointer_get_access;
-  /** gpumem_pointer_get_device_pointer(). */
-  PFN_gpumem_pointer_get_device_pointer gpumem_pointer_get_device_pointer;
   /** gpumem_host_launch(). */
   PFN_gpumem_host_launch gpumem_host_launch;
   /** gpumem_host_kernel_view(). */
@@ -381,6 +527,24 @@ typedef struct gpumem_table {
   PFN_gpumem_instance_get_info gpumem_instance_get_info;
   /** gpumem_log_set_function(). */
   PFN_gpumem_log_set_function gpumem_log_set_function;
+  /** gpumem_managed_attach(). */
+  PFN_gpumem_managed_attach gpumem_managed_attach;
+  /** gpumem_managed_advise(). */
+  PFN_gpumem_managed_advise gpumem_managed_advise;
+  /** gpumem_managed_prefetch(). */
+  PFN_gpumem_managed_prefetch gpumem_managed_prefetch;
+  /** gpumem_managed_prefetch_batch(). */
+  PFN_gpumem_managed_prefetch_batch gpumem_managed_prefetch_batch;
+  /** gpumem_managed_discard_batch(). */
+  PFN_gpumem_managed_discard_batch gpumem_managed_discard_batch;
+  /** gpumem_managed_discard_and_prefetch_batch(). */
+  PFN_gpumem_managed_discard_and_prefetch_batch gpumem_managed_discard_and_prefetch_batch;
+  /** gpumem_managed_get_info(). */
+  PFN_gpumem_managed_get_info gpumem_managed_get_info;
+  /** gpumem_managed_begin_host_access(). */
+  PFN_gpumem_managed_begin_host_access gpumem_managed_begin_host_access;
+  /** gpumem_managed_end_host_access(). */
+  PFN_gpumem_managed_end_host_access gpumem_managed_end_host_access;
   /** gpumem_stats_get(). */
   PFN_gpumem_stats_get gpumem_stats_get;
   /** gpumem_stats_get_kind(). */

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Capabilities: by attribute, and where possible by a trial that leaves nothing behind (COM-21).
+#include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/peers.h"
 #include "base/cleanup.h"
@@ -107,6 +108,50 @@ Capability try_numa(Device& device) {
   return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "binding a page to node %d worked", node);
 }
 
+Result<void> release_trial(backend::Physical& physical) {
+  auto released = physical.release();
+  return released ? released : physical.release();
+}
+
+// Makes one unit of physical memory (COM-21). What is required and was not granted is a refusal.
+Capability try_physical(Device& device, const backend::PhysicalRequest& request, bool exported,
+                        const char* what) {
+  RelaxedScope scope(device);  // around all, so that what could be made can also be released
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  auto unit = device.vmm()->granularity(request);
+  if (!unit) return failed(unit.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  backend::PhysicalRequest one = request;
+  one.size = unit->minimum;
+  auto physical = device.vmm()->create(one);
+  if (!physical) {
+    Capability no = failed(physical.error(), GPUMEM_ANSWER_FROM_TRIAL);
+    if (no.status == GPUMEM_ERROR_INVALID_ARGUMENT) no.status = GPUMEM_ERROR_UNSUPPORTED;
+    if (!no.passing || one.handle_types == 0) return no;
+    // The handle type is denied for good if other memory can be made at this moment.
+    one.handle_types = 0;
+    auto plain = device.vmm()->create(one);
+    if (plain && release_trial(**plain)) no.passing = false;
+    return no;
+  }
+  const Result<int> file = exported ? (*physical)->export_fd() : -1;
+  if (file && *file >= 0) platform::close_file(*file);
+  const auto released = release_trial(**physical);
+  if (!file) return failed(file.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  if (!released) return failed(released.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "%s worked", what);
+}
+
+Capability unit_of_physical(Device& device, bool recommended) {
+  auto unit = device.vmm()->granularity({});
+  if (!unit) {
+    Capability unknown = failed(unit.error(), GPUMEM_ANSWER_FROM_ATTRIBUTE);
+    unknown.type = GPUMEM_ANSWER_TYPE_BYTES;
+    return unknown;
+  }
+  return amount(GPUMEM_ANSWER_TYPE_BYTES, recommended ? unit->recommended : unit->minimum,
+                GPUMEM_ANSWER_FROM_ATTRIBUTE, "the driver says so");
+}
+
 // Value writes and waits have two versions with separate attributes.
 bool has_new_value_calls(const Driver& cu) { return cu.StreamWriteValue32.version >= 11070; }
 
@@ -115,6 +160,64 @@ Capability missing(const char* entry_point) {
                              "this driver lacks %s; install a newer driver", entry_point);
   result.status = GPUMEM_ERROR_SYMBOL_MISSING;
   return result;
+}
+
+// A page of managed memory, made for a trial.
+backend::MemoryRequest managed_page() {
+  backend::MemoryRequest request;
+  request.size = platform::page_size();
+  request.sort = backend::MemorySort::kManaged;
+  return request;
+}
+
+Capability try_managed(Device& device) {
+  return try_memory(
+      device, [&] { return device.create_memory(managed_page()); }, "allocating a managed page");
+}
+
+Capability not_concurrent() {
+  return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                "the driver returned 0 for the attribute CONCURRENT_MANAGED_ACCESS");
+}
+
+Capability lacks(const char* entry_point, const char* version) {
+  Capability result = answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                             "this driver lacks %s; install one for CUDA %s or newer", entry_point, version);
+  result.status = GPUMEM_ERROR_SYMBOL_MISSING;
+  return result;
+}
+
+// Gives a page advice that names the node of the device.
+Capability try_node(Device& device) {
+  const Driver& cu = device.cu();
+  if (cu.MemAdvise.function == nullptr) return lacks("the cuMemAdvise that takes nodes", "12.2");
+  if (cu.MemPrefetchAsync.function == nullptr)
+    return lacks("the cuMemPrefetchAsync that takes nodes", "12.2");
+  const int32_t node = std::max(device.facts().numa_node, 0);
+  bool kept = false;
+  const Capability tried = try_memory(
+      device,
+      [&]() -> Result<std::unique_ptr<backend::Memory>> {
+        auto memory = device.create_memory(managed_page());
+        if (!memory) return memory;
+        backend::Span span;
+        span.memory = memory->get();
+        span.address = span.memory->facts().host_pointer;
+        span.managed = true;
+        auto advised =
+            device.managed()->advise(span, platform::page_size(), GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
+                                     {GPUMEM_LOCATION_HOST_NUMA, node});
+        if (advised) {
+          kept = *advised;
+          return memory;
+        }
+        if (auto released = (*memory)->release(); !released) (void)(*memory)->release();
+        return advised.error();
+      },
+      "naming a node");
+  if (tried.value == GPUMEM_ANSWER_NO) return tried;
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "naming node %d worked%s", node,
+                kept ? "" : ", but the driver ignores it in advice: only prefetches take nodes");
 }
 
 }  // namespace
@@ -142,6 +245,58 @@ Capability Device::try_peer_access(Device& peer) {
   if (!disabled) disabled = disable_peer_access_locked(known, peer);
   if (!disabled) return failed(disabled.error(), GPUMEM_ANSWER_FROM_TRIAL);
   return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "enabling the access worked");
+}
+
+// By attribute, then by trial. A missing entry point is found by the trial.
+Capability Device::vmm_capability(gpumem_capability capability) {
+  struct Trial {
+    gpumem_capability capability;
+    CUdevice_attribute attribute;
+    const char* name;
+    const char* what;
+    backend::PhysicalRequest request;
+  };
+  backend::PhysicalRequest plain;
+  backend::PhysicalRequest host;
+  host.location = GPUMEM_LOCATION_HOST;
+  backend::PhysicalRequest node;
+  node.location = GPUMEM_LOCATION_HOST_NUMA;
+  node.numa_node = std::max(facts_.numa_node, 0);
+  backend::PhysicalRequest file;
+  file.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  backend::PhysicalRequest fabric;
+  fabric.handle_types = GPUMEM_HANDLE_TYPE_FABRIC;
+  backend::PhysicalRequest compressible;
+  compressible.require = GPUMEM_PHYSICAL_COMPRESSIBLE;
+  backend::PhysicalRequest rdma;
+  rdma.require = GPUMEM_PHYSICAL_RDMA;
+#define GPUMEM_VMM_ATTRIBUTE(name) CU_DEVICE_ATTRIBUTE_##name, #name
+  const Trial trials[] = {
+      {GPUMEM_CAPABILITY_VMM_DEVICE, GPUMEM_VMM_ATTRIBUTE(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
+       "creating physical memory of the device", plain},
+      {GPUMEM_CAPABILITY_VMM_HOST, GPUMEM_VMM_ATTRIBUTE(HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
+       "creating physical memory of the host", host},
+      {GPUMEM_CAPABILITY_VMM_HOST_NUMA, GPUMEM_VMM_ATTRIBUTE(HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED),
+       "creating physical memory of a NUMA node", node},
+      {GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
+       GPUMEM_VMM_ATTRIBUTE(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED),
+       "exporting physical memory by file descriptor", file},
+      {GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC, GPUMEM_VMM_ATTRIBUTE(HANDLE_TYPE_FABRIC_SUPPORTED),
+       "creating physical memory for the fabric", fabric},
+      {GPUMEM_CAPABILITY_VMM_COMPRESSIBLE, GPUMEM_VMM_ATTRIBUTE(GENERIC_COMPRESSION_SUPPORTED),
+       "creating compressible memory", compressible},
+      {GPUMEM_CAPABILITY_VMM_RDMA, GPUMEM_VMM_ATTRIBUTE(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED),
+       "creating memory for network cards", rdma},
+  };
+#undef GPUMEM_VMM_ATTRIBUTE
+  for (const Trial& trial : trials) {
+    if (trial.capability != capability) continue;
+    const Capability said = by_attribute(*this, trial.attribute, trial.name);
+    if (said.value == GPUMEM_ANSWER_NO) return said;
+    return try_physical(*this, trial.request, capability == GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
+                        trial.what);
+  }
+  return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT, "no capability of physical memory");
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {
@@ -206,6 +361,34 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return GPUMEM_BY_ATTRIBUTE(PAGEABLE_MEMORY_ACCESS);
     case GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES:
       return GPUMEM_BY_ATTRIBUTE(PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES);
+    case GPUMEM_CAPABILITY_MANAGED: {
+      const Capability said = GPUMEM_BY_ATTRIBUTE(MANAGED_MEMORY);
+      return said.value == GPUMEM_ANSWER_NO ? said : try_managed(*this);
+    }
+    case GPUMEM_CAPABILITY_MANAGED_CONCURRENT:
+      return GPUMEM_BY_ATTRIBUTE(CONCURRENT_MANAGED_ACCESS);
+    case GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST:
+      return GPUMEM_BY_ATTRIBUTE(DIRECT_MANAGED_MEM_ACCESS_FROM_HOST);
+    case GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS:
+      return traits_.managed && traits_.concurrent_managed ? try_node(*this) : not_concurrent();
+    case GPUMEM_CAPABILITY_MANAGED_BATCH:
+      if (!traits_.concurrent_managed) return not_concurrent();
+      if (cu_.MemPrefetchBatchAsync.function != nullptr)
+        return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                      "the driver has cuMemPrefetchBatchAsync");
+      if (cu_.MemPrefetchAsync.function == nullptr && cu_.MemPrefetchDeviceAsync.function == nullptr)
+        return missing("cuMemPrefetchAsync");
+      return answer(GPUMEM_ANSWER_EMULATED, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                    "this driver lacks cuMemPrefetchBatchAsync, so each range is a call");
+    case GPUMEM_CAPABILITY_MANAGED_DISCARD:
+      if (!traits_.all_concurrent_managed) {
+        return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
+                      "the attribute CONCURRENT_MANAGED_ACCESS is not set on every device");
+      }
+      if (cu_.MemDiscardBatchAsync.function == nullptr) return lacks("cuMemDiscardBatchAsync", "13.0");
+      if (cu_.MemDiscardAndPrefetchBatchAsync.function == nullptr)
+        return lacks("cuMemDiscardAndPrefetchBatchAsync", "13.0");
+      return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_ATTRIBUTE, "the driver has cuMemDiscardBatchAsync");
     case GPUMEM_CAPABILITY_STREAM_VALUE32:
       if (cu_.StreamWriteValue32.function == nullptr) return missing("cuStreamWriteValue32");
       if (cu_.StreamWaitValue32.function == nullptr) return missing("cuStreamWaitValue32");
@@ -242,6 +425,17 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
       return answer(native != 0 ? GPUMEM_ANSWER_YES : GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_ATTRIBUTE,
                     "the link's attribute NATIVE_ATOMIC_SUPPORTED is %d", native);
     }
+    case GPUMEM_CAPABILITY_VMM_DEVICE:
+    case GPUMEM_CAPABILITY_VMM_HOST:
+    case GPUMEM_CAPABILITY_VMM_HOST_NUMA:
+    case GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD:
+    case GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC:
+    case GPUMEM_CAPABILITY_VMM_COMPRESSIBLE:
+    case GPUMEM_CAPABILITY_VMM_RDMA:
+      return vmm_capability(capability);
+    case GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN:
+    case GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED:
+      return unit_of_physical(*this, capability == GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED);
     default:
       return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
                     "unknown to this version of the cuda backend");

@@ -15,10 +15,14 @@
 namespace gpumem::cuda {
 namespace {
 
+// Managed memory has a side only by what the call says (MAN-32).
 // Unified addressing finds out where foreign and device memory lies; ordinary memory it need not know.
+bool is_foreign(const backend::Span& span) { return span.memory == nullptr && !span.pageable; }
+
 CUmemorytype memory_type(const backend::Span& span) {
-  const bool foreign = span.memory == nullptr && !span.pageable;
-  return span.on_device || foreign ? CU_MEMORYTYPE_UNIFIED : CU_MEMORYTYPE_HOST;
+  if (span.managed) return span.on_device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+  const bool foreign = is_foreign(span);
+  return span.on_device || span.in_range || foreign ? CU_MEMORYTYPE_UNIFIED : CU_MEMORYTYPE_HOST;
 }
 
 // Blocks that copies read from and that are freed once their stream has passed them. On a lost device it
@@ -69,14 +73,39 @@ Result<void> Stream::copy_and_keep(const backend::CopySegment& segment) {
   return device_.check_enqueued(outcome, "the copy cannot be completed");
 }
 
+const void* Stream::cpu_view(const backend::Span& span) {
+  // While another stream uses it, the CPU's own read would fault.
+  const bool faults = span.managed && !device_.traits().all_concurrent_managed;
+  return span.on_device || span.in_range || faults ? nullptr : span.address;
+}
+
 Outcome Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
   if (segment.height == 1) {
+    if (segment.destination.managed || segment.source.managed) [[unlikely]]
+      return enqueue_managed(segment);
     return call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); });
   }
   return enqueue_rows(segment);
+}
+
+Outcome Stream::enqueue_managed(const backend::CopySegment& segment) {
+  const Driver& cu = device_.cu();
+  const uint64_t to = address_of(segment.destination.address);
+  const uint64_t from = address_of(segment.source.address);
+  const bool to_device = segment.destination.on_device;
+  const bool from_device = segment.source.on_device;
+  const bool unclear = is_foreign(segment.destination) || is_foreign(segment.source);
+  // There is no call from host to host.
+  if (unclear || !(to_device || from_device))
+    return call([&] { return cu.MemcpyAsync(to, from, segment.width, native_); });
+  if (to_device && from_device)
+    return call([&] { return cu.MemcpyDtoDAsync(to, from, segment.width, native_); });
+  if (to_device)
+    return call([&] { return cu.MemcpyHtoDAsync(to, pointer_to(from), segment.width, native_); });
+  return call([&] { return cu.MemcpyDtoHAsync(pointer_to(to), from, segment.width, native_); });
 }
 
 Outcome Stream::enqueue_rows(const backend::CopySegment& segment) {
@@ -98,7 +127,7 @@ Outcome Stream::enqueue_rows(const backend::CopySegment& segment) {
 }
 
 uint64_t Stream::device_address(const backend::Span& span) {
-  if (span.on_device) return address_of(span.address);
+  if (span.on_device || span.in_range) return address_of(span.address);
   if (span.memory != nullptr) {
     const auto& memory = static_cast<const Memory&>(*span.memory);
     return memory.reachable_from(device_) ? address_of(memory.facts().device_pointer) + span.offset : 0;
@@ -110,6 +139,12 @@ uint64_t Stream::device_address(const backend::Span& span) {
 }
 
 backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
+  if (destination.managed) return backend::FillWay::kEnqueue;
+  if (destination.in_range) {
+    // The driver fills host memory there too (measured).
+    const bool own = destination.home == nullptr || destination.home == &device_;
+    return own ? backend::FillWay::kEnqueue : backend::FillWay::kAtHome;
+  }
   // The driver fills only memory of the stream's own device (measured).
   if (destination.memory != nullptr && destination.on_device) {
     const bool own = &static_cast<const Memory&>(*destination.memory).device() == &device_;

@@ -5,9 +5,11 @@
 #include <utility>
 
 #include "backends/cuda/fence.h"
+#include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/pointer.h"
 #include "backends/cuda/stream.h"
+#include "backends/cuda/vmm.h"
 #include "base/arithmetic.h"
 #include "platform/numa.h"
 
@@ -18,8 +20,11 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
       all_(all),
       handle_(all[ordinal]),
       fences_(std::make_unique<Fences>(*this)),
+      managed_(std::make_unique<Managed>(*this)),
+      virtual_memory_(std::make_unique<VirtualMemory>(*this)),
       held_peers_(all.size()) {
   facts_.ordinal = ordinal;
+  facts_.copies_by_cpu = true;  // measured: docs/measured/virtual-memory.md
 }
 
 Device::~Device() {
@@ -94,6 +99,7 @@ Result<void> Device::fill_traits() {
   if (!pitch) return pitch.error();
   facts_.pitch_max = static_cast<uint64_t>(*pitch);
   traits_.bind_to_nearest_node = facts_.numa_node >= 0 && platform::numa_node_count() > 1;
+  GPUMEM_TRY(fill_managed_traits());
   for (const CUdevice device : all_) {
     int same = 0;
     GPUMEM_TRY(check(
@@ -103,6 +109,25 @@ Result<void> Device::fill_traits() {
   }
   return {};
 }
+
+Result<void> Device::fill_managed_traits() {
+  auto managed = attribute(CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY);
+  if (!managed) return managed.error();
+  traits_.managed = *managed != 0;
+  auto concurrent = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS);
+  if (!concurrent) return concurrent.error();
+  traits_.concurrent_managed = *concurrent != 0;
+  traits_.all_concurrent_managed = true;
+  for (const CUdevice device : all_) {
+    int each = 0;
+    GPUMEM_TRY(check(cu_.DeviceGetAttribute(&each, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device),
+                     Place::kHost, "cannot query whether a device uses managed memory beside the CPU"));
+    traits_.all_concurrent_managed = traits_.all_concurrent_managed && each != 0;
+  }
+  return {};
+}
+
+backend::Managed* Device::managed() { return traits_.managed ? managed_.get() : nullptr; }
 
 Result<int> Device::attribute(CUdevice_attribute attribute) {
   int value = 0;
@@ -142,6 +167,8 @@ Result<backend::MemoryAvailable> Device::memory_available() {
                    facts_.ordinal));
   return backend::MemoryAvailable{free, total};
 }
+
+backend::VirtualMemory* Device::vmm() { return virtual_memory_.get(); }
 
 Result<void*> Device::foreign_device_pointer(const void* pointer) {
   RelaxedScope scope(*this);

@@ -14,6 +14,8 @@
 namespace gpumem::cuda {
 
 class Fences;
+class Managed;
+class VirtualMemory;
 struct Peers;
 
 class Device final : public backend::Device {
@@ -38,9 +40,14 @@ class Device final : public backend::Device {
     bool can_map_host = false;
     bool same_pointer = true;  // registered memory has one address for the CPU and all devices
     bool uses_host_page_tables = false;
-    bool bind_to_nearest_node = false;  // the machine has several nodes, and the device is near one of them
+    bool managed = false;
+    bool concurrent_managed = false;      // the CPU may use managed memory while the device does
+    bool all_concurrent_managed = false;  // on all devices
+    bool bind_to_nearest_node = false;    // the machine has several nodes, and the device is near one of them
   };
   const Traits& traits() const { return traits_; }
+
+  backend::Managed* managed() override;
 
   Fences& fences() const { return *fences_; }
   const std::atomic<bool>& lost_flag() const { return lost_; }
@@ -82,16 +89,19 @@ class Device final : public backend::Device {
   Result<bool> enable_peer_access(backend::Device& peer) override;
   Result<void> disable_peer_access(backend::Device& peer) override;
   backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
+  backend::VirtualMemory* vmm() override;
 
  private:
   Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal);
   Result<void> fill_facts();
   Result<void> fill_traits();
+  Result<void> fill_managed_traits();
   Result<bool> enable_peer_access_locked(Peers& known, Device& peer);
   Result<void> disable_peer_access_locked(Peers& known, Device& peer);
   void drop_peer(Peers& known, CUcontext& held);
   void drop_all_peers();
   backend::Capability try_peer_access(Device& peer);
+  backend::Capability vmm_capability(gpumem_capability capability);
 
   const Driver& cu_;
   const std::vector<CUdevice> all_;
@@ -103,6 +113,8 @@ class Device final : public backend::Device {
   std::mutex released_mutex_;
   std::vector<CUevent> released_;  // recorded at the end of streams that were released with work pending
   const std::unique_ptr<Fences> fences_;
+  const std::unique_ptr<Managed> managed_;
+  const std::unique_ptr<VirtualMemory> virtual_memory_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };

@@ -128,6 +128,10 @@ Result<std::unique_ptr<Driver>> resolve(void* library) {
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_FILL, GPUMEM_CUDA_FILL)
   GPUMEM_CUDA_OLDER_VARIANTS(GPUMEM_CUDA_FILL)
 #undef GPUMEM_CUDA_FILL
+#define GPUMEM_CUDA_FILL(member, name, since, suffix) \
+  fill(driver->member, symbols, driver->version, since, suffix);
+  GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_FILL)
+#undef GPUMEM_CUDA_FILL
   if (!symbols.failure().ok()) {
     return error_of(symbols.failure(), Place::kHost, "cannot get the CUDA driver's entry points");
   }

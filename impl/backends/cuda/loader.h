@@ -71,71 +71,86 @@ struct Entry<CUresult (*)(Arguments...)> {
 // The entry points that the backend uses, by name without "cu", version of the signature, and suffix of the
 // exported symbol (for driver 11.2, which has no cuGetProcAddress). Without a REQUIRED one nothing can be
 // opened; without an OPTIONAL one only the calls that need it fail.
-#define GPUMEM_CUDA_ENTRY_POINTS(REQUIRED, OPTIONAL)   \
-  REQUIRED(Init, 2000, "")                             \
-  REQUIRED(DriverGetVersion, 2020, "")                 \
-  REQUIRED(DeviceGetCount, 2000, "")                   \
-  REQUIRED(DeviceGet, 2000, "")                        \
-  REQUIRED(DeviceGetName, 2000, "")                    \
-  REQUIRED(DeviceGetUuid, 11040, "_v2")                \
-  REQUIRED(DeviceGetAttribute, 2000, "")               \
-  REQUIRED(DeviceTotalMem, 3020, "_v2")                \
-  REQUIRED(DeviceGetPCIBusId, 4010, "")                \
-  REQUIRED(DevicePrimaryCtxRetain, 7000, "")           \
-  REQUIRED(DevicePrimaryCtxRelease, 11000, "_v2")      \
-  REQUIRED(CtxPushCurrent, 4000, "_v2")                \
-  REQUIRED(CtxPopCurrent, 4000, "_v2")                 \
-  REQUIRED(CtxGetCurrent, 4000, "")                    \
-  OPTIONAL(CtxGetDevice, 2000, "")                     \
-  OPTIONAL(DeviceCanAccessPeer, 4000, "")              \
-  OPTIONAL(DeviceGetP2PAttribute, 8000, "")            \
-  OPTIONAL(CtxEnablePeerAccess, 4000, "")              \
-  OPTIONAL(CtxDisablePeerAccess, 4000, "")             \
-  OPTIONAL(MemGetInfo, 3020, "_v2")                    \
-  OPTIONAL(MemAlloc, 3020, "_v2")                      \
-  OPTIONAL(MemFree, 3020, "_v2")                       \
-  OPTIONAL(MemHostAlloc, 2020, "")                     \
-  OPTIONAL(MemFreeHost, 2000, "")                      \
-  OPTIONAL(MemHostGetDevicePointer, 3020, "_v2")       \
-  OPTIONAL(MemHostRegister, 6050, "_v2")               \
-  OPTIONAL(MemHostUnregister, 4000, "")                \
-  OPTIONAL(MemGetAllocationGranularity, 10020, "")     \
-  OPTIONAL(MemAddressReserve, 10020, "")               \
-  OPTIONAL(MemAddressFree, 10020, "")                  \
-  OPTIONAL(MemCreate, 10020, "")                       \
-  OPTIONAL(MemRelease, 10020, "")                      \
-  OPTIONAL(MemMap, 10020, "")                          \
-  OPTIONAL(MemUnmap, 10020, "")                        \
-  OPTIONAL(MemSetAccess, 10020, "")                    \
-  OPTIONAL(PointerGetAttributes, 7000, "")             \
-  OPTIONAL(MemcpyAsync, 4000, "")                      \
-  OPTIONAL(Memcpy2DAsync, 3020, "_v2")                 \
-  OPTIONAL(MemsetD8Async, 3020, "")                    \
-  OPTIONAL(MemsetD16Async, 3020, "")                   \
-  OPTIONAL(MemsetD32Async, 3020, "")                   \
-  OPTIONAL(MemsetD2D8Async, 3020, "")                  \
-  OPTIONAL(MemsetD2D16Async, 3020, "")                 \
-  OPTIONAL(MemsetD2D32Async, 3020, "")                 \
-  OPTIONAL(StreamCreateWithPriority, 5050, "")         \
-  OPTIONAL(StreamDestroy, 4000, "_v2")                 \
-  OPTIONAL(StreamGetCtx, 9020, "")                     \
-  OPTIONAL(StreamGetPriority, 5050, "")                \
-  OPTIONAL(StreamGetId, 12000, "")                     \
-  OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "") \
-  OPTIONAL(StreamIsCapturing, 10000, "")               \
-  OPTIONAL(StreamQuery, 2000, "")                      \
-  OPTIONAL(StreamSynchronize, 2000, "")                \
-  OPTIONAL(StreamWaitEvent, 3020, "")                  \
-  OPTIONAL(LaunchHostFunc, 10000, "")                  \
-  OPTIONAL(StreamWriteValue32, 11070, "_v2")           \
-  OPTIONAL(StreamWriteValue64, 11070, "_v2")           \
-  OPTIONAL(StreamWaitValue32, 11070, "_v2")            \
-  OPTIONAL(StreamWaitValue64, 11070, "_v2")            \
-  OPTIONAL(EventCreate, 2000, "")                      \
-  OPTIONAL(EventDestroy, 4000, "_v2")                  \
-  OPTIONAL(EventRecord, 2000, "")                      \
-  OPTIONAL(EventQuery, 2000, "")                       \
-  OPTIONAL(EventSynchronize, 2000, "")                 \
+#define GPUMEM_CUDA_ENTRY_POINTS(REQUIRED, OPTIONAL)        \
+  REQUIRED(Init, 2000, "")                                  \
+  REQUIRED(DriverGetVersion, 2020, "")                      \
+  REQUIRED(DeviceGetCount, 2000, "")                        \
+  REQUIRED(DeviceGet, 2000, "")                             \
+  REQUIRED(DeviceGetName, 2000, "")                         \
+  REQUIRED(DeviceGetUuid, 11040, "_v2")                     \
+  REQUIRED(DeviceGetAttribute, 2000, "")                    \
+  REQUIRED(DeviceTotalMem, 3020, "_v2")                     \
+  REQUIRED(DeviceGetPCIBusId, 4010, "")                     \
+  REQUIRED(DevicePrimaryCtxRetain, 7000, "")                \
+  REQUIRED(DevicePrimaryCtxRelease, 11000, "_v2")           \
+  REQUIRED(CtxPushCurrent, 4000, "_v2")                     \
+  REQUIRED(CtxPopCurrent, 4000, "_v2")                      \
+  REQUIRED(CtxGetCurrent, 4000, "")                         \
+  OPTIONAL(CtxGetDevice, 2000, "")                          \
+  OPTIONAL(DeviceCanAccessPeer, 4000, "")                   \
+  OPTIONAL(DeviceGetP2PAttribute, 8000, "")                 \
+  OPTIONAL(CtxEnablePeerAccess, 4000, "")                   \
+  OPTIONAL(CtxDisablePeerAccess, 4000, "")                  \
+  OPTIONAL(MemGetInfo, 3020, "_v2")                         \
+  OPTIONAL(MemAlloc, 3020, "_v2")                           \
+  OPTIONAL(MemFree, 3020, "_v2")                            \
+  OPTIONAL(MemHostAlloc, 2020, "")                          \
+  OPTIONAL(MemFreeHost, 2000, "")                           \
+  OPTIONAL(MemHostGetDevicePointer, 3020, "_v2")            \
+  OPTIONAL(MemHostRegister, 6050, "_v2")                    \
+  OPTIONAL(MemHostUnregister, 4000, "")                     \
+  OPTIONAL(MemAllocManaged, 6000, "")                       \
+  OPTIONAL(StreamAttachMemAsync, 6000, "")                  \
+  OPTIONAL(MemAdvise, 12020, "_v2")                         \
+  OPTIONAL(MemPrefetchAsync, 12020, "_v2")                  \
+  OPTIONAL(MemPrefetchBatchAsync, 13000, "")                \
+  OPTIONAL(MemDiscardBatchAsync, 13000, "")                 \
+  OPTIONAL(MemDiscardAndPrefetchBatchAsync, 13000, "")      \
+  OPTIONAL(MemRangeGetAttributes, 8000, "")                 \
+  OPTIONAL(MemGetAllocationGranularity, 10020, "")          \
+  OPTIONAL(MemAddressReserve, 10020, "")                    \
+  OPTIONAL(MemAddressFree, 10020, "")                       \
+  OPTIONAL(MemCreate, 10020, "")                            \
+  OPTIONAL(MemRelease, 10020, "")                           \
+  OPTIONAL(MemMap, 10020, "")                               \
+  OPTIONAL(MemUnmap, 10020, "")                             \
+  OPTIONAL(MemSetAccess, 10020, "")                         \
+  OPTIONAL(MemGetAllocationPropertiesFromHandle, 10020, "") \
+  OPTIONAL(MemRetainAllocationHandle, 11000, "")            \
+  OPTIONAL(MemExportToShareableHandle, 10020, "")           \
+  OPTIONAL(MemImportFromShareableHandle, 10020, "")         \
+  OPTIONAL(PointerGetAttributes, 7000, "")                  \
+  OPTIONAL(MemcpyAsync, 4000, "")                           \
+  OPTIONAL(MemcpyHtoDAsync, 3020, "_v2")                    \
+  OPTIONAL(MemcpyDtoHAsync, 3020, "_v2")                    \
+  OPTIONAL(MemcpyDtoDAsync, 3020, "_v2")                    \
+  OPTIONAL(Memcpy2DAsync, 3020, "_v2")                      \
+  OPTIONAL(MemsetD8Async, 3020, "")                         \
+  OPTIONAL(MemsetD16Async, 3020, "")                        \
+  OPTIONAL(MemsetD32Async, 3020, "")                        \
+  OPTIONAL(MemsetD2D8Async, 3020, "")                       \
+  OPTIONAL(MemsetD2D16Async, 3020, "")                      \
+  OPTIONAL(MemsetD2D32Async, 3020, "")                      \
+  OPTIONAL(StreamCreateWithPriority, 5050, "")              \
+  OPTIONAL(StreamDestroy, 4000, "_v2")                      \
+  OPTIONAL(StreamGetCtx, 9020, "")                          \
+  OPTIONAL(StreamGetPriority, 5050, "")                     \
+  OPTIONAL(StreamGetId, 12000, "")                          \
+  OPTIONAL(ThreadExchangeStreamCaptureMode, 10010, "")      \
+  OPTIONAL(StreamIsCapturing, 10000, "")                    \
+  OPTIONAL(StreamQuery, 2000, "")                           \
+  OPTIONAL(StreamSynchronize, 2000, "")                     \
+  OPTIONAL(StreamWaitEvent, 3020, "")                       \
+  OPTIONAL(LaunchHostFunc, 10000, "")                       \
+  OPTIONAL(StreamWriteValue32, 11070, "_v2")                \
+  OPTIONAL(StreamWriteValue64, 11070, "_v2")                \
+  OPTIONAL(StreamWaitValue32, 11070, "_v2")                 \
+  OPTIONAL(StreamWaitValue64, 11070, "_v2")                 \
+  OPTIONAL(EventCreate, 2000, "")                           \
+  OPTIONAL(EventDestroy, 4000, "_v2")                       \
+  OPTIONAL(EventRecord, 2000, "")                           \
+  OPTIONAL(EventQuery, 2000, "")                            \
+  OPTIONAL(EventSynchronize, 2000, "")                      \
   OPTIONAL(EventElapsedTime, 12080, "_v2")
 
 // Older variants with the same signature.
@@ -147,10 +162,18 @@ struct Entry<CUresult (*)(Arguments...)> {
   OLDER(StreamWaitValue64, 9000, "")      \
   OLDER(EventElapsedTime, 2000, "")
 
+// Older variants with another signature, by the name of their member and as above.
+#define GPUMEM_CUDA_OLDER_SIGNATURES(OLDER)   \
+  OLDER(MemAdviseDevice, MemAdvise, 8000, "") \
+  OLDER(MemPrefetchDeviceAsync, MemPrefetchAsync, 8000, "")
+
 struct Driver {
   int version = 0;
 #define GPUMEM_CUDA_MEMBER(name, since, suffix) Entry<PFN_cu##name##_v##since> name{"cu" #name};
   GPUMEM_CUDA_ENTRY_POINTS(GPUMEM_CUDA_MEMBER, GPUMEM_CUDA_MEMBER)
+#undef GPUMEM_CUDA_MEMBER
+#define GPUMEM_CUDA_MEMBER(member, name, since, suffix) Entry<PFN_cu##name##_v##since> member{"cu" #name};
+  GPUMEM_CUDA_OLDER_SIGNATURES(GPUMEM_CUDA_MEMBER)
 #undef GPUMEM_CUDA_MEMBER
 };
 

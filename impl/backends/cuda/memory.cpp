@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <thread>
 
+#include "backends/cuda/managed.h"
 #include "backends/cuda/pointer.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "platform/host_budget.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 #include "platform/thread_record.h"
@@ -329,11 +331,6 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
                                                               gpumem_memory_flags wanted) {
   const uint64_t page = platform::page_size();
   const uint64_t size = round_up(request.size, page);
-  if (size >= kLargePinned && size > platform::memory_available()) {
-    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-                      "%llu bytes of pinned memory exceed the system's free memory; request less",
-                      static_cast<unsigned long long>(size));
-  }
   auto mapping =
       platform::map_anonymous(size, std::max(request.alignment, size < kHugePage ? page : kHugePage));
   if (!mapping) return mapping.error();
@@ -361,6 +358,7 @@ Result<std::unique_ptr<backend::Memory>> create_mapped_pinned(Device& device,
 Result<std::unique_ptr<backend::Memory>> create_pinned(Device& device, const backend::MemoryRequest& request,
                                                        gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
+  if (request.size >= kLargePinned) GPUMEM_TRY(platform::check_host_budget(request.size));
   const bool write_combined = (wanted & GPUMEM_MEMORY_WRITE_COMBINED) != 0;
   // Pieces form one device range only if device and host addresses are equal.
   if (!write_combined && device.traits().same_pointer) return create_mapped_pinned(device, request, wanted);
@@ -579,6 +577,8 @@ Result<std::unique_ptr<backend::Memory>> Device::create_memory(const backend::Me
       return create_on_device(*this, request);
     case backend::MemorySort::kPinned:
       return make_preferred(*this, request, create_pinned);
+    case backend::MemorySort::kManaged:
+      return create_managed(*this, request);
     case backend::MemorySort::kNone:
       break;
   }

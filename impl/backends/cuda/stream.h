@@ -11,6 +11,7 @@ class Stream final : public backend::Stream {
  public:
   Stream(Device& device, bool owned) : device_(device), owned_(owned) {}
 
+  Device& device() const { return device_; }
   Result<void> create(int32_t priority);
   Result<void> wrap(CUstream native);
   // Makes a driver call on the stream. The default streams are those of the current context.
@@ -26,7 +27,7 @@ class Stream final : public backend::Stream {
   int32_t priority() const override { return priority_; }
   uint64_t identity() const override { return identity_; }
   Result<bool> is_capturing() override;
-  const void* cpu_view(const backend::Span& span) override { return span.on_device ? nullptr : span.address; }
+  const void* cpu_view(const backend::Span& span) override;
   Result<void> copy(const backend::CopySegment& segment) override;
   backend::FillWay way_of_fill(const backend::Span& destination) override;
   Result<void> fill(const backend::FillSegment& segment) override;
@@ -46,6 +47,7 @@ class Stream final : public backend::Stream {
   [[gnu::noinline]] bool is_of_other_thread() const;
   // Makes the driver call for a segment.
   Outcome enqueue(const backend::CopySegment& segment);
+  [[gnu::noinline]] Outcome enqueue_managed(const backend::CopySegment& segment);
   [[gnu::noinline]] Outcome enqueue_rows(const backend::CopySegment& segment);
   [[gnu::noinline]] Result<void> copy_and_keep(const backend::CopySegment& segment);
   Result<bool> query_relaxed();

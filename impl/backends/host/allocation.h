@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "backends/host/advice.h"
 #include "backends/host/arena.h"
 #include "backends/host/budget.h"
 #include "backends/host/clock.h"
@@ -20,6 +22,7 @@
 namespace gpumem::host {
 
 class HostDevice;
+struct HostBlock;
 
 struct Allocation {
   explicit Allocation(HostDevice& owner) : device(owner) {}
@@ -34,7 +37,8 @@ struct Allocation {
   std::byte* bytes = nullptr;  // for this backend: the private view, or the caller's memory
   void* host_address = nullptr;
   void* device_address = nullptr;
-  uint64_t foreign_id = 0;  // not 0: from gpumem_host_foreign_alloc()
+  std::unique_ptr<ManagedPart> managed;  // null for other memory
+  uint64_t foreign_id = 0;               // not 0: from gpumem_host_foreign_alloc()
 
   Charge charge;        // of device memory
   Charge registration;  // in pieces
@@ -43,6 +47,11 @@ struct Allocation {
   PageLock page_lock;  // of the private view or the caller's pages
   Range host_range;    // the user's addresses
   Range device_range;  // the user's device addresses, if different
+
+  // Of a mapping in a reservation: what keeps the bytes, and what each device may do. Guarded by
+  // Shared::mutex.
+  std::shared_ptr<HostBlock> block;
+  std::vector<gpumem_access> access;
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
   // Registered memory is its owner's again, so pending work must not touch it. Such work exists if the
@@ -72,6 +81,31 @@ class AddressTable {
     if (next == allocations_.begin()) return nullptr;
     const auto& [begin, allocation] = *std::prev(next);
     return address_of(address) - begin < allocation->size ? allocation : nullptr;
+  }
+
+  // Everything that begins in a range of addresses.
+  template <class See>
+  void for_each_in(uint64_t begin, uint64_t size, See see) const {
+    for (auto next = allocations_.lower_bound(begin);
+         next != allocations_.end() && next->first - begin < size; ++next) {
+      see(*next->second);
+    }
+  }
+  // Moves that to a table of its own; needs no memory.
+  AddressTable extract(uint64_t begin, uint64_t size) {
+    AddressTable moved;
+    auto next = allocations_.lower_bound(begin);
+    while (next != allocations_.end() && next->first - begin < size)
+      moved.allocations_.insert(allocations_.extract(next++));
+    return moved;
+  }
+  // Takes over what another table has; needs no memory. What is at the addresses is obsolete, as for add().
+  void merge(AddressTable& other) {
+    while (!other.allocations_.empty()) {
+      auto node = other.allocations_.extract(other.allocations_.begin());
+      allocations_.erase(node.key());
+      allocations_.insert(std::move(node));
+    }
   }
 
   // The first allocation that overlaps the range, or null.

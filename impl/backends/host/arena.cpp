@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cinttypes>
 
 #include "backends/host/shared.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "platform/host_budget.h"
 #include "platform/pages.h"
 
 namespace gpumem::host {
@@ -57,11 +57,7 @@ Result<std::list<Slab>> SlotPool::make_slab(uint64_t size) {
   slab.free.reserve(slab.slots);
 
   if (shared_->options.fill && size == kSlabMax) {
-    if (const uint64_t available = platform::memory_available(); available < size) {
-      return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
-                        "the system has %" PRIu64 " bytes of memory available, but %" PRIu64 " are needed",
-                        available, size);
-    }
+    if (auto fits = platform::check_host_budget(size); !fits) return of_device(fits.error());
   }
   GPUMEM_TRY(steps.take("memfd_create"));
   auto file = platform::memory_file(size);

@@ -33,6 +33,7 @@ Result<std::unique_ptr<backend::Backend>> open(const backend::OpenRequest& reque
 }
 
 HostBackend::HostBackend(const Options& options) : shared_(options) {
+  shared_.managed.watch(queues_);
   for (uint32_t ordinal = 0; ordinal < options.device_count; ++ordinal) {
     devices_.push_back(std::make_unique<HostDevice>(shared_, queues_, ordinal));
   }
@@ -95,6 +96,7 @@ Result<void> HostBackend::native_stream_destroy(backend::Device& device, void* n
                       handles);
   }
   queue.retire(lock);
+  shared_.managed.refresh(lock);
   return {};
 }
 

@@ -157,6 +157,19 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
                               : by_option(false, "kernels can access only pinned and device memory");
     case GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES:
       return always(GPUMEM_ANSWER_NO, "the backend translates every view of a kernel itself");
+    case GPUMEM_CAPABILITY_MANAGED:
+      return always(GPUMEM_ANSWER_YES, "emulated devices use addresses of this process");
+    case GPUMEM_CAPABILITY_MANAGED_CONCURRENT:
+      return options.concurrent
+                 ? by_option(true, "the CPU and devices use managed memory at the same time")
+                 : by_option(false, "an option keeps the CPU from memory that a device may use");
+    case GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST:
+      return always(GPUMEM_ANSWER_NO, "emulated devices have no pages of their own");
+    case GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS:
+    case GPUMEM_CAPABILITY_MANAGED_BATCH:
+    case GPUMEM_CAPABILITY_MANAGED_DISCARD:
+      return options.concurrent ? by_option(true, "the host backend keeps a record of each page")
+                                : by_option(false, "the devices are not concurrent");
     case GPUMEM_CAPABILITY_STREAM_VALUE32:
     case GPUMEM_CAPABILITY_STREAM_VALUE64: {
       const Capability write =
@@ -175,6 +188,23 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_PEER_ATOMICS:
       return has_link_to(*peer) ? always(GPUMEM_ANSWER_YES, "kernels use the atomics of the CPU")
                                 : by_option(false, "no link in this direction");
+    case GPUMEM_CAPABILITY_VMM_DEVICE:
+    case GPUMEM_CAPABILITY_VMM_HOST:
+    case GPUMEM_CAPABILITY_VMM_HOST_NUMA:
+      return always(GPUMEM_ANSWER_YES, "physical memory is a file of anonymous memory");
+    case GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN:
+    case GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED:
+      return make(GPUMEM_ANSWER_TYPE_BYTES, options.vmm_granularity, kOption, "as configured");
+    case GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD:
+      return always(GPUMEM_ANSWER_YES, "the descriptor of the file is shared");
+    case GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC:
+      return always(GPUMEM_ANSWER_NO, "emulated devices are on no fabric");
+    case GPUMEM_CAPABILITY_VMM_COMPRESSIBLE:
+      return options.compressible
+                 ? tri(GPUMEM_ANSWER_EMULATED, kOption, "the property is granted, but nothing is compressed")
+                 : by_option(false, "an option turned compressible memory off");
+    case GPUMEM_CAPABILITY_VMM_RDMA:
+      return always(GPUMEM_ANSWER_NO, "no network card reaches emulated devices");
     default:
       return always(GPUMEM_ANSWER_NO, "unknown to the host backend");
   }

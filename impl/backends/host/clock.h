@@ -32,6 +32,9 @@ struct Timeline {
     if (handles == 0 && observed < completed) observed = completed;
   }
 
+  // Whether it holds device work that was not observed complete.
+  bool active() const { return device_work > observed && device_work > seen && !in_function && !lost.load(); }
+
   // Of the process, and never another one's: a queue made at the address of a gone one is another stream
   // (COM-29).
   static uint64_t next_id() {
@@ -44,6 +47,9 @@ struct Timeline {
   uint64_t enqueued = 0;
   uint64_t completed = 0;
   uint64_t observed = 0;
+  uint64_t seen = 0;            // by a host function, for which all before it is observed (MAN-16)
+  uint64_t device_work = 0;     // the last operation that makes the stream active (MAN-9)
+  bool in_function = false;     // a host function runs
   bool faulting = false;        // the running kernel lost the device and has not ended yet
   bool touching = false;        // the running operation moves bytes, possibly the caller's own
   uint32_t handles = 0;         // contract streams that wrap this one
@@ -84,6 +90,13 @@ class Clock {
   void observe() const {
     for (const Entry& entry : entries_) {
       if (entry.timeline->observed < entry.number) entry.timeline->observed = entry.number;
+    }
+  }
+
+  // The same by a host function.
+  void see() const {
+    for (const Entry& entry : entries_) {
+      if (entry.timeline->seen < entry.number) entry.timeline->seen = entry.number;
     }
   }
 

@@ -24,7 +24,11 @@ uint64_t bit(const HostDevice& device) { return uint64_t{1} << device.facts().or
 }  // namespace
 
 HostDevice::HostDevice(Shared& shared, Queues& queues, uint32_t ordinal)
-    : shared_(shared), queues_(queues), budget_(shared.options.device_bytes), arena_(shared) {
+    : shared_(shared),
+      queues_(queues),
+      budget_(shared.options.device_bytes),
+      arena_(shared),
+      virtual_memory_(shared, *this) {
   const uint32_t pretended = shared.options.numa_nodes;
   facts_.ordinal = ordinal;
   facts_.numa_node =
@@ -46,6 +50,7 @@ void HostDevice::lose(const char* reason) {
   if (lost()) return;
   std::snprintf(lost_reason_, sizeof lost_reason_, "%s", reason);
   lost_.store(true, std::memory_order_release);
+  shared_.managed.refresh(lock);
   shared_.progress.notify_all();
 }
 
@@ -62,6 +67,7 @@ Result<std::unique_ptr<backend::Memory>> HostDevice::create_memory(const backend
     case backend::MemorySort::kDevice:
       return record_memory(shared_, allocate(shared_, *this, request, true));
     case backend::MemorySort::kPinned:
+    case backend::MemorySort::kManaged:
       return record_memory(shared_, allocate(shared_, *this, request, false));
     case backend::MemorySort::kNone:
       break;

@@ -6,8 +6,10 @@
 
 #include "backends/host/allocation.h"
 #include "backends/host/arena.h"
+#include "backends/host/managed.h"
 #include "backends/host/queue.h"
 #include "backends/host/shared.h"
+#include "backends/host/vmm.h"
 #include "contract/backend.h"
 
 namespace gpumem::host {
@@ -30,6 +32,9 @@ class HostDevice final : public backend::Device {
   Result<bool> enable_peer_access(backend::Device& peer) override;
   Result<void> disable_peer_access(backend::Device& peer) override;
   backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
+  backend::VirtualMemory* vmm() override { return &virtual_memory_; }
+
+  backend::Managed* managed() override { return &managed_; }
 
   const std::atomic<bool>& lost_flag() const { return lost_; }
   Result<void> require_not_lost() const;
@@ -39,6 +44,7 @@ class HostDevice final : public backend::Device {
   // lose() waits for running work and prevents any more from starting.
   bool is_being_lost(const Lock& /*held*/) const { return losing_ && !lost(); }
 
+  bool is_concurrent() const { return managed_.concurrent(); }
   Budget& budget() { return budget_; }
   Arena& arena() { return arena_; }
   bool has_link_to(const HostDevice& peer) const;
@@ -57,6 +63,8 @@ class HostDevice final : public backend::Device {
   Queues& queues_;
   Budget budget_;
   Arena arena_;
+  HostManaged managed_{shared_, *this};
+  HostVirtualMemory virtual_memory_;
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
   std::shared_ptr<Queue> default_queue_;  // for the native stream NULL; guarded by Shared::mutex

@@ -14,7 +14,14 @@ namespace {
 
 thread_local backend::Kernel* running = nullptr;
 
-bool may_use(const Lock& held, const HostDevice& device, const Allocation& allocation, bool write) {
+bool may_use(const Lock& held, Queue& queue, const Allocation& allocation, bool write) {
+  const HostDevice& device = queue.device();
+  if (allocation.managed != nullptr && !device.is_concurrent())
+    return allocation.managed->lets_device(queue.timeline()->id);
+  if (allocation.block != nullptr) {
+    const gpumem_access needed = write ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ;
+    return (allocation.access.at(device.facts().ordinal) & needed) == needed;
+  }
   if (allocation.on_device) return device.reaches(held, allocation.device);
   if (!allocation.registered) return true;
   return (&allocation.device == &device || (allocation.granted & GPUMEM_MEMORY_PORTABLE) != 0) &&
@@ -57,22 +64,58 @@ Result<void*> RunningKernel::view(const void* address, uint64_t size, gpumem_acc
   return device.require_not_lost().error();
 }
 
+void RunningKernel::use(const std::shared_ptr<Allocation>& allocation) {
+  used_.push_back(allocation);
+  if (!shared_.options.strict) return;
+  allocation->uses.prepare();
+  allocation->uses.advance(queue_.timeline(), queue_.timeline()->completed + 1);
+}
+
+// For the device mappings lie side by side, but not in the memory of this process: a view of several is made.
+void* RunningKernel::translate_mappings(const void* address, uint64_t size, bool write) {
+  const uint64_t begin = address_of(address);
+  std::vector<std::shared_ptr<Allocation>> mappings;
+  {
+    const Lock lock(shared_.mutex);
+    for (uint64_t at = begin; at - begin < size;) {
+      auto mapping = shared_.table.find(pointer_to(at));
+      if (mapping == nullptr || mapping->block == nullptr || !may_use(lock, queue_, *mapping, write))
+        return nullptr;
+      at = address_of(mapping->device_address) + mapping->size;
+      mappings.push_back(std::move(mapping));
+    }
+    for (const auto& mapping : mappings)
+      use(mapping);
+  }
+  const uint64_t first = address_of(mappings.front()->device_address);
+  const uint64_t whole = address_of(mappings.back()->device_address) + mappings.back()->size - first;
+  auto place = platform::reserve(whole, platform::page_size());
+  if (!place) return nullptr;
+  views_.emplace_back(*place, whole);
+  const uint64_t view = address_of(*place) - first;  // from the user's addresses
+  for (const auto& mapping : mappings) {
+    const uint64_t at = address_of(mapping->device_address);
+    if (!platform::map_again(mapping->bytes, mapping->size, pointer_to(at + view))) return nullptr;
+  }
+  return pointer_to(begin + view);
+}
+
 void* RunningKernel::translate(const void* address, uint64_t size, bool write) {
-  const HostDevice& device = queue_.device();
   std::shared_ptr<Allocation> allocation;
+  bool several = false;
   {
     const Lock lock(shared_.mutex);
     allocation = shared_.table.find(address);
     if (allocation != nullptr) {
       const uint64_t offset = address_of(address) - address_of(allocation->device_address);
-      if (size > allocation->size - offset || !may_use(lock, device, *allocation, write)) return nullptr;
-      used_.push_back(allocation);
-      if (shared_.options.strict) {
-        allocation->uses.prepare();
-        allocation->uses.advance(queue_.timeline(), queue_.timeline()->completed + 1);
+      several = allocation->block != nullptr && size > allocation->size - offset;
+      if (!several) {
+        if (size > allocation->size - offset || !may_use(lock, queue_, *allocation, write)) return nullptr;
+        use(allocation);
       }
     }
   }
+  if (several) return translate_mappings(address, size, write);
   if (allocation != nullptr) {
     std::byte* const bytes =
         allocation->bytes + (address_of(address) - address_of(allocation->device_address));

@@ -22,10 +22,14 @@ class RunningKernel final : public backend::Kernel {
  private:
   // The bytes, or null if the device lacks that access.
   void* translate(const void* address, uint64_t size, bool write);
+  void* translate_mappings(const void* address, uint64_t size, bool write);
+  // Requires Shared::mutex.
+  void use(const std::shared_ptr<Allocation>& allocation);
 
   Shared& shared_;
   Queue& queue_;
   std::vector<std::shared_ptr<Allocation>> used_;  // the views stay valid until the kernel ends
+  std::vector<Range> views_;                       // of several mappings at once
 };
 
 }  // namespace gpumem::host

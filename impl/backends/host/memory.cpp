@@ -10,6 +10,7 @@
 #include "backends/host/device.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "platform/host_budget.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 
@@ -17,7 +18,6 @@ namespace gpumem::host {
 
 namespace {
 
-constexpr int kFreshByte = 0xA5;                     // COM-14
 constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // smaller ones do not hurt a full system
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 constexpr uint64_t kUnguardedMax = uint64_t{64} << 10;  // a guard is one more map, of which there are few
@@ -111,6 +111,10 @@ Result<void> charge(Shared& shared, Allocation& allocation) {
       allocation.size, charged, allocation.device.facts().ordinal, budget.available(), budget.total());
 }
 
+bool is_pinned(const Allocation& allocation) {
+  return !allocation.on_device && allocation.managed == nullptr;
+}
+
 Status exhausted_status(const Allocation& allocation) {
   return allocation.on_device ? GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
 }
@@ -118,7 +122,7 @@ Status exhausted_status(const Allocation& allocation) {
 // The pages, through the private view.
 Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                         Allocation& allocation) {
-  const bool pinned = !allocation.on_device;
+  const bool pinned = is_pinned(allocation);
   const Status exhausted = exhausted_status(allocation);
   auto range = reserve(shared, size + (size > kUnguardedMax ? guard() : 0), 0, exhausted);
   if (!range) return range.error();
@@ -148,17 +152,21 @@ Result<void> make_pages(Shared& shared, int file, uint64_t size, const backend::
 // The addresses that the user gets for the pages.
 Result<void> make_addresses(Shared& shared, int file, uint64_t size, const backend::MemoryRequest& request,
                             Allocation& allocation) {
-  const bool pinned = !allocation.on_device;
   const Status exhausted = exhausted_status(allocation);
   auto range = reserve(shared, size + guard(), request.alignment, exhausted);
   if (!range) return range.error();
-  if (pinned || !shared.options.strict) {
+  if (!allocation.on_device || !shared.options.strict) {
     auto mapped = map_file(shared, file, size, range->address(), exhausted);
     if (!mapped) return mapped.error();
   }
-  if (!pinned) {
+  if (allocation.on_device) {
     allocation.device_range = std::move(*range);
     allocation.device_address = allocation.device_range.address();
+    return {};
+  }
+  if (allocation.managed != nullptr) {
+    allocation.host_range = std::move(*range);
+    allocation.host_address = allocation.device_address = allocation.host_range.address();
     return {};
   }
   GPUMEM_TRY(populate(shared, range->address(), size, exhausted));
@@ -189,12 +197,10 @@ Result<void> make_small(Shared& shared, const backend::MemoryRequest& request, A
 // Pages of a memory file, mapped in a private view and in the user's.
 Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, Allocation& allocation) {
   const uint64_t size = round_up(request.size, platform::page_size());
-  const bool touched = !allocation.on_device || shared.options.fill;
-  const bool worth_asking = touched && size >= kLargeSize;
-  if (const uint64_t available = worth_asking ? platform::memory_available() : size; size > available) {
-    return make_error(exhausted_status(allocation),
-                      "the system has %" PRIu64 " bytes of memory available, but %" PRIu64 " are needed",
-                      available, size);
+  const bool touched = is_pinned(allocation) || shared.options.fill;
+  if (touched && size >= kLargeSize) {
+    if (auto fits = platform::check_host_budget(size); !fits)
+      return located(fits.error(), exhausted_status(allocation));
   }
   GPUMEM_TRY(shared.steps.take("memfd_create"));
   auto file = platform::memory_file(size);
@@ -270,6 +276,7 @@ Result<void> lock_range(Shared& shared, const backend::RegistrationRequest& requ
 // work that is moving its bytes.
 void take_out(Shared& shared, Lock& held, Allocation& allocation) {
   shared.table.remove(allocation);
+  shared.managed.remove(allocation);
   if (!allocation.registered) return;
   allocation.given_back = true;
   shared.progress.wait(held, [&] { return !allocation.uses.touching(); });
@@ -298,7 +305,17 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
   auto allocation = std::make_shared<Allocation>(device);
   allocation->on_device = on_device;
   allocation->size = request.size;
-  if (on_device) GPUMEM_TRY(charge(shared, *allocation));
+  if (request.sort == backend::MemorySort::kManaged) {
+    const gpumem_memory_flags wanted = request.require | request.prefer;
+    allocation->managed = std::make_unique<ManagedPart>();
+    if ((wanted & GPUMEM_MEMORY_ATTACH_HOST) != 0) allocation->managed->initial = GPUMEM_ATTACH_HOST;
+    allocation->managed->attach = allocation->managed->initial;
+    allocation->granted = wanted & (GPUMEM_MEMORY_ATTACH_HOST | GPUMEM_MEMORY_OVERSUBSCRIBE);
+    allocation->granted_size = round_up(request.size, platform::page_size());
+  }
+  // Managed memory lies on the device unless that is concurrent (MAN-29, MAN-30).
+  if (on_device || (allocation->managed != nullptr && !device.is_concurrent()))
+    GPUMEM_TRY(charge(shared, *allocation));
   if (on_device && device.arena().takes(request.size, request.alignment)) {
     GPUMEM_TRY(make_small(shared, request, *allocation));
   } else {
@@ -396,7 +413,12 @@ Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
   Cleanup undo([&] {
     const Lock lock(shared.mutex);
     shared.table.remove(**allocation);
+    shared.managed.remove(**allocation);
   });
+  if ((*allocation)->managed != nullptr && !shared.options.concurrent) {
+    const Lock lock(shared.mutex);
+    shared.managed.add(lock, **allocation);
+  }
   // Last, because only addresses that the user has seen go into quarantine.
   auto memory = std::make_unique<HostMemory>(shared, *allocation);
   undo.dismiss();

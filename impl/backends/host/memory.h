@@ -9,6 +9,8 @@
 
 namespace gpumem::host {
 
+inline constexpr int kFreshByte = 0xA5;  // of fresh and of discarded memory (COM-14)
+
 class HostMemory final : public backend::Memory {
  public:
   HostMemory(Shared& shared, std::shared_ptr<Allocation> allocation);

@@ -123,6 +123,7 @@ Result<Options> check_options(const backend::HostOptions& options) {
   set_number(options.register_count_max, &checked.register_count_max);
   set_number(options.lock_piece, &checked.lock_piece);
   set_number(options.quarantine, &checked.quarantine);
+  set_number(options.vmm_granularity, &checked.vmm_granularity);
   if (checked.device_count > kDevicesMax)
     return out_of_range({"device_count", "GPUMEM_HOST_DEVICES"}, "1 to 64, or 0 for 2");
   if (!is_power_of_two(checked.granularity) || checked.granularity < kGranularityMin ||
@@ -142,6 +143,12 @@ Result<Options> check_options(const backend::HostOptions& options) {
   if (checked.quarantine > kQuarantineMax)
     return out_of_range({"quarantine", "GPUMEM_HOST_QUARANTINE"}, "1 to 65536, or 0 for 64");
 
+  if (!is_power_of_two(checked.vmm_granularity) || checked.vmm_granularity < page ||
+      checked.vmm_granularity > kGranularityMax) {
+    return out_of_range({"vmm_granularity", "GPUMEM_HOST_VMM_GRANULARITY"},
+                        "a power of two from the page size to 1 GiB, or 0 for 2 MiB");
+  }
+
   if (options.lock_mode < GPUMEM_HOST_LOCK_DEFAULT || options.lock_mode > GPUMEM_HOST_LOCK_OFF) {
     return out_of_range({"lock_mode", "GPUMEM_HOST_LOCK"}, "one of the GPUMEM_HOST_LOCK_ values (0 to 3)");
   }
@@ -151,8 +158,11 @@ Result<Options> check_options(const backend::HostOptions& options) {
   GPUMEM_TRY(set_toggle({"pageable", "GPUMEM_HOST_PAGEABLE"}, options.pageable, &checked.pageable));
   GPUMEM_TRY(
       set_toggle({"same_pointer", "GPUMEM_HOST_SAME_POINTER"}, options.same_pointer, &checked.same_pointer));
+  GPUMEM_TRY(set_toggle({"concurrent", "GPUMEM_HOST_CONCURRENT"}, options.concurrent, &checked.concurrent));
   checked.fill = checked.strict;
   GPUMEM_TRY(set_toggle({"fill", "GPUMEM_HOST_FILL"}, options.fill, &checked.fill));
+  GPUMEM_TRY(
+      set_toggle({"compressible", "GPUMEM_HOST_COMPRESSIBLE"}, options.compressible, &checked.compressible));
   GPUMEM_TRY(set_peers(options.peers, &checked));
   GPUMEM_TRY(set_masked(options.masked, &checked));
   return checked;
@@ -169,6 +179,8 @@ std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal) {
     }
     for (const uint64_t links : options.links)
       state = hash(state, links);
+    // Later options count only where they differ, so that the UUIDs of the others stay.
+    if (!options.concurrent) state = hash(state, 1);
     for (uint32_t byte = 0; byte < 8; ++byte) {
       uuid.at(8 * half + byte) = static_cast<uint8_t>(state >> (8 * byte));
     }

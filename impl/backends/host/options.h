@@ -37,6 +37,9 @@ struct Options {
   bool fill = true;
   std::array<uint64_t, kDevicesMax> links{};  // bit e of links[d]: device d can reach device e
   uint32_t masked = 0;
+  bool concurrent = true;
+  bool compressible = true;
+  uint64_t vmm_granularity = uint64_t{2} << 20;  // as on a GPU
 
   // SYMBOL_MISSING if the entry point is masked.
   Result<void> require(EntryPoint entry_point) const;

@@ -69,8 +69,7 @@ Queue::~Queue() {
   if (!retired_) give_back_handle(handle_);
 }
 
-Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
-                            std::initializer_list<Allocation*> used) {
+Result<void> Queue::enqueue(const Lock& held, Operation operation, std::span<Allocation* const> used) {
   GPUMEM_TRY(device_.require_not_lost());
   if (retired_)
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the code that created the stream has destroyed it");
@@ -78,6 +77,8 @@ Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
   // Allocate everything before the first change.
   std::list<Operation> node;
   operation.room.emplace_back();
+  if (operation.function) operation.before = before_;
+  const bool device_work = operation.device_work;
   node.push_back(std::move(operation));
   const bool tracked = shared_.options.strict;
   for (Allocation* const allocation : used) {
@@ -89,6 +90,10 @@ Result<void> Queue::enqueue(const Lock& /*held*/, Operation operation,
   }
   operations_.splice(operations_.end(), node);
   wake_.notify_one();
+  if (device_work) {
+    timeline_->device_work = number;
+    shared_.managed.refresh(held);
+  }
   return {};
 }
 
@@ -157,6 +162,7 @@ void Queue::run() {
     const bool wanted = !device_.lost() && !abandoned_;
     timeline_->touching = wanted && current.front().touches;
     being_written_ = current.front().writes;
+    if (wanted && current.front().function) begin_function(lock, current.front());
     lock.unlock();
     Result<void> result;
     if (wanted) result = current.front().run();
@@ -164,6 +170,7 @@ void Queue::run() {
     current.clear();  // releases its memory before anyone can observe completion
     lock.lock();
     timeline_->touching = false;
+    timeline_->in_function = false;
     being_written_ = {};
     const uint64_t number = ++timeline_->completed;
     timeline_->settle_unobservable();
@@ -171,8 +178,31 @@ void Queue::run() {
       failure.front() = {number, result.error()};
       timeline_->failures.splice(timeline_->failures.end(), failure);
     }
+    shared_.managed.refresh(lock);
     shared_.progress.notify_all();
   }
+}
+
+// As if an event that was recorded just before were synchronized.
+void Queue::begin_function(const Lock& held, const Operation& function) {
+  timeline_->in_function = true;
+  timeline_->seen = timeline_->completed;
+  if (function.before != nullptr) function.before->see();
+  shared_.managed.refresh(held);
+}
+
+bool Queues::any_active(const Lock& /*held*/) const {
+  return std::ranges::any_of(workers_,
+                             [](const Worker& worker) { return worker.queue->timeline()->active(); });
+}
+
+const Timeline* Queues::find_timeline(const Lock& held, uint64_t id) const {
+  for (const Worker& worker : workers_) {
+    const Queue& queue = *worker.queue;
+    if (queue.timeline()->id != id) continue;
+    return queue.retired(held) && queue.idle(held) ? nullptr : queue.timeline().get();
+  }
+  return nullptr;
 }
 
 void Queues::await_retired(const HostDevice& device) {

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <thread>
 
 #include "backends/host/fence.h"
@@ -32,6 +33,9 @@ struct Operation {
   Rows writes = {};
   // Preallocated, because the worker cannot report out-of-memory.
   std::list<Failure> room = {};
+  bool device_work = false;  // makes its stream active until it is observed complete (MAN-9)
+  bool function = false;     // of the caller, for the CPU: meanwhile its stream is idle (MAN-16)
+  std::shared_ptr<const Clock> before = {};  // of a function: all that it comes after
 };
 
 class Queue {
@@ -51,7 +55,10 @@ class Queue {
 
   // Appends an operation that uses these allocations; null ones are ignored. DEVICE_LOST or INVALID_STATE if
   // the stream accepts none.
-  Result<void> enqueue(const Lock& held, Operation operation, std::initializer_list<Allocation*> used);
+  Result<void> enqueue(const Lock& held, Operation operation, std::span<Allocation* const> used);
+  Result<void> enqueue(const Lock& held, Operation operation, std::initializer_list<Allocation*> used) {
+    return enqueue(held, std::move(operation), std::span(used.begin(), used.size()));
+  }
   Result<void> enqueue(Operation operation, std::initializer_list<Allocation*> used);
   // All that was enqueued so far.
   Mark mark(const Lock& held) const;
@@ -77,6 +84,8 @@ class Queue {
   void run();  // the thread
 
  private:
+  void begin_function(const Lock& held, const Operation& function);
+
   Shared& shared_;
   HostDevice& device_;
   const std::shared_ptr<Timeline> timeline_;
@@ -101,6 +110,10 @@ class Queues {
   Result<std::shared_ptr<Queue>> start(HostDevice& device, bool made_natively);
   // The queue of this handle; INVALID_ARGUMENT unless it belongs to the device and accepts operations.
   Result<std::shared_ptr<Queue>> find(const Lock& held, const HostDevice& device, const void* native);
+  // Whether a stream of any device is active.
+  bool any_active(const Lock& held) const;
+  // Of a stream that accepts operations or has some left; else null.
+  const Timeline* find_timeline(const Lock& held, uint64_t id) const;
   // Waits until all closed queues of the device are empty, or the device is lost.
   void await_retired(const HostDevice& device);
   // Whether a queue of the device is moving bytes.

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "backends/host/device.h"
+#include "backends/host/vmm.h"
 
 namespace gpumem::host {
 
@@ -27,12 +28,23 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   GPUMEM_TRY(device.require_not_lost());
   if (timeline.observed < mark.number) timeline.observed = mark.number;
   if (mark.before != nullptr) mark.before->observe();
+  managed.refresh(lock);
   Result<bool> observed = true;
   for (auto& failures = timeline.failures; !failures.empty() && failures.front().number <= mark.number;
        failures.pop_front()) {
     if (observed) observed = failures.front().error;  // later failures may be consequences of the first
   }
   return observed;
+}
+
+void Shared::remember(const std::shared_ptr<HostBlock>& block) {
+  std::erase_if(blocks, [](const auto& known) { return known.second.expired(); });
+  blocks.insert_or_assign(block->identity, block);
+}
+
+std::shared_ptr<HostBlock> Shared::recall(const std::pair<uint64_t, uint64_t>& identity) const {
+  const auto known = blocks.find(identity);
+  return known != blocks.end() ? known->second.lock() : nullptr;
 }
 
 }  // namespace gpumem::host

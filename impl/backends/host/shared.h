@@ -3,11 +3,15 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <utility>
 
 #include "backends/host/allocation.h"
 #include "backends/host/budget.h"
 #include "backends/host/clock.h"
+#include "backends/host/managed.h"
 #include "backends/host/options.h"
 #include "backends/host/range.h"
 #include "backends/host/steps.h"
@@ -18,7 +22,10 @@ using Lock = std::unique_lock<std::mutex>;
 
 struct Shared {
   explicit Shared(const Options& checked)
-      : options(checked), quarantine(checked.quarantine), registrations(checked.register_count_max) {}
+      : options(checked),
+        quarantine(checked.quarantine),
+        registrations(checked.register_count_max),
+        managed(checked.strict) {}
 
   // Waits for a point and observes it; false on timeout. Reports the first unobserved failure before that
   // point, or that `device` is lost.
@@ -34,6 +41,11 @@ struct Shared {
   std::condition_variable progress;  // work completed, a device was lost, or the backend is closing
   bool closing = false;
   AddressTable table;
+  ManagedTable managed;
+  // Blocks of physical memory by their file, to recognise one that is imported where it already is.
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<HostBlock>> blocks;
+  void remember(const std::shared_ptr<HostBlock>& block);
+  std::shared_ptr<HostBlock> recall(const std::pair<uint64_t, uint64_t>& identity) const;
 };
 
 }  // namespace gpumem::host

@@ -55,6 +55,7 @@ Result<void> HostStream::release() {
   --queue_->timeline()->handles;
   queue_->timeline()->settle_unobservable();
   if (owned_) queue_->retire(lock);
+  shared_.managed.refresh(lock);
   return {};
 }
 
@@ -90,8 +91,10 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
   return queue_->enqueue(
-      {[to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); }, true,
-       rows_of(*destination)},
+      {.run = [to = *destination, from = *source, keep = segment.keep] { return host::copy(to, from); },
+       .touches = true,
+       .writes = rows_of(*destination),
+       .device_work = true},
       {destination->bytes.allocation.get(), source->bytes.allocation.get()});
 }
 
@@ -100,10 +103,11 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
   auto destination = resolve(shared_, segment.destination, segment.pitch, segment.width, segment.height);
   if (!destination) return destination.error();
-  return queue_->enqueue({[to = *destination, value = segment.value, size = segment.value_size] {
-                            return host::fill(to, value, size);
-                          },
-                          true, rows_of(*destination)},
+  return queue_->enqueue({.run = [to = *destination, value = segment.value,
+                                  size = segment.value_size] { return host::fill(to, value, size); },
+                          .touches = true,
+                          .writes = rows_of(*destination),
+                          .device_work = true},
                          {destination->bytes.allocation.get()});
 }
 
@@ -118,20 +122,22 @@ Result<void> HostStream::wait_event(backend::Event& event) {
 Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data, bool internal) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   if (!internal) GPUMEM_TRY(shared_.options.require(EntryPoint::kLaunchHostFunction));
-  return queue_->enqueue({[function, user_data]() -> Result<void> {
-                           function(user_data);
-                           return {};
-                         }},
+  return queue_->enqueue({.run = [function, user_data]() -> Result<void> {
+                            function(user_data);
+                            return {};
+                          },
+                          .function = !internal},
                          {});
 }
 
 Result<void> HostStream::launch_kernel(gpumem_host_kernel_function function, void* user_data) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   return queue_->enqueue(
-      {[this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
-        RunningKernel::run(shared, *this_queue, function, user_data);
-        return {};
-      }},
+      {.run = [this_queue = queue_.get(), &shared = shared_, function, user_data]() -> Result<void> {
+         RunningKernel::run(shared, *this_queue, function, user_data);
+         return {};
+       },
+       .device_work = true},
       {});
 }
 
@@ -140,7 +146,7 @@ Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, 
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWriteValue));
   auto to = resolve(shared_, word, value_size, value_size, 1);
   if (!to) return to.error();
-  return queue_->enqueue({[to = *to, value]() -> Result<void> {
+  return queue_->enqueue({.run = [to = *to, value]() -> Result<void> {
                             GPUMEM_TRY(require_reachable(to, Use::kWrite));
                             if (to.width == sizeof(uint32_t)) {
                               word_at<uint32_t>(to).store(static_cast<uint32_t>(value),
@@ -150,7 +156,9 @@ Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, 
                             }
                             return {};
                           },
-                          true, rows_of(*to)},
+                          .touches = true,
+                          .writes = rows_of(*to),
+                          .device_work = true},
                          {to->bytes.allocation.get()});
 }
 
@@ -161,21 +169,22 @@ Result<void> HostStream::wait_value(const backend::Span& word, uint64_t value, u
   auto from = resolve(shared_, word, value_size, value_size, 1);
   if (!from) return from.error();
   return queue_->enqueue(
-      {[queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
-        Result<void> reached;
-        const auto over = [&] {
-          reached = require_reachable(from, Use::kRead);
-          if (!reached) return true;
-          if (from.width == sizeof(uint32_t)) {
-            const uint32_t now = word_at<uint32_t>(from).load(std::memory_order_acquire);
-            return holds(now, static_cast<uint32_t>(value), condition);
-          }
-          return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
-        };
-        queue->hold_until(
-            std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
-        return reached;
-      }},
+      {.run = [queue = queue_.get(), from = *from, value, condition]() -> Result<void> {
+         Result<void> reached;
+         const auto over = [&] {
+           reached = require_reachable(from, Use::kRead);
+           if (!reached) return true;
+           if (from.width == sizeof(uint32_t)) {
+             const uint32_t now = word_at<uint32_t>(from).load(std::memory_order_acquire);
+             return holds(now, static_cast<uint32_t>(value), condition);
+           }
+           return holds(word_at<uint64_t>(from).load(std::memory_order_acquire), value, condition);
+         };
+         queue->hold_until(
+             std::ref(over));  // allocates nothing, because the worker cannot report out-of-memory
+         return reached;
+       },
+       .device_work = true},
       {from->bytes.allocation.get()});
 }
 

@@ -65,6 +65,16 @@ Result<Rectangle> resolve(Shared& shared, const backend::Span& span, uint64_t pi
         bytes.allocation->bytes + (address_of(span.address) - address_of(bytes.allocation->device_address));
     return rectangle;
   }
+  if (span.in_range) {
+    const std::lock_guard lock(shared.mutex);
+    bytes.allocation = shared.table.find(span.address);
+    if (bytes.allocation == nullptr) {
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at %p", span.address);
+    }
+    bytes.first =
+        bytes.allocation->bytes + (address_of(span.address) - address_of(bytes.allocation->device_address));
+    return rectangle;
+  }
   bytes.allocation = static_cast<HostMemory&>(*span.memory).allocation();
   bytes.first = bytes.allocation->bytes + span.offset;
   const uint64_t extent = rectangle.pitch * (height - 1) + width;

@@ -1,0 +1,421 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/vmm.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "backends/host/current_device.h"
+#include "backends/host/device.h"
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "platform/descriptor.h"
+#include "platform/host_budget.h"
+#include "platform/numa.h"
+#include "platform/pages.h"
+
+namespace gpumem::host {
+
+namespace {
+
+constexpr int kFreshByte = 0xA5;                     // COM-14
+constexpr uint64_t kLargeSize = uint64_t{16} << 20;  // as for other memory
+constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
+
+Status exhausted(const HostBlock& block) {
+  return block.facts.on_device() ? GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+}
+
+Error located(Error error, const HostBlock& block) {
+  if (error.status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY || error.status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE) {
+    error.status = exhausted(block);
+  }
+  return error;
+}
+
+// What the file of a block is called, so that an importer knows it: where the memory lies, and its
+// properties.
+struct FileName {
+  char text[96];
+};
+
+FileName file_name(const HostDevice& device, gpumem_location location, int32_t node,
+                   gpumem_physical_flags granted, gpumem_handle_types types) {
+  char place[40] = "";
+  if (location == GPUMEM_LOCATION_DEVICE) {
+    size_t length = 0;
+    for (const uint8_t byte : device.facts().uuid) {
+      std::snprintf(place + length, sizeof place - length, "%02x", byte);
+      length += 2;
+    }
+  } else {
+    std::snprintf(place, sizeof place, "node%d", node);
+  }
+  FileName name;
+  std::snprintf(name.text, sizeof name.text, "gpumem-block-%s-%" PRIx64 "-%" PRIx64, place, granted, types);
+  return name;
+}
+
+platform::Protection protection_of(gpumem_access access) {
+  if (access == GPUMEM_ACCESS_NONE) return platform::Protection::kNone;
+  return access == GPUMEM_ACCESS_READ ? platform::Protection::kRead : platform::Protection::kReadWrite;
+}
+
+// Device blocks that the CPU can see are so for debugging, whatever access is set (HST-1).
+platform::Protection cpu_protection(const HostBlock& block, gpumem_access access) {
+  return block.facts.on_device() ? platform::Protection::kReadWrite : protection_of(access);
+}
+
+}  // namespace
+
+// ---- blocks ----
+
+HostBlock::~HostBlock() {
+  if (file >= 0) platform::close_file(file);
+}
+
+Result<int> HostPhysical::export_fd() {
+  const CurrentDevice current(block_->device.facts().ordinal);
+  return platform::duplicate(block_->file);
+}
+
+Result<void> HostPhysical::release() {
+  if (block_ == nullptr) return {};
+  const CurrentDevice current(block_->device.facts().ordinal);
+  block_.reset();
+  return {};
+}
+
+Result<backend::Granularity> HostVirtualMemory::granularity(const backend::PhysicalRequest& /*request*/) {
+  return backend::Granularity{shared_.options.vmm_granularity, shared_.options.vmm_granularity};
+}
+
+backend::PhysicalFacts HostVirtualMemory::facts_for(const backend::PhysicalRequest& request) const {
+  backend::PhysicalFacts facts;
+  facts.location = request.location;
+  if (facts.on_device()) facts.location_id = static_cast<int32_t>(device_.facts().ordinal);
+  if (request.location == GPUMEM_LOCATION_HOST_NUMA) facts.location_id = request.numa_node;
+  facts.size = request.size;
+  facts.granularity = shared_.options.vmm_granularity;
+  facts.handle_types = request.handle_types;
+  return facts;
+}
+
+// Takes the file over if it is needed later: to be shown at other addresses, or exported.
+Result<void> HostVirtualMemory::make_view(HostBlock& block, int file) {
+  GPUMEM_TRY(shared_.steps.take("mmap"));
+  auto view = platform::map_file(file, block.facts.size, nullptr);
+  if (!view) return located(view.error(), block);
+  block.private_view = Range(*view, block.facts.size);
+  block.bytes = static_cast<std::byte*>(*view);
+  const platform::DescriptorFacts known = platform::describe(file);
+  block.identity = {known.device, known.inode};
+  return {};
+}
+
+Result<void> HostVirtualMemory::make_pages(HostBlock& block) {
+  const bool on_host = !block.facts.on_device();
+  const int32_t node = block.facts.location_id;
+  if (block.facts.location == GPUMEM_LOCATION_HOST_NUMA && platform::numa_node_exists(node)) {
+    GPUMEM_TRY(shared_.steps.take("mbind"));
+    GPUMEM_TRY(platform::bind_to_node(block.bytes, block.facts.size, node));
+  }
+  if (on_host || shared_.options.fill) {
+    GPUMEM_TRY(shared_.steps.take("madvise"));
+    const uint32_t threads = std::clamp(std::thread::hardware_concurrency(), 1U, 4U);
+    if (auto populated = platform::populate(block.bytes, block.facts.size, threads); !populated) {
+      return located(populated.error(), block);
+    }
+  }
+  if (shared_.options.fill) std::memset(block.bytes, kFreshByte, block.facts.size);
+  return {};
+}
+
+Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
+    const backend::PhysicalRequest& request) {
+  const CurrentDevice current(device_.facts().ordinal);
+  GPUMEM_TRY(device_.require_not_lost());
+  auto block = std::make_shared<HostBlock>(device_);
+  block->facts = facts_for(request);
+  // Emulated: the memory is as large as ever.
+  block->facts.granted = (request.require | request.prefer) & GPUMEM_PHYSICAL_COMPRESSIBLE;
+  const uint64_t size = request.size;
+  if (block->facts.on_device() && !block->charge.take(device_.budget(), size)) {
+    return make_error(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+                      "%" PRIu64 " bytes do not fit: device %u has %" PRIu64 " of %" PRIu64
+                      " bytes free; free some, or open the backend with larger devices "
+                      "(GPUMEM_HOST_DEVICE_BYTES)",
+                      size, device_.facts().ordinal, device_.budget().available(), device_.budget().total());
+  }
+  const bool touched = !block->facts.on_device() || shared_.options.fill;
+  if (touched && size >= kLargeSize) {
+    if (auto fits = platform::check_host_budget(size); !fits) return located(fits.error(), *block);
+  }
+  GPUMEM_TRY(shared_.steps.take("memfd_create"));
+  const FileName name = file_name(device_, request.location, block->facts.location_id, block->facts.granted,
+                                  request.handle_types);
+  auto file = platform::memory_file(size, name.text);
+  if (!file) return located(file.error(), *block);
+  block->file = *file;
+  GPUMEM_TRY(make_view(*block, *file));
+  GPUMEM_TRY(make_pages(*block));
+  // A process has few descriptors, so they are kept only where something needs them.
+  if (!block->visible(shared_.options) && (request.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
+    platform::close_file(std::exchange(block->file, -1));
+  }
+  block->facts.block_id = backend::next_block_id();
+  const Lock lock(shared_.mutex);
+  shared_.remember(block);
+  return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(block, block->facts));
+}
+
+namespace {
+
+Error not_a_block(int file_descriptor, const char* why) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "file descriptor %d %s; pass one that gpumem_physical_export_fd() has made",
+                    file_descriptor, why);
+}
+
+// The two numbers behind the last dashes of a block's name.
+bool parse_name(const char* name, gpumem_physical_flags* granted, gpumem_handle_types* types, size_t* place) {
+  constexpr const char* kPrefix = "gpumem-block-";
+  if (std::strncmp(name, kPrefix, std::strlen(kPrefix)) != 0) return false;
+  const char* const where = name + std::strlen(kPrefix);
+  const char* const numbers = std::strchr(where, '-');
+  if (numbers == nullptr) return false;
+  *place = static_cast<size_t>(numbers - name);
+  return std::sscanf(numbers, "-%" SCNx64 "-%" SCNx64, granted, types) == 2;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
+    const backend::PhysicalRequest& request, int file_descriptor) {
+  const CurrentDevice current(device_.facts().ordinal);
+  GPUMEM_TRY(device_.require_not_lost());
+  const platform::DescriptorFacts known = platform::describe(file_descriptor);
+  if (!known.open) return not_a_block(file_descriptor, "is not open");
+  if (!known.sealed) return not_a_block(file_descriptor, "is not of physical memory");
+  backend::PhysicalFacts facts = facts_for(request);
+  facts.imported = true;
+  // Where the system does not show names, the seals must do.
+  if (known.name[0] != '\0') {
+    gpumem_handle_types types = 0;
+    size_t place = 0;
+    if (!parse_name(known.name, &facts.granted, &types, &place))
+      return not_a_block(file_descriptor, "is not of physical memory");
+    const FileName expected = file_name(device_, request.location, facts.location_id, 0, 0);
+    if (std::strncmp(known.name, expected.text, place + 1) != 0) {
+      return not_a_block(file_descriptor, "is of memory at another location than that in desc");
+    }
+    if ((request.handle_types & ~types) != 0) {
+      return not_a_block(file_descriptor, "is of memory that was created without these handle types");
+    }
+  }
+  if (known.size != request.size) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the memory of file descriptor %d has %" PRIu64 " bytes, not %" PRIu64, file_descriptor,
+                      known.size, request.size);
+  }
+  auto block = std::make_shared<HostBlock>(device_);
+  block->facts = facts;
+  GPUMEM_TRY(shared_.steps.take("fcntl"));
+  auto file = platform::duplicate(file_descriptor);
+  if (!file) return file.error();
+  block->file = *file;
+  {
+    const Lock lock(shared_.mutex);
+    // A handle of memory that has one already is one more of the same.
+    if (auto same = shared_.recall({known.device, known.inode}); same != nullptr && same->file >= 0) {
+      facts.block_id = same->facts.block_id;
+      return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(std::move(same), facts));
+    }
+  }
+  GPUMEM_TRY(make_view(*block, *file));
+  block->facts.block_id = backend::next_block_id();
+  const Lock lock(shared_.mutex);
+  shared_.remember(block);
+  return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(block, block->facts));
+}
+
+// ---- reservations ----
+
+Result<std::unique_ptr<backend::Reservation>> HostVirtualMemory::reserve(
+    const backend::ReservationRequest& request) {
+  const CurrentDevice current(device_.facts().ordinal);
+  GPUMEM_TRY(device_.require_not_lost());
+  if (request.alignment > kAlignmentMax) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "alignments above 2^40 are not supported");
+  }
+  GPUMEM_TRY(shared_.steps.take("mmap"));
+  Result<void*> address =
+      request.address != nullptr ? platform::reserve_at(request.address, request.size) : nullptr;
+  if (!address && request.fixed) return address.error();
+  if (!address || *address == nullptr) address = platform::reserve(request.size, request.alignment);
+  if (!address) return address.error();
+  Range range(*address, request.size);
+  return std::unique_ptr<backend::Reservation>(
+      std::make_unique<HostReservation>(shared_, device_, std::move(range)));
+}
+
+HostReservation::HostReservation(Shared& shared, HostDevice& device, Range range)
+    : shared_(shared), device_(device), range_(std::move(range)) {
+  facts_.device_pointer = range_.address();
+  facts_.granted_size = range_.size();
+}
+
+HostReservation::~HostReservation() {
+  if (range_.address() == nullptr) return;
+  const Lock lock(shared_.mutex);
+  (void)shared_.table.extract(base(), range_.size());
+}
+
+// Shows a mapping at the user's addresses, where it may be seen at all.
+Result<void> HostReservation::show(const Allocation& mapping) {
+  GPUMEM_TRY(shared_.steps.take("mmap"));
+  const HostBlock& block = *mapping.block;
+  if (!block.visible(shared_.options)) return {};
+  auto shown = platform::map_file_at(block.file, mapping.size, mapping.device_address,
+                                     cpu_protection(block, GPUMEM_ACCESS_NONE));
+  return shown ? shown : located(shown.error(), block);
+}
+
+Result<void> HostReservation::map(uint64_t offset, std::span<backend::Physical* const> blocks) {
+  const CurrentDevice current(device_.facts().ordinal);
+  AddressTable fresh;
+  std::vector<Allocation*> made;
+  made.reserve(blocks.size());
+  uint64_t at = base() + offset;
+  Cleanup hide([&] {
+    for (const Allocation* const mapping : made)
+      (void)platform::make_inaccessible(mapping->device_address, mapping->size);
+  });
+  for (backend::Physical* const physical : blocks) {
+    const auto& block = static_cast<HostPhysical&>(*physical).block();
+    auto mapping = std::make_shared<Allocation>(block->device);
+    mapping->on_device = block->facts.on_device();
+    mapping->size = mapping->granted_size = block->facts.size;
+    mapping->bytes = block->bytes;
+    mapping->device_address = pointer_to(at);
+    mapping->block = block;
+    mapping->access.resize(shared_.options.device_count, GPUMEM_ACCESS_NONE);
+    GPUMEM_TRY(show(*mapping));
+    made.push_back(mapping.get());
+    fresh.add(mapping);
+    at += mapping->size;
+  }
+  hide.dismiss();
+  const Lock lock(shared_.mutex);
+  shared_.table.merge(fresh);
+  return {};
+}
+
+Result<void> HostReservation::require_unused(const Lock& /*held*/, uint64_t offset, uint64_t size) const {
+  bool used = false;
+  shared_.table.for_each_in(base() + offset, size,
+                            [&](const Allocation& mapping) { used = used || !mapping.uses.settled(); });
+  if (!used) return {};
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "work that uses the mapping was not observed complete; synchronize its stream first");
+}
+
+Result<void> HostReservation::check_mappings_unused(uint64_t offset, uint64_t size) {
+  const Lock lock(shared_.mutex);
+  return require_unused(lock, offset, size);
+}
+
+Result<void> HostReservation::unmap(uint64_t offset, uint64_t size) {
+  const CurrentDevice current(device_.facts().ordinal);
+  AddressTable gone;
+  bool visible = false;
+  {
+    const Lock lock(shared_.mutex);
+    GPUMEM_TRY(require_unused(lock, offset, size));
+    shared_.table.for_each_in(base() + offset, size, [&](const Allocation& mapping) {
+      visible = visible || mapping.block->visible(shared_.options);
+    });
+    gone = shared_.table.extract(base() + offset, size);
+  }
+  Cleanup undo([&] {
+    const Lock lock(shared_.mutex);
+    shared_.table.merge(gone);
+  });
+  GPUMEM_TRY(shared_.steps.take("mmap"));
+  if (visible) GPUMEM_TRY(platform::make_inaccessible(pointer_to(base() + offset), size));
+  undo.dismiss();
+  return {};
+}
+
+Result<void> HostReservation::set_access(std::span<const backend::AccessPart> parts,
+                                         std::span<const backend::AccessChange> changes) {
+  const CurrentDevice current(device_.facts().ordinal);
+  const auto ordinal_of = [](const backend::AccessChange& change) { return change.device->facts().ordinal; };
+  // Writes the rights of devices: what both allow first, so that work that begins meanwhile finds no more.
+  const auto write = [&](const Lock& /*held*/, auto choose) {
+    for (const backend::AccessPart& part : parts) {
+      const auto mapping = shared_.table.find(pointer_to(base() + part.offset));
+      for (size_t index = 0; index < changes.size(); ++index) {
+        if (changes[index].device == nullptr) continue;
+        mapping->access.at(ordinal_of(changes[index])) = choose(part.before[index], changes[index].access);
+      }
+    }
+  };
+  {
+    const Lock lock(shared_.mutex);
+    for (const backend::AccessPart& part : parts) {
+      for (size_t index = 0; index < changes.size(); ++index) {
+        const bool taken =
+            changes[index].device != nullptr && (part.before[index] & ~changes[index].access) != 0;
+        if (taken) GPUMEM_TRY(require_unused(lock, part.offset, part.size));
+      }
+    }
+    write(lock, [](gpumem_access before, gpumem_access after) { return before & after; });
+  }
+  size_t done = 0;
+  Cleanup undo([&] {
+    for (size_t part = 0; part < done; ++part) {
+      for (size_t index = 0; index < changes.size(); ++index) {
+        if (changes[index].device != nullptr) continue;
+        (void)platform::protect(pointer_to(base() + parts[part].offset), parts[part].size,
+                                protection_of(parts[part].before[index]));
+      }
+    }
+    const Lock lock(shared_.mutex);
+    write(lock, [](gpumem_access before, gpumem_access /*after*/) { return before; });
+  });
+  for (const backend::AccessPart& part : parts) {
+    GPUMEM_TRY(shared_.steps.take("mprotect"));
+    for (const backend::AccessChange& change : changes) {
+      if (change.device != nullptr) continue;
+      GPUMEM_TRY(
+          platform::protect(pointer_to(base() + part.offset), part.size, protection_of(change.access)));
+    }
+    ++done;
+  }
+  undo.dismiss();
+  const Lock lock(shared_.mutex);
+  write(lock, [](gpumem_access /*before*/, gpumem_access after) { return after; });
+  return {};
+}
+
+Result<std::unique_ptr<backend::Physical>> HostReservation::retain(uint64_t offset,
+                                                                   const backend::PhysicalFacts& facts) {
+  const CurrentDevice current(device_.facts().ordinal);
+  GPUMEM_TRY(shared_.steps.take("retain"));
+  const Lock lock(shared_.mutex);
+  const auto mapping = shared_.table.find(pointer_to(base() + offset));
+  return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(mapping->block, facts));
+}
+
+// Not into the quarantine: ranges are large, and the user may want the same addresses again.
+Result<void> HostReservation::release() {
+  const CurrentDevice current(device_.facts().ordinal);
+  range_ = Range();
+  return {};
+}
+
+}  // namespace gpumem::host

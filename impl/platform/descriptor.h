@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// File descriptors that come from the program or go to it.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+
+namespace gpumem::platform {
+
+// What a descriptor refers to.
+struct DescriptorFacts {
+  bool open = false;
+  bool shareable = false;  // neither a pipe, a socket, a directory nor a link
+  bool sealed = false;     // a memory file whose size cannot change
+  uint64_t size = 0;
+  uint64_t device = 0;  // with `inode` the same for two descriptors of one file
+  uint64_t inode = 0;
+  char name[128] = "";  // of a memory file; empty if the system does not tell
+};
+DescriptorFacts describe(int file_descriptor);
+
+// Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
+Result<int> duplicate(int file_descriptor);
+void close_on_exec(int file_descriptor);
+bool out_of_descriptors();
+
+}  // namespace gpumem::platform
