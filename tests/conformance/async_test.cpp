@@ -3,6 +3,8 @@
 // and streams whose handles come back (COM-29).
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,6 +19,7 @@
 
 #include "cuda_raw.h"
 #include "harness.h"
+#include "vmm.h"
 
 namespace conformance {
 namespace {
@@ -329,6 +332,7 @@ class EveryCall {
                                   "event_create", "event_destroy"}) {
       call(by_helper, GPUMEM_SUCCESS);
     }
+    run_managed(stream);
     // Work in a stream, and the questions about it.
     call("copy_async", gpumem_copy_async(stream, to, from, kSize, nullptr, why()));
     call("copy_async", gpumem_copy_async(stream, pages.get(), to, kSize, nullptr, why()));
@@ -392,6 +396,11 @@ class EveryCall {
       call("event_wrap", gpumem_event_wrap(device_, native_event_->get(), 0, &theirs, why()));
       const Event wrapped_event(theirs);
     }
+    if (capability(device_, GPUMEM_CAPABILITY_MANAGED).value != GPUMEM_ANSWER_NO) use_managed();
+    if (has_vmm(device_)) {
+      use_ranges();
+      use_buffers();
+    }
     // Devices and instances.
     ask_devices(call);
   }
@@ -420,6 +429,92 @@ class EveryCall {
   }
 
  private:
+  void use_managed() {
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_managed_") + name);
+      EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_NO_EFFECT) << name;
+    };
+    const uint64_t size = page_size();
+    const Memory memory = create_memory(device_, memory_desc(GPUMEM_KIND_MANAGED, size));
+    const Stream stream = create_stream(device_);
+    gpumem_managed_range range = GPUMEM_MANAGED_RANGE_INIT;
+    range.pointer = memory.host();
+    range.size = size;
+    call("discard_batch", gpumem_managed_discard_batch(stream, &range, 1, why()));
+    range.location = GPUMEM_LOCATION_DEVICE;
+    range.location_id = static_cast<int32_t>(ordinal_of(device_));
+    call("attach", gpumem_managed_attach(stream, range.pointer, 0, GPUMEM_ATTACH_SINGLE, why()));
+    call("advise", gpumem_managed_advise(instance_, range.pointer, size, GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
+                                         range.location, range.location_id, why()));
+    call("prefetch", gpumem_managed_prefetch(stream, range.pointer, size, GPUMEM_LOCATION_HOST, 0, why()));
+    call("prefetch_batch", gpumem_managed_prefetch_batch(stream, &range, 1, why()));
+    call("discard_and_prefetch_batch", gpumem_managed_discard_and_prefetch_batch(stream, &range, 1, why()));
+    gpumem_managed_info info = GPUMEM_MANAGED_INFO_INIT;
+    call("get_info", gpumem_managed_get_info(instance_, range.pointer, size, &info, why()));
+    call("begin_host_access", gpumem_managed_begin_host_access(instance_, range.pointer, why()));
+    call("end_host_access", gpumem_managed_end_host_access(instance_, range.pointer, why()));
+  }
+  void use_ranges() {
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_") + name);
+      EXPECT_OK(status) << name;
+    };
+    const bool shares = capability(device_, GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD).value != GPUMEM_ANSWER_NO;
+    gpumem_physical_desc desc =
+        physical_desc(0, GPUMEM_LOCATION_DEVICE, shares ? GPUMEM_HANDLE_TYPE_POSIX_FD : 0);
+    call("physical_get_granularity",
+         gpumem_physical_get_granularity(device_, &desc, &desc.size, nullptr, why()));
+    gpumem_physical physical = nullptr;
+    call("physical_create", gpumem_physical_create(device_, &desc, &physical, why()));
+    gpumem_range_desc wanted = range_desc(2 * desc.size);
+    gpumem_range range = nullptr;
+    call("range_reserve", gpumem_range_reserve(instance_, &wanted, &range, why()));
+    call("range_map", gpumem_range_map(range, 0, &physical, 1, why()));
+    const gpumem_access_desc rights = device_rights(ordinal_of(device_));
+    call("range_set_access", gpumem_range_set_access(range, 0, desc.size, &rights, 1, why()));
+    gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+    call("range_get_info", gpumem_range_get_info(range, &info, why()));
+    gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
+    call("range_get_mapping", gpumem_range_get_mapping(instance_, info.base, &mapping, why()));
+    call("fill", gpumem_fill(instance_, info.base, desc.size, 1, 1, why()));
+    gpumem_physical_info of_block = GPUMEM_PHYSICAL_INFO_INIT;
+    call("physical_get_info", gpumem_physical_get_info(physical, &of_block, why()));
+    gpumem_physical retained = nullptr;
+    call("physical_retain", gpumem_physical_retain(instance_, info.base, &retained, why()));
+    call("physical_release", gpumem_physical_release(retained, why()));
+    if (shares) {
+      int32_t file = -1;
+      gpumem_physical imported = nullptr;
+      call("physical_export_fd", gpumem_physical_export_fd(physical, &file, why()));
+      call("physical_import_fd", gpumem_physical_import_fd(device_, &desc, file, &imported, why()));
+      call("physical_release", gpumem_physical_release(imported, why()));
+      syscall(SYS_close, file);  // unlike close(), no cancellation point
+    } else {
+      called_.insert({"gpumem_physical_export_fd", "gpumem_physical_import_fd"});
+    }
+    call("range_unmap", gpumem_range_unmap(range, 0, desc.size, why()));
+    call("range_release", gpumem_range_release(range, why()));
+    call("physical_release", gpumem_physical_release(physical, why()));
+  }
+  void use_buffers() {
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_buffer_") + name);
+      EXPECT_OK(status) << name;
+    };
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = 1;
+    gpumem_buffer buffer = nullptr;
+    call("create", gpumem_buffer_create(device_, &desc, &buffer, why()));
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    call("get_info", gpumem_buffer_get_info(buffer, &info, why()));
+    call("resize", gpumem_buffer_resize(buffer, info.capacity + 1, why()));
+    call("set_capacity", gpumem_buffer_set_capacity(buffer, 3 * info.capacity, why()));
+    const gpumem_access_desc rights = device_rights(ordinal_of(device_));
+    call("set_access", gpumem_buffer_set_access(buffer, &rights, 1, why()));
+    call("sleep", gpumem_buffer_sleep(buffer, GPUMEM_CONTENT_PINNED, why()));
+    call("wake", gpumem_buffer_wake(buffer, why()));
+    call("destroy", gpumem_buffer_destroy(buffer, why()));
+  }
   void ask_devices(const std::function<void(const char*, gpumem_status)>& call) {
     gpumem_device found = nullptr;
     gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
@@ -478,6 +573,34 @@ class EveryCall {
     uint32_t ordinal_;
     CUevent event_ = nullptr;
   };
+
+  void run_managed(gpumem_stream stream) {
+    const Memory memory = create_memory(device_, memory_desc(GPUMEM_KIND_MANAGED, kSize));
+    uint8_t* const bytes = memory.host();
+    gpumem_managed_range range = GPUMEM_MANAGED_RANGE_INIT;
+    range.pointer = bytes;
+    range.size = kSize;
+    gpumem_managed_range moved = range;
+    moved.location = GPUMEM_LOCATION_HOST;
+    gpumem_managed_info info = GPUMEM_MANAGED_INFO_INIT;
+    // Older drivers have no discard.
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_managed_") + name);
+      EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_NO_EFFECT) << name;
+    };
+    call("attach", gpumem_managed_attach(stream, bytes, 0, GPUMEM_ATTACH_GLOBAL, why()));
+    call("advise", gpumem_managed_advise(instance_, bytes, kSize, GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
+                                         GPUMEM_LOCATION_HOST, 0, why()));
+    call("prefetch", gpumem_managed_prefetch(stream, bytes, kSize, GPUMEM_LOCATION_DEVICE,
+                                             static_cast<int32_t>(ordinal_of(device_)), why()));
+    call("prefetch_batch", gpumem_managed_prefetch_batch(stream, &moved, 1, why()));
+    call("discard_batch", gpumem_managed_discard_batch(stream, &range, 1, why()));
+    call("discard_and_prefetch_batch", gpumem_managed_discard_and_prefetch_batch(stream, &moved, 1, why()));
+    call("get_info", gpumem_managed_get_info(instance_, bytes, kSize, &info, why()));
+    EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+    call("begin_host_access", gpumem_managed_begin_host_access(instance_, bytes, why()));
+    call("end_host_access", gpumem_managed_end_host_access(instance_, bytes, why()));
+  }
 
   gpumem_instance instance_;
   gpumem_device device_;

@@ -1488,7 +1488,7 @@ TEST_F(Com, com_23_a_kind_that_is_not_counted_is_refused) {
   gpumem_kind_stats out = GPUMEM_KIND_STATS_INIT;
   out.live_bytes = 77;
   for (const gpumem_kind kind :
-       {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, -1, 5, 100}) {
+       {GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, -1, 6, 100}) {
     EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_stats_get_kind(instance_, kind, &out, why())) << kind;
   }
   EXPECT_EQ(out.live_bytes, 77u);

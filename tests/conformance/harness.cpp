@@ -868,6 +868,8 @@ void ReusedHandles::set(const char* value) {
   if (on_fake_cuda()) FAKE(fake_cuda_configure)("FAKE_CUDA_REUSE_STREAMS", value);
 }
 
+void set_fake_attribute(int attribute, int value) { FAKE(fake_cuda_set_attribute)(-1, attribute, value); }
+
 bool can_lose() { return on_host() || on_fake_cuda(); }
 
 void lose(gpumem_device device) {

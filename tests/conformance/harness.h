@@ -134,7 +134,8 @@ gpumem_access device_access(gpumem_instance instance, const void* pointer, uint3
 gpumem_access cpu_access(gpumem_instance instance, const void* pointer);
 gpumem_stats stats(gpumem_instance instance);
 gpumem_kind_stats kind_stats(gpumem_instance instance, gpumem_kind kind);
-inline constexpr std::array kCountedKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED};
+inline constexpr std::array kCountedKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED,
+                                          GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL};
 
 // Everything that an instance counts.
 struct Counters {
@@ -389,6 +390,9 @@ class ReusedHandles {
  private:
   static void set(const char* value);
 };
+
+// What all devices of the fake driver answer for an attribute from now on.
+void set_fake_attribute(int attribute, int value);
 
 // Loses a device as a faulting kernel does. On a real GPU there is no way: check can_lose() first. Do it in a
 // child process, as the driver does not recover.

@@ -37,6 +37,8 @@ class Operands {
       all_.back().writable = false;
     }
     add_both("device", alloc_device(device, size));
+    if (capability(device, GPUMEM_CAPABILITY_MANAGED).value != GPUMEM_ANSWER_NO)
+      add_both("managed", create_memory(device, memory_desc(GPUMEM_KIND_MANAGED, size)));
     if (second != nullptr) add_both("second device", alloc_device(second, size));
     if (with_foreign && no_foreign_reason().empty()) {
       foreign_.push_back(std::make_unique<ForeignMemory>(device, GPUMEM_KIND_DEVICE, size));

@@ -279,5 +279,107 @@ TEST_F(Race, str_20_force_leaves_a_capture_alone) {
   native.end_capture(stream);  // and the capture is whole
 }
 
+// Threads with streams of their own, which do everything at once with memory that one of them frees.
+void race_managed(const Instance& instance, bool concurrent) {
+  constexpr uint64_t kSize = 64 * kKiB;
+  constexpr int kRounds = 30;
+  constexpr int kCalls = 8;
+  const gpumem_device device = instance.device();
+  const gpumem_status hinted = concurrent ? GPUMEM_SUCCESS : GPUMEM_NO_EFFECT;
+  std::atomic<uint8_t*> base{nullptr};
+  std::atomic<int> round{0};
+  std::atomic<int> done{0};
+  // Every thread does its part once in each round.
+  const auto in_each_round = [&](auto part) {
+    return std::thread([&, part] {
+      for (int mine = 1; mine <= kRounds; ++mine) {
+        while (round < mine)
+          std::this_thread::yield();
+        for (int i = 0; i < kCalls; ++i)
+          part(base.load(), i);
+        ++done;
+      }
+    });
+  };
+  const Stream streams[] = {create_stream(device), create_stream(device)};
+  std::vector<std::thread> users;
+  users.push_back(in_each_round([&](uint8_t* bytes, int i) {
+    const gpumem_attach ways[] = {GPUMEM_ATTACH_SINGLE, GPUMEM_ATTACH_HOST, GPUMEM_ATTACH_GLOBAL};
+    EXPECT_STATUS_IN(gpumem_managed_attach(streams[0], bytes, 0, ways[i % 3], why()), GPUMEM_SUCCESS,
+                     GPUMEM_ERROR_BUSY);
+  }));
+  users.push_back(in_each_round([&](uint8_t* bytes, int i) {
+    const gpumem_location where = i % 2 == 0 ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST;
+    EXPECT_STATUS(hinted, gpumem_managed_prefetch(streams[1], bytes, kSize / 2, where, 0, why()));
+    EXPECT_STATUS_IN(gpumem_fill_async(streams[1], bytes + kSize / 2, kKiB, 1, 1, why()), GPUMEM_SUCCESS,
+                     GPUMEM_ERROR_NO_ACCESS, GPUMEM_ERROR_BUSY);
+  }));
+  users.push_back(in_each_round([&](uint8_t* bytes, int) {
+    EXPECT_OK(gpumem_managed_begin_host_access(instance, bytes, why()));
+    EXPECT_OK(gpumem_managed_end_host_access(instance, bytes + kSize - 1, why()));
+  }));
+  // These go on while the memory is freed.
+  const auto or_gone = [](gpumem_status status) {
+    if (!on_cuda()) {
+      EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_NO_EFFECT, GPUMEM_ERROR_NOT_FOUND);
+      return;
+    }
+    // A driver knows the memory of the next round before the instance does, which may begin behind the
+    // address. What was freed stays readable for a while, as if it were ordinary memory.
+    EXPECT_STATUS_IN(status, GPUMEM_SUCCESS, GPUMEM_NO_EFFECT, GPUMEM_ERROR_NOT_FOUND,
+                     GPUMEM_ERROR_WRONG_KIND, GPUMEM_ERROR_INVALID_ARGUMENT, GPUMEM_ERROR_UNSUPPORTED);
+  };
+  std::atomic<bool> stop{false};
+  const auto go_on = [&](auto part) {
+    return std::thread([&, part] {
+      for (int i = 0; !stop; ++i) {
+        uint8_t* const bytes = base.load();
+        if (bytes != nullptr) part(bytes, i);
+      }
+    });
+  };
+  std::vector<std::thread> lookers;
+  lookers.push_back(go_on([&](const uint8_t* bytes, int i) {
+    const gpumem_advice advice =
+        i % 2 == 0 ? GPUMEM_ADVICE_SET_PREFERRED_LOCATION : GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION;
+    or_gone(gpumem_managed_advise(instance, bytes, kSize, advice, GPUMEM_LOCATION_DEVICE, 0, why()));
+  }));
+  lookers.push_back(go_on([&](const uint8_t* bytes, int) {
+    gpumem_managed_info info = GPUMEM_MANAGED_INFO_INIT;
+    or_gone(gpumem_managed_get_info(instance, bytes, kSize, &info, why()));
+    if (info.preferred_location != GPUMEM_LOCATION_NONE) {
+      EXPECT_EQ(info.preferred_location, GPUMEM_LOCATION_DEVICE);
+      EXPECT_EQ(info.preferred_location_id, 0);
+    }
+  }));
+  for (int now = 1; now <= kRounds; ++now) {
+    const Memory memory = create_memory(device, memory_desc(GPUMEM_KIND_MANAGED, kSize));
+    base = memory.host();
+    done = 0;
+    round = now;
+    while (done < 3)
+      std::this_thread::yield();
+    for (const Stream& stream : streams)
+      stream.synchronize();
+  }
+  base = nullptr;
+  stop = true;
+  for (auto* const threads : {&users, &lookers}) {
+    for (std::thread& thread : *threads)
+      thread.join();
+  }
+}
+
+TEST_F(Race, com_10_managed_memory_of_several_threads) {
+  if (capability(device_, GPUMEM_CAPABILITY_MANAGED).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("no managed memory");
+  race_managed(instance_,
+               capability(device_, GPUMEM_CAPABILITY_MANAGED_CONCURRENT).value != GPUMEM_ANSWER_NO);
+  if (!on_host()) return;
+  const Instance other = open_instance(
+      [](gpumem_instance_desc&, gpumem_host_options& host) { host.concurrent = GPUMEM_TOGGLE_OFF; });
+  race_managed(other, false);
+}
+
 }  // namespace
 }  // namespace conformance

@@ -1574,7 +1574,8 @@ TEST_F(Conformance, str_21_every_kind) {
       for (const Operand& destination : destinations.all()) {
         if (!destination.writable) continue;
         SCOPED_TRACE(testing::Message() << source.name << " to " << destination.name << ", order " << order);
-        if (order == GPUMEM_SOURCE_ORDER_ANY && source.on_device()) {
+        const bool may_lie_there = source.on_device() || source.kind == GPUMEM_KIND_MANAGED;
+        if (order == GPUMEM_SOURCE_ORDER_ANY && may_lie_there) {
           EXPECT_STATUS(
               GPUMEM_ERROR_INVALID_ARGUMENT,
               gpumem_copy_async(stream, destination.address, source.address, kLarge, &options, why()));

@@ -169,6 +169,9 @@ TEST_F(CudaFake, TheFakeHasEveryEntryPointOfTheTable) {
 #define LOOK(name, since, suffix) look("cu" #name, since, suffix);
   GPUMEM_CUDA_ENTRY_POINTS(LOOK, LOOK)
   GPUMEM_CUDA_OLDER_VARIANTS(LOOK)
+#define LOOK_FOR_MEMBER(member, name, since, suffix) LOOK(name, since, suffix)
+  GPUMEM_CUDA_OLDER_SIGNATURES(LOOK_FOR_MEMBER)
+#undef LOOK_FOR_MEMBER
 #undef LOOK
   EXPECT_GT(variants, 60u);
 #define IS_FOUND(name, since, suffix) \

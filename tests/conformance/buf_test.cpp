@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Buffers: the rules BUF-1 to BUF-11.
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "vmm.h"
+
+namespace conformance {
+namespace {
+
+class Buffer : public Owned<gpumem_buffer, gpumem_buffer_destroy> {
+ public:
+  using Owned::Owned;
+  gpumem_buffer_info info() const {
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    EXPECT_OK(gpumem_buffer_get_info(get(), &info, why()));
+    return info;
+  }
+  uint8_t* base() const { return static_cast<uint8_t*>(info().base); }
+  gpumem_status resize(uint64_t size) const { return gpumem_buffer_resize(get(), size, why()); }
+  gpumem_status sleep(gpumem_content content) const { return gpumem_buffer_sleep(get(), content, why()); }
+  gpumem_status wake() const { return gpumem_buffer_wake(get(), why()); }
+};
+
+// Two answers about a buffer to which nothing has happened.
+void expect_same(const gpumem_buffer_info& now, const gpumem_buffer_info& before) {
+  EXPECT_EQ(std::memcmp(&now, &before, sizeof now), 0)
+      << "size " << before.size << " then " << now.size << ", capacity " << before.capacity << " then "
+      << now.capacity << ", blocks " << before.block_count << " then " << now.block_count;
+}
+
+// What lives now. Peaks and totals of an instance also count what a call makes and gives back.
+std::array<uint64_t, 4> live(gpumem_instance instance) {
+  gpumem_stats stats = GPUMEM_STATS_INIT;
+  EXPECT_OK(gpumem_stats_get(instance, &stats, why()));
+  return {stats.live_count, stats.live_bytes, stats.streams, stats.events};
+}
+
+class Buf : public Conformance {
+ protected:
+  void SetUp() override {
+    Conformance::SetUp();
+    if (on_host()) {
+      instance_ = open_instance([](gpumem_instance_desc&, gpumem_host_options& host) {
+        host.vmm_granularity = kHostUnit;
+        host.device_bytes = 64 * kHostUnit;
+      });
+      device_ = instance_.device();
+    }
+    if (!has_vmm(device_)) SKIP_RULE("the device has no virtual memory management");
+    unit_ = unit_of(device_, physical_desc(0));
+  }
+
+  gpumem_buffer_desc desc(uint64_t size, uint64_t reserve = 0) const {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = size;
+    desc.reserve = reserve;
+    return desc;
+  }
+  Buffer make(const gpumem_buffer_desc& wanted) const {
+    gpumem_buffer buffer = nullptr;
+    EXPECT_OK(gpumem_buffer_create(device_, &wanted, &buffer, why()));
+    return Buffer(buffer);
+  }
+  Buffer make(uint64_t size, uint64_t reserve = 0) const { return make(desc(size, reserve)); }
+
+  void fill(const Buffer& buffer, uint64_t offset, uint64_t size, uint8_t value) const {
+    EXPECT_OK(gpumem_fill(instance_, buffer.base() + offset, size, value, 1, why()));
+  }
+  void expect(const Buffer& buffer, uint64_t offset, uint64_t size, uint8_t value) const {
+    std::vector<uint8_t> bytes(size, static_cast<uint8_t>(~value));
+    EXPECT_OK(gpumem_copy(instance_, bytes.data(), buffer.base() + offset, size, nullptr, why()));
+    EXPECT_EQ(bytes, std::vector<uint8_t>(size, value)) << "from offset " << offset;
+  }
+  uint64_t free_bytes() const {
+    uint64_t free = 0;
+    EXPECT_OK(gpumem_device_get_memory(device_, &free, nullptr, why()));
+    return free;
+  }
+
+  static constexpr uint64_t kHostUnit = 64 * 1024;
+  uint64_t unit_ = 0;
+};
+
+TEST_F(Buf, buf_1_grows_in_place) {
+  const Buffer buffer = make(unit_ + 1, 16 * unit_);
+  const gpumem_buffer_info first = buffer.info();
+  EXPECT_EQ(first.size, unit_ + 1);
+  EXPECT_EQ(first.capacity, 2 * unit_);
+  EXPECT_GE(first.reserved_size, 16 * unit_);
+  EXPECT_EQ(first.granularity, unit_);
+  EXPECT_EQ(first.location, GPUMEM_LOCATION_DEVICE);
+  EXPECT_EQ(first.location_id, 0);
+  EXPECT_EQ(first.asleep, 0u);
+  fill(buffer, 0, unit_ + 1, 0x11);
+  EXPECT_OK(buffer.resize(5 * unit_));
+  EXPECT_EQ(buffer.info().base, first.base);
+  EXPECT_EQ(buffer.info().buffer_id, first.buffer_id);
+  EXPECT_EQ(buffer.info().generation, first.generation);
+  expect(buffer, 0, unit_ + 1, 0x11);
+  fill(buffer, unit_ + 1, 4 * unit_ - 1, 0x22);
+  expect(buffer, 0, unit_ + 1, 0x11);
+  expect(buffer, unit_ + 1, 4 * unit_ - 1, 0x22);
+}
+
+TEST_F(Buf, buf_1_grows_while_work_uses_it) {
+  const Buffer buffer = make(unit_, 8 * unit_);
+  GatedStream stream(device_);
+  EXPECT_OK(gpumem_fill_async(stream, buffer.base(), unit_, 0x33, 1, why()));
+  EXPECT_OK(buffer.resize(3 * unit_));
+  EXPECT_OK(gpumem_fill_async(stream, buffer.base() + unit_, 2 * unit_, 0x44, 1, why()));
+  stream.open();
+  stream.finish();
+  expect(buffer, 0, unit_, 0x33);
+  expect(buffer, unit_, 2 * unit_, 0x44);
+}
+
+TEST_F(Buf, buf_2_growth_maps_what_is_missing) {
+  const Buffer buffer = make(0, 16 * unit_);
+  EXPECT_EQ(buffer.info().capacity, 0u);
+  EXPECT_EQ(buffer.info().block_count, 0u);
+  uint64_t blocks = 0;
+  for (const uint64_t size : {uint64_t{1}, unit_, unit_ + 1, 2 * unit_, 7 * unit_}) {
+    const uint64_t before = buffer.info().capacity;
+    EXPECT_OK(buffer.resize(size));
+    const gpumem_buffer_info now = buffer.info();
+    EXPECT_EQ(now.size, size);
+    EXPECT_EQ(now.capacity, (size + unit_ - 1) / unit_ * unit_);
+    blocks += now.capacity != before ? 1 : 0;
+    EXPECT_EQ(now.block_count, blocks);
+  }
+}
+
+TEST_F(Buf, buf_2_capacity_ahead) {
+  const Buffer buffer = make(unit_, 16 * unit_);
+  EXPECT_OK(gpumem_buffer_set_capacity(buffer, 6 * unit_ + 1, why()));
+  EXPECT_EQ(buffer.info().size, unit_);
+  EXPECT_EQ(buffer.info().capacity, 7 * unit_);
+  EXPECT_EQ(buffer.info().block_count, 2u);
+  EXPECT_OK(buffer.resize(6 * unit_));
+  EXPECT_EQ(buffer.info().block_count, 2u) << "there was memory enough";
+  fill(buffer, 0, 6 * unit_, 0x55);
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_STATUS(gpumem_buffer_set_capacity(buffer, 6 * unit_ - 1, why()), GPUMEM_ERROR_INVALID_ARGUMENT);
+  expect_same(buffer.info(), before);
+  EXPECT_OK(buffer.resize(unit_));
+  EXPECT_OK(gpumem_buffer_set_capacity(buffer, 0, why()));
+  EXPECT_EQ(buffer.info().capacity, unit_);
+  expect(buffer, 0, unit_, 0x55);
+}
+
+TEST_F(Buf, buf_3_shrinking_gives_whole_blocks_back) {
+  const Buffer buffer = make(2 * unit_, 16 * unit_);
+  EXPECT_OK(buffer.resize(4 * unit_));
+  EXPECT_OK(buffer.resize(5 * unit_));
+  fill(buffer, 0, 5 * unit_, 0x66);
+  EXPECT_OK(buffer.resize(3 * unit_));
+  EXPECT_EQ(buffer.info().size, 3 * unit_);
+  EXPECT_EQ(buffer.info().capacity, 4 * unit_) << "the block in the middle is still used in part";
+  expect(buffer, 0, 3 * unit_, 0x66);
+  gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
+  EXPECT_STATUS(gpumem_range_get_mapping(instance_, buffer.base() + 4 * unit_, &mapping, why()),
+                GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_OK(buffer.resize(0));
+  EXPECT_EQ(buffer.info().capacity, 0u);
+  EXPECT_EQ(buffer.info().block_count, 0u);
+  EXPECT_OK(buffer.resize(unit_));
+  fill(buffer, 0, unit_, 0x77);
+  expect(buffer, 0, unit_, 0x77);
+}
+
+TEST_F(Buf, buf_4_a_failure_changes_nothing) {
+  if (!Faults::available()) SKIP_RULE("no step of a real driver can be made to fail");
+  Buffer buffer = make(2 * unit_, 16 * unit_);
+  fill(buffer, 0, 2 * unit_, 0x12);
+  const gpumem_buffer_info before = buffer.info();
+  Faults faults(instance_);
+  uint64_t failures = 0;
+  for (uint64_t step = 1; step <= 40; ++step) {
+    SCOPED_TRACE(step);
+    const auto counted = live(instance_);
+    faults.fail_step(step);
+    const gpumem_status status = buffer.resize(4 * unit_);
+    faults.off();
+    failures += status != GPUMEM_SUCCESS ? 1 : 0;
+    if (status == GPUMEM_SUCCESS) EXPECT_OK(buffer.resize(2 * unit_));
+    expect_same(buffer.info(), before);
+    EXPECT_EQ(live(instance_), counted);
+  }
+  EXPECT_GT(failures, 2u);
+  expect(buffer, 0, 2 * unit_, 0x12);
+}
+
+TEST_F(Buf, buf_5_ends_with_its_reservation) {
+  const Buffer buffer = make(unit_, 2 * unit_);
+  fill(buffer, 0, unit_, 0x21);
+  const uint64_t reserved = buffer.info().reserved_size;
+  EXPECT_OK(buffer.resize(reserved));
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_STATUS(buffer.resize(reserved + 1), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+  expect_same(buffer.info(), before);
+  EXPECT_STATUS(gpumem_buffer_set_capacity(buffer, reserved + 1, why()), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+  EXPECT_STATUS(buffer.resize(UINT64_MAX), GPUMEM_ERROR_INVALID_ARGUMENT);
+  expect(buffer, 0, unit_, 0x21);
+}
+
+TEST_F(Buf, buf_5_reserves_less_if_it_must) {
+  // More than any process has addresses for.
+  const Buffer buffer = make(unit_, uint64_t{1} << 62);
+  EXPECT_GE(buffer.info().reserved_size, unit_);
+  EXPECT_LT(buffer.info().reserved_size, uint64_t{1} << 62);
+  EXPECT_OK(buffer.resize(2 * unit_));
+}
+
+TEST_F(Buf, buf_5_moves_without_a_copy) {
+  gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
+  movable.flags = GPUMEM_BUFFER_MOVABLE;
+  const Buffer buffer = make(movable);
+  EXPECT_OK(buffer.resize(buffer.info().reserved_size));
+  const gpumem_buffer_info before = buffer.info();
+  fill(buffer, 0, before.size, 0x31);
+  const uint64_t block = mapping_at(instance_, before.base).block_id;
+  EXPECT_OK(buffer.resize(before.reserved_size + unit_));
+  const gpumem_buffer_info now = buffer.info();
+  EXPECT_NE(now.base, before.base);
+  EXPECT_GE(now.reserved_size, 2 * before.reserved_size);
+  EXPECT_EQ(now.generation, before.generation + 1);
+  EXPECT_EQ(mapping_at(instance_, now.base).block_id, block) << "the memory is the same";
+  expect(buffer, 0, before.size, 0x31);
+  fill(buffer, before.size, unit_, 0x32);
+  expect(buffer, before.size, unit_, 0x32);
+  gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
+  EXPECT_STATUS(gpumem_range_get_mapping(instance_, before.base, &mapping, why()), GPUMEM_ERROR_NOT_FOUND);
+}
+
+TEST_F(Buf, buf_6_access_holds_as_it_grows) {
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_HOST).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("no physical memory of the host");
+  gpumem_buffer_desc on_host = desc(unit_, 16 * unit_);
+  on_host.location = GPUMEM_LOCATION_HOST;
+  const Buffer buffer = make(on_host);
+  EXPECT_EQ(buffer.info().location, GPUMEM_LOCATION_HOST);
+  buffer.base()[0] = 0x41;
+  expect(buffer, 0, 1, 0x41);
+  const gpumem_access_desc reads = cpu_rights(GPUMEM_ACCESS_READ);
+  EXPECT_OK(gpumem_buffer_set_access(buffer, &reads, 1, why()));
+  EXPECT_OK(buffer.resize(3 * unit_));
+  for (const uint64_t offset : {uint64_t{0}, 2 * unit_}) {
+    gpumem_access access = GPUMEM_ACCESS_UNKNOWN;
+    EXPECT_OK(gpumem_pointer_get_access(instance_, buffer.base() + offset, GPUMEM_LOCATION_HOST, 0, &access,
+                                        why()));
+    EXPECT_EQ(access, GPUMEM_ACCESS_READ);
+    EXPECT_OK(gpumem_pointer_get_access(instance_, buffer.base() + offset, GPUMEM_LOCATION_DEVICE, 0, &access,
+                                        why()));
+    EXPECT_EQ(access, GPUMEM_ACCESS_READWRITE);
+  }
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PAGEABLE));
+  EXPECT_OK(buffer.wake());
+  gpumem_access access = GPUMEM_ACCESS_UNKNOWN;
+  EXPECT_OK(gpumem_pointer_get_access(instance_, buffer.base(), GPUMEM_LOCATION_HOST, 0, &access, why()));
+  EXPECT_EQ(access, GPUMEM_ACCESS_READ);
+  EXPECT_STATUS(gpumem_buffer_set_access(buffer, &reads, 0, why()), GPUMEM_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(Buf, buf_6_access_that_cannot_be_is_refused_before_there_is_memory) {
+  const gpumem_access_desc cpu = cpu_rights(GPUMEM_ACCESS_READWRITE);
+  gpumem_buffer_desc empty = desc(0, 4 * unit_);
+  const Buffer buffer = make(empty);
+  EXPECT_STATUS(gpumem_buffer_set_access(buffer, &cpu, 1, why()), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_OK(buffer.resize(unit_));
+  empty.accesses = &cpu;
+  empty.access_count = 1;
+  gpumem_buffer refused = nullptr;
+  EXPECT_STATUS(gpumem_buffer_create(device_, &empty, &refused, why()), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(refused, nullptr);
+}
+
+TEST_F(Buf, buf_7_its_range_is_its_own) {
+  const Buffer buffer = make(unit_, 4 * unit_);
+  const gpumem_range range = buffer.info().range;
+  const Physical block = create_physical(device_, physical_desc(unit_));
+  const gpumem_physical blocks[] = {block};
+  const gpumem_access_desc none = device_rights(0, GPUMEM_ACCESS_NONE);
+  EXPECT_STATUS(gpumem_range_map(range, unit_, blocks, 1, why()), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(gpumem_range_unmap(range, 0, unit_, why()), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(gpumem_range_set_access(range, 0, unit_, &none, 1, why()), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(gpumem_range_release(range, why()), GPUMEM_ERROR_INVALID_STATE);
+  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+  EXPECT_OK(gpumem_range_get_info(range, &info, why()));
+  EXPECT_EQ(info.base, buffer.base());
+  EXPECT_EQ(info.mapped_size, unit_);
+  gpumem_pointer_info pointer = GPUMEM_POINTER_INFO_INIT;
+  EXPECT_OK(gpumem_pointer_get_info(instance_, buffer.base() + 5, &pointer, why()));
+  EXPECT_EQ(pointer.kind, GPUMEM_KIND_VIRTUAL);
+  EXPECT_EQ(pointer.buffer_id, buffer.info().buffer_id);
+  fill(buffer, 0, unit_, 0x51);
+}
+
+TEST_F(Buf, buf_8_sleeps_and_wakes) {
+  const Buffer buffer = make(2 * unit_ + 3, 8 * unit_);
+  EXPECT_OK(buffer.resize(4 * unit_ + 5));
+  fill(buffer, 0, 2 * unit_, 0x61);
+  fill(buffer, 2 * unit_, 2 * unit_ + 5, 0x62);
+  const gpumem_buffer_info awake = buffer.info();
+  for (const gpumem_content content : {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_PAGEABLE}) {
+    const gpumem_buffer_info before = buffer.info();
+    EXPECT_OK(buffer.sleep(content));
+    const gpumem_buffer_info asleep = buffer.info();
+    EXPECT_EQ(asleep.asleep, 1u);
+    EXPECT_EQ(asleep.base, before.base);
+    EXPECT_EQ(asleep.size, before.size);
+    EXPECT_EQ(asleep.stored_size, before.size);
+    uint8_t byte = 0;
+    EXPECT_STATUS(gpumem_copy(instance_, &byte, asleep.base, 1, nullptr, why()), GPUMEM_ERROR_INVALID_STATE);
+    EXPECT_OK(buffer.wake());
+    const gpumem_buffer_info after = buffer.info();
+    EXPECT_EQ(after.base, awake.base);
+    EXPECT_EQ(after.size, awake.size);
+    EXPECT_EQ(after.capacity, awake.capacity);
+    EXPECT_EQ(after.block_count, awake.block_count);
+    EXPECT_EQ(after.generation, before.generation + 1);
+    EXPECT_EQ(after.stored_size, 0u);
+    EXPECT_EQ(after.asleep, 0u);
+    expect(buffer, 0, 2 * unit_, 0x61);
+    expect(buffer, 2 * unit_, 2 * unit_ + 5, 0x62);
+  }
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_ZERO));
+  EXPECT_EQ(buffer.info().stored_size, 0u);
+  EXPECT_OK(buffer.wake());
+  expect(buffer, 0, 4 * unit_ + 5, 0);
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_DROP));
+  EXPECT_OK(buffer.wake());
+  fill(buffer, 0, 4 * unit_ + 5, 0x63);
+  expect(buffer, 0, 4 * unit_ + 5, 0x63);
+}
+
+TEST_F(Buf, buf_8_wakes_with_content_that_its_device_may_only_read) {
+  const Buffer buffer = make(2 * unit_, 4 * unit_);
+  fill(buffer, 0, 2 * unit_, 0x64);
+  const gpumem_access_desc reads = device_rights(0, GPUMEM_ACCESS_READ);
+  EXPECT_OK(gpumem_buffer_set_access(buffer, &reads, 1, why()));
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PINNED));
+  EXPECT_OK(buffer.wake());
+  expect(buffer, 0, 2 * unit_, 0x64);
+  EXPECT_STATUS(gpumem_fill(instance_, buffer.base(), 1, 0, 1, why()), GPUMEM_ERROR_NO_ACCESS);
+}
+
+TEST_F(Buf, buf_8_sleep_gives_the_memory_back) {
+  if (!on_host() && !on_fake_cuda()) SKIP_RULE("other processes change what a real device has free");
+  const Buffer buffer = make(16 * unit_, 16 * unit_);
+  const uint64_t before = free_bytes();
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PAGEABLE));
+  EXPECT_EQ(free_bytes(), before + 16 * unit_);
+  EXPECT_OK(buffer.wake());
+  EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(Buf, buf_9_nothing_is_lost_when_waking_fails) {
+  if (!Faults::available()) SKIP_RULE("no step of a real driver can be made to fail");
+  const Buffer buffer = make(unit_, 8 * unit_);
+  EXPECT_OK(buffer.resize(3 * unit_));
+  fill(buffer, 0, 3 * unit_, 0x71);
+  Faults faults(instance_);
+  uint64_t failures = 0;
+  // Whether a call failed; then nothing has changed.
+  const auto fails = [&](uint64_t step, auto call) {
+    const gpumem_buffer_info before = buffer.info();
+    const auto counted = live(instance_);
+    faults.fail_step(step);
+    const gpumem_status status = call();
+    faults.off();
+    if (status == GPUMEM_SUCCESS) return false;
+    expect_same(buffer.info(), before);
+    EXPECT_EQ(live(instance_), counted);
+    ++failures;
+    return true;
+  };
+  for (uint64_t step = 1; step <= 40; ++step) {
+    SCOPED_TRACE(step);
+    if (fails(step, [&] { return buffer.sleep(GPUMEM_CONTENT_PINNED); })) {
+      EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PINNED));
+    }
+    if (fails(step, [&] { return buffer.wake(); })) EXPECT_OK(buffer.wake());
+    expect(buffer, 0, 3 * unit_, 0x71);
+  }
+  EXPECT_GT(failures, 6u);
+}
+
+TEST_F(Buf, buf_9_without_memory_it_sleeps_on) {
+  if (!on_host()) SKIP_RULE("only the host backend has devices of a few blocks");
+  const Buffer buffer = make(32 * unit_, 64 * unit_);
+  fill(buffer, 0, 32 * unit_, 0x72);
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PAGEABLE));
+  {
+    const Physical other = create_physical(device_, physical_desc(40 * unit_));
+    EXPECT_STATUS(buffer.wake(), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
+    EXPECT_EQ(buffer.info().asleep, 1u);
+  }
+  EXPECT_OK(buffer.wake());
+  expect(buffer, 0, 32 * unit_, 0x72);
+}
+
+TEST_F(Buf, buf_10_refuses_what_comes_at_the_wrong_time) {
+  Buffer buffer = make(unit_, 4 * unit_);
+  EXPECT_STATUS(buffer.wake(), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(buffer.sleep(4), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_STATUS(buffer.sleep(-1), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_DROP));
+  const gpumem_buffer_info before = buffer.info();
+  const gpumem_access_desc rights = device_rights(0);
+  EXPECT_STATUS(buffer.sleep(GPUMEM_CONTENT_DROP), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(buffer.resize(2 * unit_), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(buffer.resize(0), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(gpumem_buffer_set_capacity(buffer, 2 * unit_, why()), GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(gpumem_buffer_set_access(buffer, &rights, 1, why()), GPUMEM_ERROR_INVALID_STATE);
+  expect_same(buffer.info(), before);
+  const gpumem_buffer handle = buffer;
+  EXPECT_OK(gpumem_buffer_destroy(buffer.release(), why()));
+  EXPECT_STATUS(gpumem_buffer_wake(handle, why()), GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_STATUS(gpumem_buffer_destroy(handle, why()), GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_OK(gpumem_buffer_destroy(nullptr, why()));
+}
+
+TEST_F(Buf, buf_10_refuses_bad_descriptions) {
+  const auto before = live(instance_);
+  const auto refused = [&](gpumem_status status, auto change) {
+    gpumem_buffer_desc wanted = desc(unit_, 4 * unit_);
+    change(wanted);
+    gpumem_buffer buffer = nullptr;
+    EXPECT_STATUS(gpumem_buffer_create(device_, &wanted, &buffer, why()), status);
+    EXPECT_EQ(buffer, nullptr);
+  };
+  constexpr gpumem_status kBad = GPUMEM_ERROR_INVALID_ARGUMENT;
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.size = uint64_t{1} << 63; });
+  refused(kBad, [&](gpumem_buffer_desc& wanted) { wanted.reserve = unit_ - 1; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.location = 4; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 2; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = 4; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.handle_types = 2; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.access_count = 1; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.struct_size = 7; });
+  const gpumem_access_desc twice[] = {device_rights(0), device_rights(0, GPUMEM_ACCESS_READ)};
+  refused(kBad, [&](gpumem_buffer_desc& wanted) {
+    wanted.accesses = twice;
+    wanted.access_count = 2;
+  });
+  const gpumem_access_desc of_cpu = cpu_rights();
+  refused(GPUMEM_ERROR_UNSUPPORTED, [&](gpumem_buffer_desc& wanted) {
+    wanted.accesses = &of_cpu;
+    wanted.access_count = 1;
+  });
+  if (on_host()) {
+    refused(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
+            [&](gpumem_buffer_desc& wanted) { wanted.size = wanted.reserve = 65 * unit_; });
+  }
+  EXPECT_EQ(live(instance_), before);
+}
+
+TEST_F(Buf, buf_11_unobserved_work_keeps_its_memory) {
+  if (!on_host()) SKIP_RULE("a driver does not say what work uses");
+  Buffer buffer = make(unit_, 4 * unit_);
+  EXPECT_OK(buffer.resize(2 * unit_));
+  GatedStream stream(device_);
+  EXPECT_OK(gpumem_fill_async(stream, buffer.base() + unit_, unit_, 0x81, 1, why()));
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_STATUS(buffer.resize(unit_), GPUMEM_ERROR_BUSY);
+  EXPECT_STATUS(buffer.sleep(GPUMEM_CONTENT_DROP), GPUMEM_ERROR_BUSY);
+  EXPECT_STATUS(gpumem_buffer_destroy(buffer, why()), GPUMEM_ERROR_BUSY);
+  expect_same(buffer.info(), before);
+  stream.open();
+  stream.finish();
+  expect(buffer, unit_, unit_, 0x81);
+  EXPECT_OK(buffer.resize(unit_));
+}
+
+TEST_F(Buf, buf_12_a_thousand_nights_leave_nothing) {
+  const uint64_t size = on_host() ? 2 * unit_ : unit_;
+  const int nights = on_host() || on_fake_cuda() ? 1000 : 100;
+  const Buffer buffer = make(size, 4 * unit_);
+  fill(buffer, 0, size, 0x91);
+  const auto before = live(instance_);
+  const Snapshot snapshot = Snapshot::take();
+  for (int night = 0; night < nights; ++night) {
+    ASSERT_OK(buffer.sleep(night % 2 == 0 ? GPUMEM_CONTENT_PAGEABLE : GPUMEM_CONTENT_PINNED));
+    ASSERT_OK(buffer.wake());
+    if (night % 100 == 0) expect(buffer, 0, size, 0x91);
+  }
+  expect(buffer, 0, size, 0x91);
+  EXPECT_EQ(buffer.info().generation, static_cast<uint64_t>(nights));
+  EXPECT_EQ(live(instance_), before);
+  EXPECT_TRUE(nothing_left_since(snapshot));
+}
+
+TEST_F(Buf, buf_12_threads_resize_and_ask) {
+  const Buffer buffer = make(unit_, 16 * unit_);
+  fill(buffer, 0, unit_, 0xa1);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> askers;
+  for (int thread = 0; thread < 2; ++thread) {
+    askers.emplace_back([&] {
+      while (!stop) {
+        const gpumem_buffer_info info = buffer.info();
+        EXPECT_GE(info.capacity, info.size);
+        expect(buffer, 0, unit_, 0xa1);
+      }
+    });
+  }
+  for (int round = 0; round < 50; ++round) {
+    EXPECT_OK(buffer.resize((2 + static_cast<uint64_t>(round) % 8) * unit_));
+    EXPECT_OK(buffer.resize(unit_));
+  }
+  stop = true;
+  for (std::thread& thread : askers)
+    thread.join();
+}
+
+TEST_F(Buf, buf_12_close_by_force_ends_buffers) {
+  Instance other = open_instance();
+  gpumem_buffer buffers[2] = {};
+  gpumem_buffer_desc wanted = desc(1);
+  for (gpumem_buffer& buffer : buffers)
+    ASSERT_OK(gpumem_buffer_create(other.device(), &wanted, &buffer, why()));
+  ASSERT_OK(gpumem_buffer_sleep(buffers[1], GPUMEM_CONTENT_PINNED, why()));
+  const gpumem_instance closed = other.release();
+  gpumem_error refusal = GPUMEM_ERROR_INIT;
+  EXPECT_EQ(gpumem_instance_close(closed, GPUMEM_CLOSE_CHECK, nullptr, &refusal), GPUMEM_ERROR_BUSY);
+  EXPECT_NE(std::string(refusal.message).find("2 buffers"), std::string::npos) << refusal.message;
+  EXPECT_OK(gpumem_instance_close(closed, GPUMEM_CLOSE_FORCE, nullptr, why()));
+  for (const gpumem_buffer buffer : buffers)
+    EXPECT_STATUS(gpumem_buffer_resize(buffer, 0, why()), GPUMEM_ERROR_CLOSED);
+}
+
+}  // namespace
+}  // namespace conformance
