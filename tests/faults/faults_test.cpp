@@ -42,8 +42,8 @@ class Loops : public testing::Test {
 const std::vector<Scenario>& common_scenarios() {
   static const std::vector<Scenario> all = [] {
     std::vector<Scenario> result;
-    for (const auto& some :
-         {instance_scenarios(), memory_scenarios(), stream_scenarios(), copy_scenarios(), host_scenarios()}) {
+    for (const auto& some : {instance_scenarios(), memory_scenarios(), managed_scenarios(), vmm_scenarios(),
+                             buffer_scenarios(), stream_scenarios(), copy_scenarios(), host_scenarios()}) {
       result.insert(result.end(), some.begin(), some.end());
     }
     return result;

@@ -187,7 +187,9 @@ WRAP(int, fcntl64, (int file, int command, ...)) {
   va_start(arguments, command);
   const int argument = va_arg(arguments, int);
   va_end(arguments);
-  if (fails("fcntl", {ENOMEM})) return -1;
+  // Other commands ask, or change what needs no memory.
+  if (command == F_ADD_SEALS && fails("fcntl", {ENOMEM})) return -1;
+  if (command == F_DUPFD_CLOEXEC && fails("fcntl", {EMFILE})) return -1;
   return __real_fcntl64(file, command, argument);
 }
 

@@ -18,6 +18,9 @@ struct Out {
   gpumem_instance other;  // a second one beside it
   gpumem_device device[2];
   gpumem_memory memory[4];
+  gpumem_physical physical[4];
+  gpumem_range range[2];
+  gpumem_buffer buffer[1];
   void* pointer[4];     // of gpumem_malloc()
   void* registered[2];  // of gpumem_register(); set by the scenario
   void* foreign[1];     // of gpumem_host_foreign_alloc()
@@ -28,6 +31,7 @@ struct Out {
   uint64_t number[2];
   uint32_t word;
   int32_t ordinal;
+  int32_t file;  // of gpumem_physical_export_fd()
   int64_t nanoseconds;
   gpumem_access access;
   gpumem_status status;
@@ -37,7 +41,12 @@ struct Out {
   gpumem_device_info device_info;
   gpumem_capability_info capability_info;
   gpumem_memory_info memory_info;
+  gpumem_physical_info physical_info;
+  gpumem_range_info range_info;
+  gpumem_buffer_info buffer_info;
+  gpumem_mapping_info mapping_info;
   gpumem_pointer_info pointer_info;
+  gpumem_managed_info managed_info;
   gpumem_stream_info stream_info;
   gpumem_event_info event_info;
   gpumem_status_info status_info;
@@ -74,6 +83,7 @@ struct Step {
   // What a lack of memory is called where it is not the host's.
   gpumem_status exhausted = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   gpumem_status expected = GPUMEM_SUCCESS;
+  bool of_many = false;  // made of several steps: of which memory there is a lack depends on the step
 };
 
 // A call with a status, whose arguments use the world `w`.
@@ -138,6 +148,9 @@ Step synchronize(size_t slot);
 
 std::vector<Scenario> instance_scenarios();
 std::vector<Scenario> memory_scenarios();
+std::vector<Scenario> vmm_scenarios();
+std::vector<Scenario> buffer_scenarios();
+std::vector<Scenario> managed_scenarios();
 std::vector<Scenario> stream_scenarios();
 std::vector<Scenario> copy_scenarios();
 std::vector<Scenario> host_scenarios();

@@ -87,6 +87,12 @@ constexpr Wanted kWanted[] = {
      GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, 0, 0, true, false},
     {"registered memory, read-only", kBoth, GPUMEM_KIND_REGISTERED, 10'000,
      GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_MAPPED, 0, 0, false, false},
+    {"managed memory", kBoth, GPUMEM_KIND_MANAGED, 10'000, 0, 0, 0, true, false},
+    {"managed memory, aligned", kBoth, GPUMEM_KIND_MANAGED, 10'000, 0, 0, 4096, false, false},
+    {"managed memory, attached to the host", kBoth, GPUMEM_KIND_MANAGED, 10'000, GPUMEM_MEMORY_ATTACH_HOST, 0,
+     0, false, false},
+    {"managed memory, more than there is", kBoth, GPUMEM_KIND_MANAGED, 10'000, GPUMEM_MEMORY_OVERSUBSCRIBE, 0,
+     0, true, false},
 };
 
 }  // namespace
@@ -201,6 +207,12 @@ std::vector<Scenario> memory_scenarios() {
                  kBoth,
                  {},
                  {CALL(gpumem_malloc, w.out.device[1], GPUMEM_KIND_PINNED, 1000, &w.out.pointer[0]),
+                  Step{"gpumem_free", release}}});
+
+  all.push_back({"malloc and free of managed memory",
+                 kBoth,
+                 {},
+                 {CALL(gpumem_malloc, w.out.device[1], GPUMEM_KIND_MANAGED, 1000, &w.out.pointer[0]),
                   Step{"gpumem_free", release}}});
 
   all.push_back(

@@ -54,8 +54,11 @@ class Crew {
   const std::string& problem() const { return problem_; }
   const std::vector<std::string>& trace() const { return trace_; }
   const Coverage& coverage() const { return coverage_; }
-  uint64_t made(gpumem_kind kind) const { return kind == GPUMEM_KIND_DEVICE ? made_[0] : made_[1]; }
-  uint64_t registered() const { return made_[2]; }
+  // What it made, by kind.
+  uint64_t made(gpumem_kind kind) const {
+    const auto found = made_.find(kind);
+    return found == made_.end() ? 0 : found->second;
+  }
 
  private:
   gpumem_status check(const char* function, const std::string& text, const Expect& expect,
@@ -152,14 +155,15 @@ class Crew {
   std::map<int, gpumem_stream> pending_;  // by memory
   std::vector<gpumem_memory> own_;
   uint8_t* registered_ = nullptr;
-  uint64_t made_[3] = {0, 0, 0};
+  std::map<gpumem_kind, uint64_t> made_;
 };
 
 void Crew::create(Choice& choice) {
   const gpumem_device home = stage_.devices[choice.byte() % stage_.devices.size()];
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
   const uint8_t byte = choice.byte();
-  desc.kind = byte % 2 == 0 ? GPUMEM_KIND_DEVICE : GPUMEM_KIND_PINNED;
+  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED};
+  desc.kind = kKinds[byte % std::size(kKinds)];
   desc.size = byte < kWrong ? 1 + byte * kMostBytes / kWrong : 0;
   gpumem_memory made = nullptr;
   const Expect expect = {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_LIMIT_EXCEEDED};
@@ -168,7 +172,7 @@ void Crew::create(Choice& choice) {
       desc.size == 0 ? Expect{kInvalid} : expect, gpumem_memory_create(home, &desc, &made, nullptr));
   if (status != GPUMEM_SUCCESS) return;
   own_.push_back(made);
-  ++made_[desc.kind == GPUMEM_KIND_DEVICE ? 0 : 1];
+  ++made_[desc.kind];
 }
 
 void Crew::data(Choice& choice, bool copies) {
@@ -240,7 +244,7 @@ void Crew::register_pages(Choice& choice) {
   if (check("gpumem_register", "own pages", expect,
             gpumem_register(stage_.devices.front(), pages, arena.page(), 0, nullptr)) == GPUMEM_SUCCESS) {
     registered_ = pages;
-    ++made_[2];
+    ++made_[GPUMEM_KIND_REGISTERED];
   }
 }
 
@@ -459,7 +463,8 @@ void Player::play_together(const Sequence& sequence, size_t first) {
     require(member.problem().empty(), member.problem());
     expected.device.total_count += member.made(GPUMEM_KIND_DEVICE);
     expected.pinned.total_count += member.made(GPUMEM_KIND_PINNED);
-    expected.registered.total_count += member.registered();
+    expected.registered.total_count += member.made(GPUMEM_KIND_REGISTERED);
+    expected.managed.total_count += member.made(GPUMEM_KIND_MANAGED);
   }
   const auto once = [&](const std::vector<Shared>& list, const auto& forget) {
     for (const Shared& each : list) {
@@ -493,6 +498,7 @@ void Player::play_together(const Sequence& sequence, size_t first) {
   take(expected.device, now.device);
   take(expected.pinned, now.pinned);
   take(expected.registered, now.registered);
+  take(expected.managed, now.managed);
   check_all();
 }
 

@@ -56,6 +56,20 @@ void Verdict::handle(const Expect& alternatives) {
   results_ = merged;
 }
 
+void Tally::add(gpumem_kind_stats& kind, uint64_t bytes) {
+  kind.live_count += 1;
+  kind.live_bytes += bytes;
+  kind.total_count += 1;
+  kind.total_bytes += bytes;
+  kind.peak_count = std::max(kind.peak_count, kind.live_count);
+  kind.peak_bytes = std::max(kind.peak_bytes, kind.live_bytes);
+}
+
+void Tally::remove(gpumem_kind_stats& kind, uint64_t bytes) {
+  kind.live_count -= 1;
+  kind.live_bytes -= bytes;
+}
+
 bool Tally::read(gpumem_instance instance) {
   gpumem_stats all = GPUMEM_STATS_INIT;
   if (gpumem_stats_get(instance, &all, nullptr) != GPUMEM_SUCCESS) return false;
@@ -64,13 +78,17 @@ bool Tally::read(gpumem_instance instance) {
     return gpumem_stats_get_kind(instance, kind, &counts, nullptr) == GPUMEM_SUCCESS;
   };
   if (!read_kind(GPUMEM_KIND_DEVICE, device) || !read_kind(GPUMEM_KIND_PINNED, pinned) ||
-      !read_kind(GPUMEM_KIND_REGISTERED, registered)) {
+      !read_kind(GPUMEM_KIND_REGISTERED, registered) || !read_kind(GPUMEM_KIND_MANAGED, managed) ||
+      !read_kind(GPUMEM_KIND_VIRTUAL, reserved)) {
     return false;
   }
   streams = all.streams;
   events = all.events;
-  return all.live_count == device.live_count + pinned.live_count + registered.live_count &&
-         all.live_bytes == device.live_bytes + pinned.live_bytes + registered.live_bytes;
+  const auto sum = [&](uint64_t gpumem_kind_stats::*field) {
+    return device.*field + pinned.*field + registered.*field + managed.*field + reserved.*field;
+  };
+  return all.live_count == sum(&gpumem_kind_stats::live_count) &&
+         all.live_bytes == sum(&gpumem_kind_stats::live_bytes);
 }
 
 Arena::Arena() : page_(static_cast<uint64_t>(sysconf(_SC_PAGESIZE))) {
@@ -247,6 +265,19 @@ Expect Model::destroyed(const Memory& memory) const {
   return uncertain ? Expect{GPUMEM_SUCCESS, GPUMEM_ERROR_BUSY} : Expect{GPUMEM_SUCCESS};
 }
 
+Expect Model::shrunk(const Buffer& buffer, uint64_t kept) const {
+  const Instance& instance = instances[static_cast<size_t>(buffer.instance)];
+  if (!instance.strict || lost(buffer.device)) return {GPUMEM_SUCCESS};
+  bool uncertain = false;
+  for (const Buffer::Work& each : buffer.work) {
+    const Line& line = lines[static_cast<size_t>(each.line)];
+    if (each.end <= kept || line.observed >= each.number || lost(line.device)) continue;
+    if (line.handles > 0) return {GPUMEM_ERROR_BUSY};
+    uncertain = true;
+  }
+  return uncertain ? Expect{GPUMEM_SUCCESS, GPUMEM_ERROR_BUSY} : Expect{GPUMEM_SUCCESS};
+}
+
 void Model::lose(int device) {
   Device& lost = devices[static_cast<size_t>(device)];
   lost.lost = true;
@@ -274,6 +305,9 @@ void Model::close(int index) {
   end_all(devices);
   end_all(memories);
   end_all(foreigns);
+  end_all(physicals);
+  end_all(ranges);
+  end_all(buffers);
   end_all(streams);
   end_all(events);
   freed.erase(
@@ -289,30 +323,23 @@ void Model::close(int index) {
 gpumem_kind_stats& Model::counts(const Memory& memory) {
   Tally& stats = instances[static_cast<size_t>(memory.instance)].stats;
   if (memory.kind == GPUMEM_KIND_DEVICE) return stats.device;
+  if (memory.kind == GPUMEM_KIND_MANAGED) return stats.managed;
   return memory.kind == GPUMEM_KIND_PINNED ? stats.pinned : stats.registered;
 }
 
 void Model::add_memory(const Memory& memory) {
-  gpumem_kind_stats& kind = counts(memory);
-  kind.live_count += 1;
-  kind.live_bytes += memory.size;
-  kind.total_count += 1;
-  kind.total_bytes += memory.size;
-  kind.peak_count = std::max(kind.peak_count, kind.live_count);
-  kind.peak_bytes = std::max(kind.peak_bytes, kind.live_bytes);
+  Tally::add(counts(memory), memory.size);
   Instance& instance = instances[static_cast<size_t>(memory.instance)];
-  if (memory.kind != GPUMEM_KIND_DEVICE) instance.pinned += memory.size;
+  if (memory.pinned()) instance.pinned += memory.size;
   if (memory.kind == GPUMEM_KIND_REGISTERED) instance.registrations += 1;
   devices[static_cast<size_t>(memory.device)].used += memory.charged;
   memories.push_back(memory);
 }
 
 void Model::remove_memory(Memory& memory) {
-  gpumem_kind_stats& kind = counts(memory);
-  kind.live_count -= 1;
-  kind.live_bytes -= memory.size;
+  Tally::remove(counts(memory), memory.size);
   Instance& instance = instances[static_cast<size_t>(memory.instance)];
-  if (memory.kind != GPUMEM_KIND_DEVICE) instance.pinned -= memory.size;
+  if (memory.pinned()) instance.pinned -= memory.size;
   if (memory.kind == GPUMEM_KIND_REGISTERED) instance.registrations -= 1;
   devices[static_cast<size_t>(memory.device)].used -= memory.charged;
   end(memory, Life::kDestroyed);

@@ -80,12 +80,19 @@ struct Tally {
   gpumem_kind_stats device = GPUMEM_KIND_STATS_INIT;
   gpumem_kind_stats pinned = GPUMEM_KIND_STATS_INIT;
   gpumem_kind_stats registered = GPUMEM_KIND_STATS_INIT;
+  gpumem_kind_stats reserved = GPUMEM_KIND_STATS_INIT;  // ranges
+  gpumem_kind_stats managed = GPUMEM_KIND_STATS_INIT;
   uint64_t streams = 0;
   uint64_t events = 0;
+  uint64_t physicals = 0;  // handles; these two the library counts for itself only
+  uint64_t buffers = 0;
 
   uint64_t live() const {
-    return device.live_count + pinned.live_count + registered.live_count + streams + events;
+    return device.live_count + pinned.live_count + registered.live_count + managed.live_count +
+           reserved.live_count + streams + events + physicals + buffers;
   }
+  static void add(gpumem_kind_stats& kind, uint64_t bytes);
+  static void remove(gpumem_kind_stats& kind, uint64_t bytes);
   // False if the library does not tell, or its totals are not the sums of its kinds.
   bool read(gpumem_instance instance);
 };
@@ -96,12 +103,14 @@ struct Instance : Object {
   bool is_default = false;
   bool same_pointer = false;
   bool linked = true;
-  bool armed = false;  // a step of the backend is made to fail some time
+  bool armed = false;           // a step of the backend is made to fail some time
+  bool armed_for_good = false;  // and so are all that follow
   uint64_t pin_budget = 0;
   uint64_t pinned = 0;
   uint64_t registrations = 0;
   uint64_t registrations_max = UINT64_MAX;
   bool lock_off = false;
+  uint64_t vmm_unit = uint64_t{2} << 20;  // the granularity of physical memory and ranges
   std::string masked;
   std::vector<int> devices;
   Tally stats;
@@ -134,6 +143,23 @@ struct Freed {
   int instance;
 };
 
+// What is advised about a page of managed memory, and where it was last asked to move.
+struct ManagedPage {
+  static constexpr int32_t kAnyId = -2;  // some node
+  struct At {
+    gpumem_location location = GPUMEM_LOCATION_NONE;
+    int32_t id = -1;
+    bool operator==(const At&) const = default;
+  };
+
+  bool known = true;
+  bool read_mostly = false;
+  bool by_host = false;
+  uint64_t devices = 0;
+  At preferred;
+  At prefetched;
+};
+
 struct Memory : Object {
   gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
   uint64_t size = 0;
@@ -149,11 +175,86 @@ struct Memory : Object {
   bool foreign = false;
   std::string name;
   std::vector<Use> uses;
+  std::vector<ManagedPage> pages;
 
+  bool pinned() const { return kind == GPUMEM_KIND_PINNED || kind == GPUMEM_KIND_REGISTERED; }
   bool has(gpumem_memory_flags flag) const { return (granted & flag) != 0; }
   bool holds(const uint8_t* base, const void* pointer) const {
     const auto distance = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(base);
     return base != nullptr && distance < size;
+  }
+};
+
+// Physical memory: what all its handles and mappings share.
+struct Block {
+  int device = 0;
+  bool on_device = true;
+  gpumem_location location = GPUMEM_LOCATION_DEVICE;
+  int32_t location_id = 0;
+  uint64_t size = 0;
+  uint64_t id = 0;
+  uint64_t references = 0;  // handles and mappings
+};
+
+struct Physical : Object {
+  int block = 0;
+  bool imported = false;
+  gpumem_handle_types types = 0;  // a driver may not export what was imported
+  std::string name;
+};
+
+struct Mapping {
+  int block = 0;
+  int physical = 0;                     // what was mapped
+  std::map<int, gpumem_access> access;  // by device; -1 is the CPU
+};
+
+struct Range : Object {
+  uint8_t* base = nullptr;
+  uint64_t size = 0;
+  uint64_t buffer_id = 0;
+  std::string name;
+  std::map<uint64_t, Mapping> mappings;  // by where they begin
+};
+
+struct Buffer : Object {
+  // What pending work does with its first bytes.
+  struct Work {
+    int line;
+    uint64_t number;
+    uint64_t end;
+  };
+
+  uint8_t* base = nullptr;
+  uint64_t size = 0;
+  uint64_t reserved = 0;
+  std::vector<uint64_t> blocks;  // their sizes
+  gpumem_location location = GPUMEM_LOCATION_DEVICE;
+  int32_t location_id = 0;
+  bool movable = false;
+  std::map<int, gpumem_access> access;  // by device; -1 is the CPU
+  uint64_t generation = 0;
+  uint64_t buffer_id = 0;
+  uint64_t range = 0;  // its handle
+  std::string name;
+  std::vector<Work> work;
+  // The first bytes that are known; all have one value.
+  uint64_t filled = 0;
+  uint8_t value = 0;
+  bool asleep = false;
+  gpumem_content content = GPUMEM_CONTENT_PINNED;
+  uint64_t stored = 0;
+
+  bool on_device() const { return location == GPUMEM_LOCATION_DEVICE; }
+  uint64_t capacity() const {
+    uint64_t bytes = 0;
+    for (const uint64_t block : blocks)
+      bytes += block;
+    return bytes;
+  }
+  gpumem_access access_of(int processor) const {
+    const auto known = access.find(processor);
+    return known == access.end() ? GPUMEM_ACCESS_NONE : known->second;
   }
 };
 
@@ -217,13 +318,19 @@ class Model {
   std::vector<Device> devices;
   std::vector<Memory> memories;
   std::vector<Memory> foreigns;
+  std::vector<Block> blocks;
+  std::vector<Physical> physicals;
+  std::vector<Range> ranges;
+  std::vector<Buffer> buffers;
   std::vector<Stream> streams;
   std::vector<Event> events;
   std::vector<Line> lines;
   std::vector<Region> regions;  // 0 is the arena, 1 its read-only page
   std::vector<Freed> freed;
   uint64_t objects_made = 0;
+  bool shares_descriptors = false;  // physical memory can be shared by file descriptor
 
+  static constexpr uint64_t kHostVmmUnit = 1 << 16;  // of instances that a sequence opens
   static constexpr int kArenaRegion = 0;
   static constexpr int kReadOnlyRegion = 1;
 
@@ -254,6 +361,8 @@ class Model {
   }
   // Whether a destroy finds the memory in use: yes, no, or not to be told.
   Expect destroyed(const Memory& memory) const;
+  // The same for taking all memory of a buffer but its first bytes.
+  Expect shrunk(const Buffer& buffer, uint64_t kept) const;
 
   void lose(int device);
   void end(Object& object, Life how) {

@@ -181,13 +181,16 @@ void Player::check_all() {
 
 void Player::check_stats(int index) {
   Tally now;
+  now.physicals = instance(index).stats.physicals;
+  now.buffers = instance(index).stats.buffers;
   const Tally& expected = instance(index).stats;
   require(now.read(as<gpumem_instance>(instance(index).handle)),
           "the counts cannot be read, or the totals are not their sums");
   if (std::memcmp(&now, &expected, sizeof now) == 0) return;
   const auto text = [](const Tally& stats) {
     std::string line;
-    for (const gpumem_kind_stats* kind : {&stats.device, &stats.pinned, &stats.registered}) {
+    for (const gpumem_kind_stats* kind :
+         {&stats.device, &stats.pinned, &stats.registered, &stats.managed, &stats.reserved}) {
       for (const uint64_t number : {kind->live_count, kind->live_bytes, kind->peak_count, kind->peak_bytes,
                                     kind->total_count, kind->total_bytes}) {
         line += std::to_string(number) + " ";
@@ -205,6 +208,8 @@ void Player::finish() {
   for (size_t i = 0; i < model_.memories.size(); ++i) {
     if (model_.memories[i].life == Life::kLive) check_bytes(model_.memories[i]);
   }
+  for (size_t i = 0; i < model_.buffers.size(); ++i)
+    if (model_.buffers[i].life == Life::kLive) check_content(static_cast<int>(i));
   for (size_t i = 0; i < model_.instances.size(); ++i) {
     Instance& opened = model_.instances[i];
     if (opened.life != Life::kLive) continue;
@@ -269,7 +274,26 @@ bool Player::empty_default(int index) {
       }
     }
   }
-  instance(index).stats.streams = instance(index).stats.events = 0;
+  for (size_t i = 0; i < model_.buffers.size(); ++i) {
+    Buffer& made = buffer(static_cast<int>(i));
+    if (!of_it(made)) continue;
+    all &= gpumem_buffer_destroy(as<gpumem_buffer>(made.handle), nullptr) == GPUMEM_SUCCESS;
+    forget_buffer(made);
+  }
+  for (Range& made : model_.ranges) {
+    if (!of_it(made)) continue;
+    for (const auto& [begin, mapping] : made.mappings) {
+      all &= gpumem_range_unmap(as<gpumem_range>(made.handle), begin, block(mapping.block).size, nullptr) ==
+             GPUMEM_SUCCESS;
+    }
+    all &= gpumem_range_release(as<gpumem_range>(made.handle), nullptr) == GPUMEM_SUCCESS;
+    Tally::remove(instance(index).stats.reserved, made.size);
+  }
+  for (const Physical& made : model_.physicals) {
+    if (of_it(made))
+      all &= gpumem_physical_release(as<gpumem_physical>(made.handle), nullptr) == GPUMEM_SUCCESS;
+  }
+  instance(index).stats.streams = instance(index).stats.events = instance(index).stats.physicals = 0;
   return all;
 }
 
@@ -294,6 +318,9 @@ uint64_t Player::handle_of_another_type(std::string_view noun, size_t number) co
   add("instance", model_.instances);
   add("device", model_.devices);
   add("memory", model_.memories);
+  add("physical", model_.physicals);
+  add("range", model_.ranges);
+  add("buffer", model_.buffers);
   add("stream", model_.streams);
   add("event", model_.events);
   return others.empty() ? 0 : others[number % others.size()];
@@ -462,7 +489,7 @@ void Player::disarm(int index) {
   require(gpumem_host_fail_step(as<gpumem_instance>(instance(index).handle), 0, 0, nullptr) == GPUMEM_SUCCESS,
           "the failing step cannot be switched off");
   say("gpumem_host_fail_step(instance%d, 0, 0, NULL) = GPUMEM_SUCCESS", index);
-  instance(index).armed = false;
+  instance(index).armed = instance(index).armed_for_good = false;
 }
 
 // ---- bytes ----
@@ -506,7 +533,9 @@ void Player::step_cpu_write(Choice& choice) {
   const uint8_t byte = choice.byte();
   std::vector<const Memory*> pinned;
   for (const Memory& candidate : model_.memories) {
-    if (candidate.life == Life::kLive && candidate.kind == GPUMEM_KIND_PINNED) pinned.push_back(&candidate);
+    if (candidate.life == Life::kLive &&
+        (candidate.kind == GPUMEM_KIND_PINNED || candidate.kind == GPUMEM_KIND_MANAGED))
+      pinned.push_back(&candidate);
   }
   const bool arena = pinned.empty() || byte % 2 == 0;
   const Memory* chosen = arena ? nullptr : pinned[byte / 2 % pinned.size()];

@@ -86,6 +86,14 @@ class Player {
     uint64_t left = 64;  // bytes up to the end of its object
     std::string text;
   };
+  // Where a prefetch goes, or advice points to.
+  struct Target {
+    gpumem_location location = 0;
+    int32_t id = 0;
+    bool good = true;
+    bool lost = false;  // a device that is
+    std::string text;
+  };
   // What is to be allocated or registered.
   struct Request {
     gpumem_kind kind = GPUMEM_KIND_UNKNOWN;
@@ -109,6 +117,39 @@ class Player {
     std::vector<uint64_t> starts() const;
     // False if it is larger than any object can be, or wraps.
     bool extent(const uint8_t* first, uint64_t* out) const;
+  };
+
+  // Properties of physical memory.
+  struct Properties {
+    gpumem_physical_desc desc = GPUMEM_PHYSICAL_DESC_INIT;
+    bool good = true;
+    bool on_device = true;
+  };
+  // Who shall have access to what: one entry, or two.
+  struct Rights {
+    explicit Rights(Choice& choice)
+        : first(choice, GPUMEM_ACCESS_DESC_INIT, Sized<gpumem_access_desc>::Null::kBad) {}
+
+    Sized<gpumem_access_desc> first;
+    gpumem_access_desc both[2]{};
+    uint64_t count = 0;
+    bool two = false;
+    bool good = true;
+    bool avoid = false;
+    std::string text;
+
+    const gpumem_access_desc* pointer() { return two ? both : first.pointer(); }
+    std::span<const gpumem_access_desc> entries() const { return std::span(both).first(two ? 2 : 1); }
+  };
+  // An address in a range: what is there, or why there is nothing.
+  struct RangePlace {
+    uint8_t* pointer = nullptr;
+    int range = -1;
+    uint64_t begin = 0;  // of the mapping
+    const Mapping* mapping = nullptr;
+    Expect wrong;
+    bool avoid = false;
+    std::string text;
   };
 
 #define SEQUENCES_METHOD(name, weight) void step_##name(Choice& choice);
@@ -135,6 +176,9 @@ class Player {
   Picked pick_instance(Choice& choice) { return pick(choice, model_.instances, "instance"); }
   Picked pick_device(Choice& choice) { return pick(choice, model_.devices, "device"); }
   Picked pick_memory(Choice& choice) { return pick(choice, model_.memories, "memory"); }
+  Picked pick_physical(Choice& choice) { return pick(choice, model_.physicals, "physical"); }
+  Picked pick_range(Choice& choice) { return pick(choice, model_.ranges, "range"); }
+  Picked pick_buffer(Choice& choice) { return pick(choice, model_.buffers, "buffer"); }
   Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
   // Two devices, and what is wrong with them as the ends of a peer link.
@@ -200,11 +244,17 @@ class Player {
   Address pick_address(Choice& choice, int instance);
   Address pick_base(Choice& choice, int instance);
   uint64_t pick_length(Choice& choice, uint64_t left);
+  Address pick_managed(Choice& choice, int owner);
+  Target pick_location(Choice& choice, int owner);
 
   // ---- the model's state, by index ----
   Instance& instance(int index) { return model_.instances[static_cast<size_t>(index)]; }
   Device& device(int index) { return model_.devices[static_cast<size_t>(index)]; }
   Memory& memory(int index) { return model_.memories[static_cast<size_t>(index)]; }
+  Block& block(int index) { return model_.blocks[static_cast<size_t>(index)]; }
+  Physical& physical(int index) { return model_.physicals[static_cast<size_t>(index)]; }
+  Range& range(int index) { return model_.ranges[static_cast<size_t>(index)]; }
+  Buffer& buffer(int index) { return model_.buffers[static_cast<size_t>(index)]; }
   Stream& stream(int index) { return model_.streams[static_cast<size_t>(index)]; }
   Event& event(int index) { return model_.events[static_cast<size_t>(index)]; }
   Line& line(int index) { return model_.lines[static_cast<size_t>(index)]; }
@@ -213,6 +263,41 @@ class Player {
     return found.kind == GPUMEM_KIND_FOREIGN ? model_.foreigns[static_cast<size_t>(found.memory)]
                                              : memory(found.memory);
   }
+
+  // ---- physical memory and ranges ----
+  Properties pick_properties(Choice& choice, uint64_t unit, bool with_size);
+  static std::string text_of(const Properties& wanted);
+  uint64_t unit_of(int owner) const { return model_.instances[static_cast<size_t>(owner)].vmm_unit; }
+  uint64_t pick_offset(Choice& choice, const Picked& chosen);
+  uint64_t pick_extent(Choice& choice, const Picked& chosen, uint64_t offset);
+  RangePlace pick_range_address(Choice& choice, int owner);
+  Expect expect_whole(const Range& of, uint64_t offset, uint64_t size, std::vector<uint64_t>& begins);
+  bool any_lost(int owner) const;
+  Expect if_lost(Expect expect, int owner) const;
+  void adopt_physical(int home, const Properties& wanted, uint64_t handle, int index, bool imported,
+                      const std::string& name);
+  void drop_reference(int index);
+  Rights pick_rights(Choice& choice, const std::vector<int>& devices);
+  Expect room_for(int home, uint64_t bytes) const;
+  void check_range_address(const Picked& owner, const RangePlace& at);
+
+  // ---- buffers ----
+  // What stands against a change of a buffer, whatever the change is.
+  Expect refused_change(const Buffer& changed, bool asleep) const;
+  Expect expect_capacity(const Buffer& changed, uint64_t capacity);
+  bool beyond_addresses(const Buffer& changed, uint64_t capacity) const;
+  std::optional<Expect> expect_taken(const Buffer& changed, uint64_t kept);
+  bool can_have(int home, bool on_device, std::span<const gpumem_access_desc> entries) const;
+  int processor_of(int owner, const gpumem_access_desc& entry) const;
+  void do_change_capacity(Choice& choice, bool resizes);
+  void took_back(Buffer& changed, uint64_t size);
+  void provided(Buffer& changed, uint64_t capacity);
+  void take_peaks(int owner);
+  void woke(Buffer& changed);
+  void forget_buffer(Buffer& gone);
+  void check_buffer(int index);
+  void check_content(int index);
+  bool wait_for_work(const Buffer& used, int except);
 
   template <class T>
   void enumerate(Choice& choice, const char* name, gpumem_status (*function)(uint32_t, T*, gpumem_error*));
@@ -229,6 +314,12 @@ class Player {
   static bool valid_request(const Request& request);
   bool avoided(const Device& device, const Request& request);
 
+  std::optional<Expect> refused_range(int owner, const void* pointer, uint64_t size, Found* out);
+  std::span<ManagedPage> pages_of(const Found& found, uint64_t size);
+  // Whether a copy that infers its direction accesses managed bytes on the host (MAN-32).
+  bool prefers_host(const Found& found, uint64_t extent);
+  gpumem_status status_if_any_lost(int owner) const;
+
   // ---- calls that follow from others ----
   void open_gates();
   // Waits until the work of a line is over, by a call of the interface; false if there is no way.
@@ -239,6 +330,7 @@ class Player {
   void adopt_memory(int device, const Request& request, uint64_t handle, const std::string& name);
   void created_memory(int device, const Request& request, void* pointer);
   void forget_memory(Memory& memory);
+  void keep_freed(uint8_t* address, int owner);
   void disarm(int instance);
   void enqueue_access(int line, const Found& found, uint64_t extent, bool write);
   void adopt_stream(int home, gpumem_stream handle, int line, bool wrapped, const std::string& name);
@@ -247,6 +339,12 @@ class Player {
   void do_copy_regions(Choice& choice, bool async);
   void do_fill(Choice& choice, bool plane, bool async);
   void do_free(Choice& choice, bool registered);
+  void do_managed_batch(Choice& choice, const char* name, bool discards, bool prefetches,
+                        gpumem_status (*run)(gpumem_stream, const gpumem_managed_range*, uint64_t,
+                                             gpumem_error*));
+  void do_host_access(Choice& choice, const char* name,
+                      gpumem_status (*run)(gpumem_instance, const void*, gpumem_error*));
+  void enqueue_hint(int queue, const Found& found);
   void check_region(int region, uint64_t begin, uint64_t end);
   void read_back(const Memory& memory, std::vector<uint8_t>& bytes);
   int open(Choice& choice, uint8_t setup, bool must);

@@ -79,6 +79,7 @@ constexpr BadOption kBadOptions[] = {
     SEQUENCES_HOST(pageable, -1),
     SEQUENCES_HOST(same_pointer, 9),
     SEQUENCES_HOST(fill, 3),
+    SEQUENCES_HOST(concurrent, 3),
     SEQUENCES_HOST(device_bytes, 4096),  // below a granule
     SEQUENCES_HOST(device_bytes, uint64_t{1} << 63),
     SEQUENCES_HOST(granularity, 3),
@@ -88,6 +89,9 @@ constexpr BadOption kBadOptions[] = {
     SEQUENCES_HOST(lock_mode, 4),
     SEQUENCES_HOST(lock_mode, -1),
     SEQUENCES_HOST(numa_nodes, 65),
+    SEQUENCES_HOST(compressible, 3),
+    SEQUENCES_HOST(vmm_granularity, 100),
+    SEQUENCES_HOST(vmm_granularity, uint64_t{2} << 30),
     SEQUENCES_HOST(lock_piece, 100),
     SEQUENCES_HOST(peers, "some"),
     SEQUENCES_HOST(peers, "0>9"),
@@ -118,6 +122,7 @@ int Player::open(Choice& choice, uint8_t setup, bool must) {
   host->device_count = setup % 5 == 4 ? 3 : 2;
   host->device_bytes = kDeviceBytes;
   host->granularity = kGranularity;
+  host->vmm_granularity = Model::kHostVmmUnit;
   host->strict = setup % 4 == 3 ? GPUMEM_TOGGLE_OFF : GPUMEM_TOGGLE_ON;
   host->same_pointer = setup % 3 == 1 ? GPUMEM_TOGGLE_ON : GPUMEM_TOGGLE_DEFAULT;
   host->lock_mode = setup % 11 == 10 ? GPUMEM_HOST_LOCK_OFF : GPUMEM_HOST_LOCK_DEFAULT;
@@ -170,6 +175,7 @@ void Player::adopt_instance(uint64_t handle, const gpumem_host_options& host,
   opened.same_pointer = !opened.host || host.same_pointer == GPUMEM_TOGGLE_ON;
   opened.pin_budget = desc.pin_budget;
   opened.lock_off = opened.host && host.lock_mode == GPUMEM_HOST_LOCK_OFF;
+  if (opened.host && host.vmm_granularity != 0) opened.vmm_unit = host.vmm_granularity;
   opened.linked = !opened.host || host.peers == nullptr;
   if (opened.host && host.register_count_max != 0) opened.registrations_max = host.register_count_max;
   if (opened.host && host.masked != nullptr) opened.masked = host.masked;
@@ -198,6 +204,12 @@ void Player::adopt_instance(uint64_t handle, const gpumem_host_options& host,
     model_.devices.push_back(made);
     ++model_.objects_made;
   }
+  gpumem_capability_info shares = GPUMEM_CAPABILITY_INFO_INIT;
+  require(gpumem_device_get_capability(as<gpumem_device>(device(opened.devices.front()).handle),
+                                       GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD, nullptr, &shares,
+                                       nullptr) == GPUMEM_SUCCESS,
+          "a capability cannot be queried");
+  model_.shares_descriptors = shares.value != GPUMEM_ANSWER_NO;
   ++model_.objects_made;
   model_.instances.push_back(opened);
 }
@@ -534,16 +546,17 @@ void Player::step_stats_get(Choice& choice) {
 void Player::step_stats_get_kind(Choice& choice) {
   Call call(*this, choice, "gpumem_stats_get_kind");
   const Picked chosen = pick_instance(choice);
-  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED};
+  constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED,
+                                    GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL};
   constexpr gpumem_kind kNoKinds[] = {
-      GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 5, 100, -1};
+      GPUMEM_KIND_UNKNOWN, GPUMEM_KIND_PAGEABLE, GPUMEM_KIND_FOREIGN, 6, 100, -1};
   const gpumem_kind kind = choice.value(kKinds, kNoKinds);
   Answer<gpumem_kind_stats> stats(choice);
   call.text("%s, %d, %s", chosen.text.c_str(), kind, stats.text().c_str());
   Verdict verdict;
   verdict.handle(chosen.wrong);
   verdict.require(stats.good());
-  verdict.require(kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_PINNED || kind == GPUMEM_KIND_REGISTERED);
+  verdict.require(std::find(std::begin(kKinds), std::end(kKinds), kind) != std::end(kKinds));
   Expect expect = verdict.done();
   if (expect.empty()) expect = {GPUMEM_SUCCESS};
   const gpumem_status status = call.check(
@@ -551,8 +564,10 @@ void Player::step_stats_get_kind(Choice& choice) {
       stats);
   if (status != GPUMEM_SUCCESS) return;
   const Tally& known = instance(chosen.index).stats;
-  gpumem_kind_stats expected = known.registered;
-  if (kind != GPUMEM_KIND_REGISTERED) expected = kind == GPUMEM_KIND_DEVICE ? known.device : known.pinned;
+  gpumem_kind_stats expected = kind == GPUMEM_KIND_VIRTUAL ? known.reserved : known.registered;
+  if (kind == GPUMEM_KIND_DEVICE) expected = known.device;
+  if (kind == GPUMEM_KIND_PINNED) expected = known.pinned;
+  if (kind == GPUMEM_KIND_MANAGED) expected = known.managed;
   expected.struct_size = stats->struct_size;  // of a newer caller, perhaps
   require(std::memcmp(&expected, &stats.get(), sizeof expected) == 0, "the counts of a kind are others");
 }
@@ -567,7 +582,8 @@ void Player::step_stats_reset_peaks(Choice& choice) {
       call.check(expect, gpumem_stats_reset_peaks(as<gpumem_instance>(chosen.value), call.error()));
   if (status != GPUMEM_SUCCESS) return;
   Tally& stats = instance(chosen.index).stats;
-  for (gpumem_kind_stats* kind : {&stats.device, &stats.pinned, &stats.registered}) {
+  for (gpumem_kind_stats* kind :
+       {&stats.device, &stats.pinned, &stats.registered, &stats.managed, &stats.reserved}) {
     kind->peak_count = kind->live_count;
     kind->peak_bytes = kind->live_bytes;
   }
@@ -788,7 +804,9 @@ void Player::step_host_fail_step(Choice& choice) {
   if (expect.empty()) expect = {model_.on_host ? GPUMEM_SUCCESS : GPUMEM_ERROR_UNSUPPORTED};
   const gpumem_status status = call.check(
       expect, gpumem_host_fail_step(as<gpumem_instance>(chosen.value), step, repeat, call.error()));
-  if (status == GPUMEM_SUCCESS) instance(chosen.index).armed = step != 0;
+  if (status != GPUMEM_SUCCESS) return;
+  instance(chosen.index).armed = step != 0;
+  instance(chosen.index).armed_for_good = step != 0 && repeat != 0;
 }
 
 void Player::step_host_foreign_alloc(Choice& choice) {

@@ -10,7 +10,9 @@ namespace {
 constexpr uint64_t kTooLarge = uint64_t{1} << 63;
 constexpr gpumem_memory_flags kAllFlags =
     GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_WRITE_COMBINED | GPUMEM_MEMORY_READ_ONLY |
-    GPUMEM_MEMORY_IOMEMORY | GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE;
+    GPUMEM_MEMORY_IOMEMORY | GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE | GPUMEM_MEMORY_ATTACH_HOST |
+    GPUMEM_MEMORY_OVERSUBSCRIBE;
+constexpr gpumem_memory_flags kManagedFlags = GPUMEM_MEMORY_ATTACH_HOST | GPUMEM_MEMORY_OVERSUBSCRIBE;
 
 uint64_t pick_size(Choice& choice) {
   constexpr uint64_t kRight[] = {256, 1, 64, 100, 1000, 4096, 5000, 8192, 40000, 65536};
@@ -19,12 +21,11 @@ uint64_t pick_size(Choice& choice) {
   return choice.value(kRight, kWrongSizes);
 }
 
-constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED};
+constexpr gpumem_kind kKinds[] = {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_MANAGED};
 constexpr gpumem_kind kNoKinds[] = {GPUMEM_KIND_REGISTERED,
                                     GPUMEM_KIND_PAGEABLE,
                                     GPUMEM_KIND_FOREIGN,
                                     GPUMEM_KIND_UNKNOWN,
-                                    5,
                                     6,
                                     7,
                                     8,
@@ -38,9 +39,13 @@ bool is_huge(uint64_t size) { return size >= uint64_t{1} << 40; }
 gpumem_memory_flags flags_of(gpumem_kind kind) {
   switch (kind) {
     case GPUMEM_KIND_PINNED:
-      return kAllFlags & ~gpumem_memory_flags{GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY};
+      return kAllFlags &
+             ~gpumem_memory_flags{GPUMEM_MEMORY_READ_ONLY | GPUMEM_MEMORY_IOMEMORY | kManagedFlags};
     case GPUMEM_KIND_REGISTERED:
-      return kAllFlags & ~gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED | GPUMEM_MEMORY_NUMA_NODE};
+      return kAllFlags &
+             ~gpumem_memory_flags{GPUMEM_MEMORY_WRITE_COMBINED | GPUMEM_MEMORY_NUMA_NODE | kManagedFlags};
+    case GPUMEM_KIND_MANAGED:
+      return kManagedFlags;
     default:
       return 0;
   }
@@ -52,8 +57,8 @@ gpumem_memory_flags pick_flags(Choice& choice) {
       0, GPUMEM_MEMORY_MAPPED,     GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED, GPUMEM_MEMORY_PORTABLE,
       0, GPUMEM_MEMORY_PAGE_LOCKED};
   if (byte < 150) return kRight[byte % std::size(kRight)];
-  if (byte < kWrong) return gpumem_memory_flags{1} << byte % 7;
-  constexpr int kUnknown[] = {7, 8, 31, 32, 63};
+  if (byte < kWrong) return gpumem_memory_flags{1} << byte % 9;
+  constexpr int kUnknown[] = {9, 10, 31, 32, 63};
   const size_t way = byte % (std::size(kUnknown) + 1);
   return way == std::size(kUnknown) ? UINT64_MAX : uint64_t{1} << kUnknown[way];
 }
@@ -69,14 +74,15 @@ bool Player::valid_request(const Request& request) {
   const bool registers = request.kind == GPUMEM_KIND_REGISTERED;
   const gpumem_memory_flags flags = request.require | request.prefer;
   const auto address = reinterpret_cast<uintptr_t>(request.pointer);
-  const bool known_kind =
-      registers || request.kind == GPUMEM_KIND_DEVICE || request.kind == GPUMEM_KIND_PINNED;
+  const bool known_kind = registers || std::count(kKinds, std::end(kKinds), request.kind) == 1;
   const bool power_of_two = (request.alignment & (request.alignment - 1)) == 0;
   if (!known_kind || request.size == 0 || request.size >= kTooLarge || !power_of_two) return false;
   if ((flags & ~flags_of(request.kind)) != 0) return false;
   if ((flags & GPUMEM_MEMORY_NUMA_NODE) == 0 && request.numa_node != 0) return false;
   if (registers) {
-    return request.pointer != nullptr && request.alignment == 0 && address + request.size >= address;
+    constexpr uint64_t kAddresses = uint64_t{1} << 56;  // no program has memory beyond
+    return request.pointer != nullptr && request.alignment == 0 && request.size <= kAddresses &&
+           address <= kAddresses - request.size;
   }
   return request.pointer == nullptr && request.alignment < kTooLarge &&
          request.size + request.alignment < kTooLarge;
@@ -97,6 +103,11 @@ bool Player::avoided(const Device& home, const Request& request) {
   if (found.avoid) return true;
   const auto forbidden = reinterpret_cast<uintptr_t>(model_.arena.forbidden());
   if (begin + request.size > forbidden + model_.arena.page() && begin < forbidden) return true;
+  // A range that lies behind what is asked for.
+  for (const Range& other : model_.ranges)
+    if (other.life == Life::kLive && overlaps(begin, request.size, other.base, other.size)) return true;
+  for (const Buffer& other : model_.buffers)
+    if (other.life == Life::kLive && overlaps(begin, request.size, other.base, other.reserved)) return true;
   for (const std::vector<Memory>* list : {&model_.memories, &model_.foreigns}) {
     for (const Memory& other : *list) {
       if (other.life != Life::kLive || (other.instance == home.instance && !other.foreign)) continue;
@@ -124,7 +135,7 @@ Expect Player::predict_create(const Device& home, const Request& request) {
           !overlaps(begin, request.size, other.address, other.size)) {
         continue;
       }
-      if (other.kind == GPUMEM_KIND_DEVICE) return {GPUMEM_ERROR_WRONG_KIND};
+      if (!other.pinned()) return {GPUMEM_ERROR_WRONG_KIND};
       already = true;
     }
   }
@@ -155,8 +166,14 @@ Expect Player::predict_create(const Device& home, const Request& request) {
   constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
   if (request.alignment > kAlignmentMax) refusals.push_back(GPUMEM_ERROR_UNSUPPORTED);
   const bool over_budget =
-      owner.pin_budget != 0 && request.kind != GPUMEM_KIND_DEVICE &&
+      owner.pin_budget != 0 && (registers || request.kind == GPUMEM_KIND_PINNED) &&
       (owner.pinned > owner.pin_budget || request.size > owner.pin_budget - owner.pinned);
+  // What is charged for managed memory depends on pages.
+  const uint64_t most = owner.stats.managed.live_bytes + request.size +
+                        (owner.stats.managed.live_count + 1) * std::max<uint64_t>(home.granularity, 2 << 20);
+  const bool over_managed =
+      request.kind == GPUMEM_KIND_MANAGED && (flags & GPUMEM_MEMORY_OVERSUBSCRIBE) == 0 && most > home.total;
+  if (over_managed && !refusals.empty()) refusals.push_back(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
   const bool over_count = registers && owner.registrations >= owner.registrations_max;
   if (over_budget || over_count) refusals.push_back(GPUMEM_ERROR_LIMIT_EXCEEDED);
   if (!refusals.empty()) return refusals;
@@ -168,6 +185,9 @@ Expect Player::predict_create(const Device& home, const Request& request) {
       return {GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_SUCCESS};
     }
     if (!home.exact) return {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY};
+  } else if (request.kind == GPUMEM_KIND_MANAGED) {
+    if (is_huge(request.size)) return {GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, GPUMEM_ERROR_OUT_OF_HOST_MEMORY};
+    if (over_managed) return {GPUMEM_SUCCESS, GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY};
   } else if (is_huge(request.size)) {
     return {GPUMEM_ERROR_OUT_OF_HOST_MEMORY};
   }
@@ -180,7 +200,8 @@ void Player::adopt_memory(int home, const Request& request, uint64_t handle, con
   require(gpumem_memory_get_info(as<gpumem_memory>(handle), &info, nullptr) == GPUMEM_SUCCESS,
           "a new memory tells nothing");
   const gpumem_memory_flags asked = request.require | request.prefer;
-  gpumem_memory_flags possible = asked | GPUMEM_MEMORY_PAGE_LOCKED;
+  gpumem_memory_flags possible = asked;
+  if (request.kind != GPUMEM_KIND_MANAGED) possible |= GPUMEM_MEMORY_PAGE_LOCKED;
   if (request.kind == GPUMEM_KIND_PINNED) possible |= GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED;
   require(info.kind == request.kind && info.size == request.size && info.alignment == request.alignment,
           "a new memory has another kind, size or alignment");
@@ -231,9 +252,12 @@ void Player::adopt_memory(int home, const Request& request, uint64_t handle, con
       require(made.host == nullptr && made.address != nullptr,
               "device memory has an address for devices only");
     } else {
-      require(made.host != nullptr && made.address != nullptr, "pinned memory has both addresses");
+      require(made.host != nullptr && made.address != nullptr, "memory of the host has both addresses");
       require(made.has(GPUMEM_MEMORY_WRITE_COMBINED) || made.host == made.address,
-              "pinned memory has another address for devices");
+              "memory of the host has another address for devices");
+      const uint64_t shift = reinterpret_cast<uintptr_t>(made.host) % model_.arena.page();
+      if (request.kind == GPUMEM_KIND_MANAGED)
+        made.pages.resize((shift + made.size) / model_.arena.page() + 1);
     }
   }
   ++model_.objects_made;
@@ -253,7 +277,7 @@ void Player::created_memory(int home, const Request& request, void* pointer) {
 // Flags that are only preferred.
 gpumem_memory_flags Player::pick_preferred(Choice& choice, const Request& request) {
   const uint8_t byte = choice.byte();
-  constexpr int kUnknown[] = {7, 31, 32, 63};
+  constexpr int kUnknown[] = {9, 31, 32, 63};
   if (byte >= kWrong) return uint64_t{1} << kUnknown[byte % std::size(kUnknown)];
   if (!model_.on_host || byte % 16 != 15) return 0;
   if (request.kind == GPUMEM_KIND_PINNED) return GPUMEM_MEMORY_WRITE_COMBINED;
@@ -404,6 +428,12 @@ bool Player::settle(const Memory& memory) {
   }
   if (!model_.on_host || !owner.strict) {
     if (!model_.on_host) open_gates();
+    // Hints touch no byte, but they use the memory.
+    const std::vector<Use> uses = memory.uses;
+    for (const Use& use : uses) {
+      const bool hint = !use.certain && !model_.is_observed(use.line, use.number);
+      if (hint && !model_.lost(line(use.line).device) && !wait_for(use.line)) return false;
+    }
     return order(-1, memory.region, memory.at, end, true);
   }
   // Work of another instance is not known to this one, nor is that of a kernel before it runs.
@@ -423,12 +453,16 @@ bool Player::settle(const Memory& memory) {
 }
 
 void Player::forget_memory(Memory& gone) {
-  constexpr size_t kQuarantined = 32;  // half of what the host backend keeps inaccessible
-  if (model_.on_host && gone.kind != GPUMEM_KIND_REGISTERED && instance(gone.instance).strict) {
-    model_.freed.push_back({gone.address, gone.instance});
-    if (model_.freed.size() > kQuarantined) model_.freed.erase(model_.freed.begin());
-  }
+  if (gone.kind != GPUMEM_KIND_REGISTERED) keep_freed(gone.address, gone.instance);
   model_.remove_memory(gone);
+}
+
+// Notes memory that was freed, if its instance keeps the address from everybody for a while.
+void Player::keep_freed(uint8_t* address, int owner) {
+  constexpr size_t kQuarantined = 32;  // half of what the host backend keeps inaccessible
+  if (!model_.on_host || !instance(owner).strict) return;
+  model_.freed.push_back({address, owner});
+  if (model_.freed.size() > kQuarantined) model_.freed.erase(model_.freed.begin());
 }
 
 void Player::step_memory_destroy(Choice& choice) {

@@ -349,8 +349,8 @@ bool lets_go(uint64_t word, uint64_t value, uint32_t size, gpumem_wait_condition
 
 // Why a value write or wait is refused, in the order in which errors rank; empty if it is not.
 Expect Player::word_refused(const Stream& to, const Found& found, bool write) {
-  const bool word =
-      found.memory >= 0 && found.kind != GPUMEM_KIND_FOREIGN && memory(found.memory).address != nullptr;
+  const bool word = found.memory >= 0 && found.kind != GPUMEM_KIND_FOREIGN &&
+                    found.kind != GPUMEM_KIND_MANAGED && memory(found.memory).address != nullptr;
   if (found.wrong == Expect{GPUMEM_ERROR_NOT_FOUND}) return found.wrong;
   if (!word) return {GPUMEM_ERROR_WRONG_KIND};
   if (!found.wrong.empty()) return found.wrong;
@@ -712,12 +712,20 @@ Expect Player::predict_copy(const Place& place, const Copy& copy) {
                          copy.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
   const bool from_device = copy.direction == GPUMEM_DIRECTION_DEVICE_TO_HOST ||
                            copy.direction == GPUMEM_DIRECTION_DEVICE_TO_DEVICE;
+  // Managed memory is on either side.
+  const auto fits = [](const Found& found, bool device_side) {
+    return found.kind == GPUMEM_KIND_MANAGED || found.on_device == device_side;
+  };
   if (copy.direction != GPUMEM_DIRECTION_INFER &&
-      (destination.on_device != to_device || source.on_device != from_device)) {
+      !(fits(destination, to_device) && fits(source, from_device))) {
     return {GPUMEM_ERROR_INVALID_ARGUMENT};
   }
-  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY && source.on_device)
-    return {GPUMEM_ERROR_INVALID_ARGUMENT};
+  bool read_on_device = source.on_device;
+  if (source.kind == GPUMEM_KIND_MANAGED) {
+    read_on_device =
+        copy.direction == GPUMEM_DIRECTION_INFER ? !prefers_host(source, copy.from_extent) : from_device;
+  }
+  if (copy.source_order == GPUMEM_SOURCE_ORDER_ANY && read_on_device) return {GPUMEM_ERROR_INVALID_ARGUMENT};
   const auto lost = [&](const Found& found) {
     return found.memory >= 0 && model_.lost(memory_of(found).device);
   };

@@ -44,6 +44,12 @@ struct Signature {
       sorts.push_back("device");
     } else if constexpr (std::is_same_v<T, gpumem_memory>) {
       sorts.push_back("memory");
+    } else if constexpr (std::is_same_v<T, gpumem_physical>) {
+      sorts.push_back("physical");
+    } else if constexpr (std::is_same_v<T, gpumem_range>) {
+      sorts.push_back("range");
+    } else if constexpr (std::is_same_v<T, gpumem_buffer>) {
+      sorts.push_back("buffer");
     } else if constexpr (std::is_same_v<T, gpumem_stream>) {
       sorts.push_back("stream");
     } else if constexpr (std::is_same_v<T, gpumem_event>) {
@@ -119,6 +125,23 @@ std::vector<Step> scene() {
       step_of(Kind::k_memory_create, {0, 2, 0}),
       step_of(Kind::k_memory_create, {}),
       step_of(Kind::k_memory_destroy, {0, 4}),
+      step_of(Kind::k_physical_create, {0, 0, 0, 2}),
+      step_of(Kind::k_physical_create, {0, 0, 2}),
+      step_of(Kind::k_physical_create, {0, 2}),
+      step_of(Kind::k_physical_create, {}),
+      step_of(Kind::k_physical_release, {0, 3}),
+      step_of(Kind::k_range_reserve, {}),
+      step_of(Kind::k_range_reserve, {0, 1}),
+      step_of(Kind::k_range_reserve, {}),
+      step_of(Kind::k_range_release, {0, 2}),
+      step_of(Kind::k_range_map, {}),
+      step_of(Kind::k_buffer_create, {}),
+      step_of(Kind::k_buffer_create, {0, 1}),
+      step_of(Kind::k_buffer_create, {0, 2}),
+      step_of(Kind::k_buffer_create, {}),
+      step_of(Kind::k_buffer_destroy, {0, 3}),
+      step_of(Kind::k_buffer_sleep, {0, 1}),
+      step_of(Kind::k_memory_create, {0, 0, 2, 7}),
       step_of(Kind::k_stream_create, {}),
       step_of(Kind::k_stream_create, {0, 2}),
       step_of(Kind::k_stream_create, {}),
@@ -145,6 +168,11 @@ size_t in_one_scene(Kind kind) {
     case Kind::k_memory_destroy:
     case Kind::k_stream_destroy:
     case Kind::k_event_destroy:
+    case Kind::k_physical_release:
+    case Kind::k_range_release:
+    case Kind::k_buffer_destroy:
+    case Kind::k_buffer_sleep:
+    case Kind::k_buffer_wake:
     case Kind::k_free:
     case Kind::k_unregister:
       return 8;
