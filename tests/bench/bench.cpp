@@ -141,7 +141,8 @@ void creating(Bench& bench) {
   };
   constexpr Kind kKinds[] = {{"device", GPUMEM_KIND_DEVICE, 0},
                              {"pinned", GPUMEM_KIND_PINNED, 0},
-                             {"write_combined", GPUMEM_KIND_PINNED, GPUMEM_MEMORY_WRITE_COMBINED}};
+                             {"write_combined", GPUMEM_KIND_PINNED, GPUMEM_MEMORY_WRITE_COMBINED},
+                             {"managed", GPUMEM_KIND_MANAGED, 0}};
   Raw& raw = *bench.raw;
   for (const Kind& kind : kKinds) {
     for (const uint64_t size : kCreateSizes) {
@@ -166,6 +167,203 @@ void creating(Bench& bench) {
           raw.unpin(pages.get(), size);
         });
   }
+}
+
+// ---- physical memory and ranges ----
+
+class OurRange : public RawRange {
+ public:
+  OurRange(Bench& bench, uint64_t size, int blocks)
+      : device_(bench.device), size_(size), blocks_(static_cast<size_t>(blocks)) {
+    gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+    desc.size = size * blocks_.size();
+    must(gpumem_range_reserve, bench.instance, &desc, &range_);
+    // On host it is the CPU whose rights the system keeps.
+    const bool host = bench.runner.backend() == GPUMEM_BACKEND_HOST;
+    access_.location = host ? GPUMEM_LOCATION_HOST : GPUMEM_LOCATION_DEVICE;
+    access_.access = GPUMEM_ACCESS_READWRITE;
+    desc_.location = access_.location;
+    desc_.size = size;
+  }
+  OurRange(const OurRange&) = delete;
+  OurRange& operator=(const OurRange&) = delete;
+  ~OurRange() override { gpumem_range_release(range_, nullptr); }
+
+  void create(int index) override {
+    must_succeed(gpumem_physical_create(device_, &desc_, &block(index), nullptr));
+  }
+  void map(int index) override {
+    must_succeed(gpumem_range_map(range_, at(index), &block(index), 1, nullptr));
+    must_succeed(gpumem_range_set_access(range_, at(index), size_, &access_, 1, nullptr));
+  }
+  void unmap(int index) override { must_succeed(gpumem_range_unmap(range_, at(index), size_, nullptr)); }
+  void release(int index) override { must_succeed(gpumem_physical_release(block(index), nullptr)); }
+
+ private:
+  gpumem_physical& block(int index) { return blocks_[static_cast<size_t>(index)]; }
+  uint64_t at(int index) const { return static_cast<uint64_t>(index) * size_; }
+
+  gpumem_device device_;
+  uint64_t size_;
+  std::vector<gpumem_physical> blocks_;
+  gpumem_range range_ = nullptr;
+  gpumem_physical_desc desc_ = GPUMEM_PHYSICAL_DESC_INIT;
+  gpumem_access_desc access_ = GPUMEM_ACCESS_DESC_INIT;
+};
+
+// Seconds that growing by a block takes: what grew is given back afterwards, which does not count.
+double seconds_to_grow(RawRange& range, int blocks) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < blocks; ++i) {
+    range.create(i);
+    range.map(i);
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  for (int i = 0; i < blocks; ++i) {
+    range.unmap(i);
+    range.release(i);
+  }
+  return took.count() / blocks;
+}
+
+void mapping(Bench& bench) {
+  constexpr uint64_t kUnit = 2 * kMiB;  // the smallest there is
+  for (const uint64_t size : {kUnit, kGiB}) {
+    if (bench.runner.smoke() ? size != kUnit : !bench.runner.wanted(size)) continue;
+    const std::string map = "vmm/map_access_unmap/" + text_of(size);
+    const std::string grow = "vmm/create_map_access/" + text_of(size);
+    if (!bench.runner.wanted(map) && !bench.runner.wanted(grow)) continue;
+    const int blocks = size == kUnit && !bench.runner.smoke() ? 64 : 1;
+    OurRange ours(bench, size, blocks);
+    const std::unique_ptr<RawRange> raw = bench.raw->reserve(size, blocks);
+    const auto once = [](RawRange& range) {
+      range.map(0);
+      range.unmap(0);
+    };
+    ours.create(0);
+    raw->create(0);
+    bench.runner.time(
+        map, [&] { once(ours); }, [&] { once(*raw); });
+    ours.release(0);
+    raw->release(0);
+    bench.runner.clocked(
+        grow, [&] { return seconds_to_grow(ours, blocks); }, [&] { return seconds_to_grow(*raw, blocks); });
+  }
+}
+
+// ---- buffers ----
+
+class OurBuffer {
+ public:
+  OurBuffer(Bench& bench, uint64_t size, uint64_t reserve) {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = size;
+    desc.reserve = reserve;
+    must(gpumem_buffer_create, bench.device, &desc, &buffer_);
+  }
+  OurBuffer(const OurBuffer&) = delete;
+  OurBuffer& operator=(const OurBuffer&) = delete;
+  ~OurBuffer() { gpumem_buffer_destroy(buffer_, nullptr); }
+
+  void resize(uint64_t size) { must_succeed(gpumem_buffer_resize(buffer_, size, nullptr)); }
+  void set_capacity(uint64_t size) { must_succeed(gpumem_buffer_set_capacity(buffer_, size, nullptr)); }
+  void sleep(gpumem_content content) { must_succeed(gpumem_buffer_sleep(buffer_, content, nullptr)); }
+  void wake() { must_succeed(gpumem_buffer_wake(buffer_, nullptr)); }
+
+ private:
+  gpumem_buffer buffer_ = nullptr;
+};
+
+template <class Work>
+double seconds_of(Work work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Beside each growth, the raw calls for one block of that size. On host a block of a device is compared with
+// one that the CPU may use.
+void buffers(Bench& bench) {
+  constexpr uint64_t kUnit = 2 * kMiB;
+  constexpr int kSteps = 64;
+  for (const uint64_t size : {kUnit, kGiB, 8 * kGiB}) {
+    if (bench.runner.smoke() ? size != kUnit : !bench.runner.wanted(size)) continue;
+    const int steps = size == kUnit ? (bench.runner.smoke() ? 1 : kSteps) : 1;
+    const std::string grow = "buffer/grow/" + text_of(size);
+    const std::string ahead = "buffer/grow_ahead/" + text_of(size);
+    if (!bench.runner.wanted(grow) && !bench.runner.wanted(ahead)) continue;
+    const uint64_t most = size * (static_cast<uint64_t>(steps) + 1);
+    OurBuffer ours(bench, size, most);
+    const std::unique_ptr<RawRange> raw = bench.raw->reserve(size, steps);
+    const auto grown = [&] {
+      const double took = seconds_of([&] {
+        for (uint64_t now = size; now < most; now += size)
+          ours.resize(now + size);
+      });
+      ours.resize(size);
+      return took / steps;
+    };
+    bench.runner.clocked(grow, grown, [&] { return seconds_to_grow(*raw, steps); });
+    if (size != kUnit) continue;
+    bench.runner.clocked(ahead,
+                         [&] {
+                           ours.set_capacity(most);
+                           return grown();
+                         },
+                         {});
+  }
+}
+
+// Buffers that together have a GiB sleep and wake. Beside it, the raw copy of as many bytes to pinned memory
+// that is there already, and back.
+void sleeping(Bench& bench) {
+  const uint64_t size = bench.runner.smoke() ? 2 * kMiB : 128 * kMiB;
+  const uint64_t count = bench.runner.smoke() ? 1 : 8;
+  if (!bench.runner.wanted("buffer/sleep") && !bench.runner.wanted("buffer/wake")) return;
+  if (!bench.runner.smoke() && !bench.runner.wanted(count * size)) return;
+  std::vector<std::unique_ptr<OurBuffer>> ours;
+  for (uint64_t i = 0; i < count; ++i)
+    ours.push_back(std::make_unique<OurBuffer>(bench, size, size));
+  void* const there = bench.raw->allocate(GPUMEM_KIND_DEVICE, 0, count * size);
+  void* const here = bench.raw->allocate(GPUMEM_KIND_PINNED, 0, count * size);
+  const auto copy = [&](void* to, const void* from) {
+    return seconds_of([&] { bench.raw->copy(to, from, count * size); });
+  };
+  const auto all_sleep = [&](gpumem_content content) {
+    return seconds_of([&] {
+      for (const auto& buffer : ours)
+        buffer->sleep(content);
+    });
+  };
+  const auto all_wake = [&] {
+    return seconds_of([&] {
+      for (const auto& buffer : ours)
+        buffer->wake();
+    });
+  };
+  const struct {
+    const char* name;
+    gpumem_content content;
+  } kContents[] = {{"pinned", GPUMEM_CONTENT_PINNED}, {"pageable", GPUMEM_CONTENT_PAGEABLE}};
+  for (const auto& [name, content] : kContents) {
+    bench.runner.clocked(
+        std::string("buffer/sleep/") + name + "/" + text_of(count * size),
+        [&] {
+          const double took = all_sleep(content);
+          all_wake();
+          return took;
+        },
+        [&] { return copy(here, there); });
+    bench.runner.clocked(
+        std::string("buffer/wake/") + name + "/" + text_of(count * size),
+        [&] {
+          all_sleep(content);
+          return all_wake();
+        },
+        [&] { return copy(there, here); });
+  }
+  bench.raw->free(GPUMEM_KIND_PINNED, here, count * size);
+  bench.raw->free(GPUMEM_KIND_DEVICE, there, count * size);
 }
 
 // ---- copies ----
@@ -283,6 +481,70 @@ void copies(Bench& bench) {
       });
     }
   }
+}
+
+// ---- managed memory ----
+
+// There and back again: a prefetch that moves nothing would be measured otherwise.
+void managed(Bench& bench, bool cuda) {
+  const uint64_t size = bench.runner.smoke() ? 64 * kKiB : cuda ? kGiB : 16 * kMiB;
+  const std::string towards[] = {"managed_prefetch/to_host/" + text_of(size),
+                                 "managed_prefetch/to_device/" + text_of(size)};
+  const std::string advising = "managed_advise/set_and_unset/" + text_of(size);
+  const std::string guarding = "managed_host_access/begin_and_end";
+  const bool any = bench.runner.wanted(towards[0]) || bench.runner.wanted(towards[1]) ||
+                   bench.runner.wanted(advising) || bench.runner.wanted(guarding);
+  if (!bench.runner.wanted(size) || !any) return;
+  Raw& raw = *bench.raw;
+  void* ours = nullptr;
+  must(gpumem_malloc, bench.device, GPUMEM_KIND_MANAGED, size, &ours);
+  void* const theirs = raw.allocate(GPUMEM_KIND_MANAGED, 0, size);
+  must(gpumem_fill, bench.instance, ours, size, 1u, 1u);
+  std::memset(theirs, 1, size);
+  const auto prefetch = [&](gpumem_location where) {
+    must_succeed(gpumem_managed_prefetch(bench.stream, ours, size, where, 0, nullptr));
+    must_succeed(gpumem_stream_synchronize(bench.stream, GPUMEM_TIMEOUT_INFINITE, nullptr));
+  };
+  const Call to_device = raw.enqueue_prefetch(theirs, size, true);
+  const Call to_host = raw.enqueue_prefetch(theirs, size, false);
+  const auto seconds = [](const auto& call) {
+    const auto begin = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  for (const bool there : {true, false}) {
+    const auto timed = [&] {
+      prefetch(there ? GPUMEM_LOCATION_HOST : GPUMEM_LOCATION_DEVICE);
+      return seconds([&] { prefetch(there ? GPUMEM_LOCATION_DEVICE : GPUMEM_LOCATION_HOST); });
+    };
+    const auto timed_raw = [&] {
+      (there ? to_host : to_device)();
+      raw.synchronize();
+      return seconds([&] {
+        (there ? to_device : to_host)();
+        raw.synchronize();
+      });
+    };
+    bench.runner.clocked(towards[there ? 1 : 0], timed,
+                         to_device ? Runner::Clock(timed_raw) : Runner::Clock());
+  }
+  bench.runner.time(
+      advising,
+      [&] {
+        for (const gpumem_advice advice : {GPUMEM_ADVICE_SET_READ_MOSTLY, GPUMEM_ADVICE_UNSET_READ_MOSTLY}) {
+          must_succeed(
+              gpumem_managed_advise(bench.instance, ours, size, advice, GPUMEM_LOCATION_HOST, 0, nullptr));
+        }
+      },
+      raw.advise(theirs, size));
+  bench.runner.time(guarding,
+                    [&] {
+                      must_succeed(gpumem_managed_begin_host_access(bench.instance, ours, nullptr));
+                      must_succeed(gpumem_managed_end_host_access(bench.instance, ours, nullptr));
+                    },
+                    {});
+  raw.free(GPUMEM_KIND_MANAGED, theirs, size);
+  must(gpumem_free, bench.instance, ours);
 }
 
 // ---- small calls ----
@@ -667,7 +929,11 @@ int run(int argc, char** argv) {
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
     creating(bench);
+    mapping(bench);
+    buffers(bench);
+    sleeping(bench);
     copies(bench);
+    managed(bench, options.backend == GPUMEM_BACKEND_CUDA);
     small_calls(bench);
     thread_calls(bench);
     fences(bench, options.backend == GPUMEM_BACKEND_CUDA);

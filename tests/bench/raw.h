@@ -25,20 +25,36 @@ struct ThreadWork {
   Call settle;
 };
 
+// Reserved addresses with room for some blocks of physical memory.
+class RawRange {
+ public:
+  virtual ~RawRange() = default;
+  virtual void create(int index) = 0;  // the physical memory
+  virtual void map(int index) = 0;     // with access for device 0; on host for the CPU
+  virtual void unmap(int index) = 0;   // the addresses stay reserved
+  virtual void release(int index) = 0;
+};
+
 class Raw {
  public:
   virtual ~Raw() = default;
   virtual std::string name() const = 0;
 
-  // GPUMEM_KIND_DEVICE, or GPUMEM_KIND_PINNED with or without WRITE_COMBINED.
+  // GPUMEM_KIND_DEVICE, GPUMEM_KIND_MANAGED, or GPUMEM_KIND_PINNED with or without WRITE_COMBINED.
   virtual void* allocate(gpumem_kind kind, gpumem_memory_flags flags, uint64_t size) = 0;
   virtual void free(gpumem_kind kind, void* pointer, uint64_t size) = 0;
   virtual void pin(void* pointer, uint64_t size) = 0;
   virtual void unpin(void* pointer, uint64_t size) = 0;
+  virtual std::unique_ptr<RawRange> reserve(uint64_t block_size, int blocks) = 0;
 
   virtual void copy(void* destination, const void* source, uint64_t size) = 0;  // done on return
   virtual void enqueue_copy(void* destination, const void* source, uint64_t size) = 0;
   virtual void synchronize() = 0;
+
+  // Managed memory to the device or the host, and advice that it is mostly read; empty where nothing does
+  // that.
+  virtual Call enqueue_prefetch(void* /*pointer*/, uint64_t /*size*/, bool /*to_device*/) { return {}; }
+  virtual Call advise(void* /*pointer*/, uint64_t /*size*/) { return {}; }
 
   // Empty where the driver or system has no such call. `pointer` lies inside device memory.
   virtual Call small_call(SmallCall which, void* pointer) = 0;

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <vector>
 
 namespace bench {
 namespace {
@@ -18,12 +19,16 @@ namespace {
   X(cuMemHostRegister) X(cuMemHostUnregister) X(cuMemcpyAsync) X(cuStreamCreate)              \
   X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventDestroy)           \
   X(cuEventRecord) X(cuEventQuery) X(cuMemsetD8Async) X(cuPointerGetAttributes) X(cuMemGetAddressRange)       \
-  X(cuCtxSetCurrent)
+  X(cuCtxSetCurrent) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap)     \
+  X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAllocManaged)
+// Of drivers from 12.2 on.
+#define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2)
 // clang-format on
 
 struct Driver {
 #define RAW_MEMBER(function) decltype(&::function) function = nullptr;
   RAW_FUNCTIONS(RAW_MEMBER)
+  RAW_NEWER_FUNCTIONS(RAW_MEMBER)
 #undef RAW_MEMBER
 
   Driver() {
@@ -35,6 +40,9 @@ struct Driver {
 #define RAW_LOAD(function) load(library, RAW_NAME(function), &Driver::function);
     RAW_FUNCTIONS(RAW_LOAD)
 #undef RAW_LOAD
+#define RAW_FIND(function) function = reinterpret_cast<decltype(function)>(dlsym(library, #function));
+    RAW_NEWER_FUNCTIONS(RAW_FIND)
+#undef RAW_FIND
 #undef RAW_NAME
   }
 
@@ -52,6 +60,39 @@ void check(CUresult result, const char* what) {
 #define CHECK(call) check(driver_.call, #call)
 
 CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+class RawCudaRange : public RawRange {
+ public:
+  RawCudaRange(const Driver& driver, CUdevice device, uint64_t size, int blocks)
+      : driver_(driver), size_(size), blocks_(static_cast<size_t>(blocks)) {
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    access_ = {properties_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CHECK(cuMemAddressReserve(&base_, size_ * blocks_.size(), 0, 0, 0));
+  }
+  RawCudaRange(const RawCudaRange&) = delete;
+  RawCudaRange& operator=(const RawCudaRange&) = delete;
+  ~RawCudaRange() override { driver_.cuMemAddressFree(base_, size_ * blocks_.size()); }
+
+  void create(int index) override { CHECK(cuMemCreate(&block(index), size_, &properties_, 0)); }
+  void map(int index) override {
+    CHECK(cuMemMap(at(index), size_, 0, block(index), 0));
+    CHECK(cuMemSetAccess(at(index), size_, &access_, 1));
+  }
+  void unmap(int index) override { CHECK(cuMemUnmap(at(index), size_)); }
+  void release(int index) override { CHECK(cuMemRelease(block(index))); }
+
+ private:
+  CUmemGenericAllocationHandle& block(int index) { return blocks_[static_cast<size_t>(index)]; }
+  CUdeviceptr at(int index) const { return base_ + static_cast<uint64_t>(index) * size_; }
+
+  const Driver& driver_;
+  uint64_t size_;
+  std::vector<CUmemGenericAllocationHandle> blocks_;
+  CUmemAllocationProp properties_ = {};
+  CUmemAccessDesc access_ = {};
+  CUdeviceptr base_ = 0;
+};
 
 class RawCuda : public Raw {
  public:
@@ -84,6 +125,11 @@ class RawCuda : public Raw {
       CHECK(cuMemAlloc(&pointer, size));
       return reinterpret_cast<void*>(pointer);
     }
+    if (kind == GPUMEM_KIND_MANAGED) {
+      CUdeviceptr pointer = 0;
+      CHECK(cuMemAllocManaged(&pointer, size, CU_MEM_ATTACH_GLOBAL));
+      return reinterpret_cast<void*>(pointer);
+    }
     void* pointer = nullptr;
     unsigned native = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     if ((flags & GPUMEM_MEMORY_WRITE_COMBINED) != 0) native |= CU_MEMHOSTALLOC_WRITECOMBINED;
@@ -91,7 +137,7 @@ class RawCuda : public Raw {
     return pointer;
   }
   void free(gpumem_kind kind, void* pointer, uint64_t) override {
-    if (kind == GPUMEM_KIND_DEVICE) {
+    if (kind == GPUMEM_KIND_DEVICE || kind == GPUMEM_KIND_MANAGED) {
       CHECK(cuMemFree(address(pointer)));
     } else {
       CHECK(cuMemFreeHost(pointer));
@@ -102,6 +148,10 @@ class RawCuda : public Raw {
   }
   void unpin(void* pointer, uint64_t) override { CHECK(cuMemHostUnregister(pointer)); }
 
+  std::unique_ptr<RawRange> reserve(uint64_t block_size, int blocks) override {
+    return std::make_unique<RawCudaRange>(driver_, device_, block_size, blocks);
+  }
+
   void copy(void* destination, const void* source, uint64_t size) override {
     // cuMemcpy alone may return before the bytes are there, which a synchronous copy of gpumem never does.
     CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
@@ -111,6 +161,20 @@ class RawCuda : public Raw {
     CHECK(cuMemcpyAsync(address(destination), address(source), size, stream_));
   }
   void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
+
+  Call enqueue_prefetch(void* pointer, uint64_t size, bool to_device) override {
+    if (driver_.cuMemPrefetchAsync_v2 == nullptr) return {};
+    const CUmemLocation where = {to_device ? CU_MEM_LOCATION_TYPE_DEVICE : CU_MEM_LOCATION_TYPE_HOST, 0};
+    return [=, this] { CHECK(cuMemPrefetchAsync_v2(address(pointer), size, where, 0, stream_)); };
+  }
+  Call advise(void* pointer, uint64_t size) override {
+    if (driver_.cuMemAdvise_v2 == nullptr) return {};
+    const CUmemLocation where = {CU_MEM_LOCATION_TYPE_HOST, 0};
+    return [=, this] {
+      CHECK(cuMemAdvise_v2(address(pointer), size, CU_MEM_ADVISE_SET_READ_MOSTLY, where));
+      CHECK(cuMemAdvise_v2(address(pointer), size, CU_MEM_ADVISE_UNSET_READ_MOSTLY, where));
+    };
+  }
 
   void prepare_thread() override { CHECK(cuCtxSetCurrent(context_)); }
   ThreadWork thread_work(ThreadCall which) override {

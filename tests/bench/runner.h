@@ -32,6 +32,7 @@ class Runner {
 
   bool wanted(const std::string& name) const;
   bool wanted(uint64_t size) const;
+  gpumem_backend backend() const { return options_.backend; }
   bool smoke() const { return options_.smoke; }
   std::chrono::milliseconds warm_up() const { return std::chrono::milliseconds(options_.smoke ? 0 : 50); }
   uint64_t live_max() const { return options_.smoke ? 1 : options_.live_max; }
