@@ -24,6 +24,129 @@ functions! {
         /// Enumerates the status codes of this version.
         PFN_gpumem_status_enumerate, gpumem_status_enumerate(
             index: u32, out_status: *mut gpumem_status, error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates memory.
+        PFN_gpumem_memory_create, gpumem_memory_create(
+            device: gpumem_device, desc: *const gpumem_memory_desc, out_memory: *mut gpumem_memory,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Page-locks existing memory, so that devices can use it. `gpumem_memory_destroy()` makes
+        /// it pageable again.
+        PFN_gpumem_memory_register, gpumem_memory_register(
+            device: gpumem_device, desc: *const gpumem_register_desc, out_memory: *mut gpumem_memory,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees an allocation, or makes registered memory pageable again and keeps its contents.
+        PFN_gpumem_memory_destroy, gpumem_memory_destroy(
+            memory: gpumem_memory, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about memory.
+        PFN_gpumem_memory_get_info, gpumem_memory_get_info(
+            memory: gpumem_memory, out_info: *mut gpumem_memory_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Allocates memory with the defaults of `gpumem_memory_create()`, and returns only its
+        /// pointer.
+        PFN_gpumem_malloc, gpumem_malloc(
+            device: gpumem_device, kind: gpumem_kind, size: u64, out_pointer: *mut *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees an allocation of the instance by its pointer, whichever function allocated it.
+        PFN_gpumem_free, gpumem_free(
+            instance: gpumem_instance, pointer: *mut c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Page-locks existing memory by its pointer.
+        PFN_gpumem_register, gpumem_register(
+            device: gpumem_device, pointer: *mut c_void, size: u64, require: gpumem_memory_flags,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Makes registered memory pageable again, by the pointer that was registered.
+        PFN_gpumem_unregister, gpumem_unregister(
+            instance: gpumem_instance, pointer: *mut c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about an address.
+        PFN_gpumem_pointer_get_info, gpumem_pointer_get_info(
+            instance: gpumem_instance, pointer: *const c_void, out_info: *mut gpumem_pointer_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets what one processor may do, in place, with the memory at an address.
+        PFN_gpumem_pointer_get_access, gpumem_pointer_get_access(
+            instance: gpumem_instance, pointer: *const c_void, location: gpumem_location, location_id: i32,
+            out_access: *mut gpumem_access, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets the address of a byte of host memory for a device.
+        PFN_gpumem_pointer_get_device_pointer, gpumem_pointer_get_device_pointer(
+            device: gpumem_device, pointer: *const c_void, out_device_pointer: *mut *mut c_void,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets the units in which physical memory is made and mapped.
+        PFN_gpumem_physical_get_granularity, gpumem_physical_get_granularity(
+            device: gpumem_device, desc: *const gpumem_physical_desc, out_minimum: *mut u64,
+            out_recommended: *mut u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Makes physical memory.
+        PFN_gpumem_physical_create, gpumem_physical_create(
+            device: gpumem_device, desc: *const gpumem_physical_desc, out_physical: *mut gpumem_physical,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Releases a handle of physical memory.
+        PFN_gpumem_physical_release, gpumem_physical_release(
+            physical: gpumem_physical, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about physical memory.
+        PFN_gpumem_physical_get_info, gpumem_physical_get_info(
+            physical: gpumem_physical, out_info: *mut gpumem_physical_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets one more handle of the physical memory that is mapped at an address.
+        PFN_gpumem_physical_retain, gpumem_physical_retain(
+            instance: gpumem_instance, pointer: *const c_void, out_physical: *mut gpumem_physical,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a file descriptor for physical memory, which another process can import.
+        PFN_gpumem_physical_export_fd, gpumem_physical_export_fd(
+            physical: gpumem_physical, out_fd: *mut i32, error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a handle for the physical memory behind a file descriptor.
+        PFN_gpumem_physical_import_fd, gpumem_physical_import_fd(
+            device: gpumem_device, desc: *const gpumem_physical_desc, fd: i32,
+            out_physical: *mut gpumem_physical, error: *mut gpumem_error) -> gpumem_status;
+        /// Reserves addresses, far more than there is memory if wished.
+        PFN_gpumem_range_reserve, gpumem_range_reserve(
+            instance: gpumem_instance, desc: *const gpumem_range_desc, out_range: *mut gpumem_range,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gives the addresses back.
+        PFN_gpumem_range_release, gpumem_range_release(
+            range: gpumem_range, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a range.
+        PFN_gpumem_range_get_info, gpumem_range_get_info(
+            range: gpumem_range, out_info: *mut gpumem_range_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Maps blocks of physical memory one behind the other, all or none.
+        PFN_gpumem_range_map, gpumem_range_map(
+            range: gpumem_range, offset: u64, physicals: *const gpumem_physical, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Unmaps whole mappings, one or several in a row.
+        PFN_gpumem_range_unmap, gpumem_range_unmap(
+            range: gpumem_range, offset: u64, size: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Sets what processors may do with whole mappings, one or several in a row; all is set or
+        /// nothing.
+        PFN_gpumem_range_set_access, gpumem_range_set_access(
+            range: gpumem_range, offset: u64, size: u64, accesses: *const gpumem_access_desc, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets what is mapped at an address.
+        PFN_gpumem_range_get_mapping, gpumem_range_get_mapping(
+            instance: gpumem_instance, pointer: *const c_void, out_info: *mut gpumem_mapping_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a buffer.
+        PFN_gpumem_buffer_create, gpumem_buffer_create(
+            device: gpumem_device, desc: *const gpumem_buffer_desc, out_buffer: *mut gpumem_buffer,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Frees a buffer, awake or asleep.
+        PFN_gpumem_buffer_destroy, gpumem_buffer_destroy(
+            buffer: gpumem_buffer, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a buffer.
+        PFN_gpumem_buffer_get_info, gpumem_buffer_get_info(
+            buffer: gpumem_buffer, out_info: *mut gpumem_buffer_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Grows or shrinks a buffer.
+        PFN_gpumem_buffer_resize, gpumem_buffer_resize(
+            buffer: gpumem_buffer, size: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Gives a buffer memory ahead of its growth, or takes back what is unused.
+        PFN_gpumem_buffer_set_capacity, gpumem_buffer_set_capacity(
+            buffer: gpumem_buffer, capacity: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Sets what processors may do with a buffer, now and as it grows.
+        PFN_gpumem_buffer_set_access, gpumem_buffer_set_access(
+            buffer: gpumem_buffer, accesses: *const gpumem_access_desc, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Puts a buffer to sleep: its memory is given back, its addresses stay reserved.
+        PFN_gpumem_buffer_sleep, gpumem_buffer_sleep(
+            buffer: gpumem_buffer, content: gpumem_content, error: *mut gpumem_error) -> gpumem_status;
+        /// Wakes a buffer: at the same address, with its size, the access of each processor, its
+        /// properties, and the content that was kept.
+        PFN_gpumem_buffer_wake, gpumem_buffer_wake(
+            buffer: gpumem_buffer, error: *mut gpumem_error) -> gpumem_status;
         /// Queries a capability of a device.
         PFN_gpumem_device_get_capability, gpumem_device_get_capability(
             device: gpumem_device, capability: gpumem_capability, peer: gpumem_device,
@@ -123,49 +246,6 @@ functions! {
         PFN_gpumem_event_get_elapsed_time, gpumem_event_get_elapsed_time(
             start: gpumem_event, end: gpumem_event, out_nanoseconds: *mut i64,
             error: *mut gpumem_error) -> gpumem_status;
-        /// Allocates memory.
-        PFN_gpumem_memory_create, gpumem_memory_create(
-            device: gpumem_device, desc: *const gpumem_memory_desc, out_memory: *mut gpumem_memory,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Page-locks existing memory, so that devices can use it. `gpumem_memory_destroy()` makes
-        /// it pageable again.
-        PFN_gpumem_memory_register, gpumem_memory_register(
-            device: gpumem_device, desc: *const gpumem_register_desc, out_memory: *mut gpumem_memory,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Frees an allocation, or makes registered memory pageable again and keeps its contents.
-        PFN_gpumem_memory_destroy, gpumem_memory_destroy(
-            memory: gpumem_memory, error: *mut gpumem_error) -> gpumem_status;
-        /// Gets information about memory.
-        PFN_gpumem_memory_get_info, gpumem_memory_get_info(
-            memory: gpumem_memory, out_info: *mut gpumem_memory_info,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Allocates memory with the defaults of `gpumem_memory_create()`, and returns only its
-        /// pointer.
-        PFN_gpumem_malloc, gpumem_malloc(
-            device: gpumem_device, kind: gpumem_kind, size: u64, out_pointer: *mut *mut c_void,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Frees an allocation of the instance by its pointer, whichever function allocated it.
-        PFN_gpumem_free, gpumem_free(
-            instance: gpumem_instance, pointer: *mut c_void, error: *mut gpumem_error) -> gpumem_status;
-        /// Page-locks existing memory by its pointer.
-        PFN_gpumem_register, gpumem_register(
-            device: gpumem_device, pointer: *mut c_void, size: u64, require: gpumem_memory_flags,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Makes registered memory pageable again, by the pointer that was registered.
-        PFN_gpumem_unregister, gpumem_unregister(
-            instance: gpumem_instance, pointer: *mut c_void, error: *mut gpumem_error) -> gpumem_status;
-        /// Gets information about an address.
-        PFN_gpumem_pointer_get_info, gpumem_pointer_get_info(
-            instance: gpumem_instance, pointer: *const c_void, out_info: *mut gpumem_pointer_info,
-            error: *mut gpumem_error) -> gpumem_status;
-        /// Gets what one processor may do, in place, with the memory at an address.
-        PFN_gpumem_pointer_get_access, gpumem_pointer_get_access(
-            instance: gpumem_instance, pointer: *const c_void, location: gpumem_location, location_id: i32,
-            out_access: *mut gpumem_access, error: *mut gpumem_error) -> gpumem_status;
-        /// Gets the address of a byte of host memory for a device.
-        PFN_gpumem_pointer_get_device_pointer, gpumem_pointer_get_device_pointer(
-            device: gpumem_device, pointer: *const c_void, out_device_pointer: *mut *mut c_void,
-            error: *mut gpumem_error) -> gpumem_status;
         /// Enqueues a function that stands in for a kernel.
         PFN_gpumem_host_launch, gpumem_host_launch(
             stream: gpumem_stream, function: gpumem_host_kernel_function, user_data: *mut c_void,
@@ -231,6 +311,44 @@ functions! {
         PFN_gpumem_log_set_function, gpumem_log_set_function(
             function: gpumem_log_function, user_data: *mut c_void, max_level: gpumem_log_level,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Attaches managed memory, in stream order: it takes effect when the earlier work of the
+        /// stream is complete.
+        PFN_gpumem_managed_attach, gpumem_managed_attach(
+            stream: gpumem_stream, pointer: *mut c_void, size: u64, attach: gpumem_attach,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Advises how a range will be used.
+        PFN_gpumem_managed_advise, gpumem_managed_advise(
+            instance: gpumem_instance, pointer: *const c_void, size: u64, advice: gpumem_advice,
+            location: gpumem_location, location_id: i32, error: *mut gpumem_error) -> gpumem_status;
+        /// Moves a range to a location, in stream order.
+        PFN_gpumem_managed_prefetch, gpumem_managed_prefetch(
+            stream: gpumem_stream, pointer: *const c_void, size: u64, location: gpumem_location,
+            location_id: i32, error: *mut gpumem_error) -> gpumem_status;
+        /// Moves the ranges of a batch, each to its location.
+        PFN_gpumem_managed_prefetch_batch, gpumem_managed_prefetch_batch(
+            stream: gpumem_stream, ranges: *const gpumem_managed_range, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Declares the contents of a batch of ranges useless, in stream order: until a byte is
+        /// written, or prefetched, reading it gives an indeterminate value.
+        PFN_gpumem_managed_discard_batch, gpumem_managed_discard_batch(
+            stream: gpumem_stream, ranges: *const gpumem_managed_range, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Discards the ranges of a batch and moves each to its location: as
+        /// `gpumem_managed_discard_batch()`, then `gpumem_managed_prefetch_batch()`, but no byte is
+        /// moved.
+        PFN_gpumem_managed_discard_and_prefetch_batch, gpumem_managed_discard_and_prefetch_batch(
+            stream: gpumem_stream, ranges: *const gpumem_managed_range, count: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets the advice and the last prefetch of a range.
+        PFN_gpumem_managed_get_info, gpumem_managed_get_info(
+            instance: gpumem_instance, pointer: *const c_void, size: u64, out_info: *mut gpumem_managed_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Begins an access of the CPU to managed memory: waits until the CPU may touch it.
+        PFN_gpumem_managed_begin_host_access, gpumem_managed_begin_host_access(
+            instance: gpumem_instance, pointer: *const c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Ends an access that `gpumem_managed_begin_host_access()` began.
+        PFN_gpumem_managed_end_host_access, gpumem_managed_end_host_access(
+            instance: gpumem_instance, pointer: *const c_void, error: *mut gpumem_error) -> gpumem_status;
         /// Reads the counters of an instance.
         PFN_gpumem_stats_get, gpumem_stats_get(
             instance: gpumem_instance, out_stats: *mut gpumem_stats,

@@ -13,6 +13,12 @@ handles! {
     gpumem_device = gpumem_device_s;
     /// One allocation or registration of any kind. See memory.h.
     gpumem_memory = gpumem_memory_s;
+    /// Physical memory without an address. See physical.h.
+    gpumem_physical = gpumem_physical_s;
+    /// Reserved addresses, and what is mapped there. See range.h.
+    gpumem_range = gpumem_range_s;
+    /// An array that grows in place and can sleep. See buffer.h.
+    gpumem_buffer = gpumem_buffer_s;
     /// An ordered queue of work on one device. See stream.h.
     gpumem_stream = gpumem_stream_s;
     /// A point in a stream that can be waited for. See event.h.
@@ -32,6 +38,24 @@ aliases! {
     gpumem_status = i32;
     /// What `native_code` is a code of: one of the GPUMEM_NATIVE_ values.
     gpumem_native_domain = i32;
+    /// Kind of memory: one of the GPUMEM_KIND_ values.
+    gpumem_kind = i32;
+    /// Properties of memory: a sum of GPUMEM_MEMORY_ values.
+    gpumem_memory_flags = u64;
+    /// Where memory lies, or a processor: one of the GPUMEM_LOCATION_ values.
+    gpumem_location = i32;
+    /// What a processor may do with memory in place: one of the GPUMEM_ACCESS_ values.
+    gpumem_access = i32;
+    /// Properties of physical memory: a sum of GPUMEM_PHYSICAL_ values.
+    gpumem_physical_flags = u64;
+    /// Ways to share physical memory with other processes: a sum of GPUMEM_HANDLE_TYPE_ values.
+    gpumem_handle_types = u64;
+    /// How a range is reserved: a sum of GPUMEM_RANGE_ values.
+    gpumem_range_flags = u64;
+    /// How a buffer behaves: a sum of GPUMEM_BUFFER_ values.
+    gpumem_buffer_flags = u64;
+    /// What happens to the content of a buffer that sleeps: one of the GPUMEM_CONTENT_ values.
+    gpumem_content = i32;
     /// Something that a device may be able to do: one of the GPUMEM_CAPABILITY_ values.
     gpumem_capability = i32;
     /// Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values.
@@ -44,14 +68,6 @@ aliases! {
     gpumem_source_order = i32;
     /// Properties of an event: a sum of GPUMEM_EVENT_ values.
     gpumem_event_flags = u64;
-    /// Kind of memory: one of the GPUMEM_KIND_ values.
-    gpumem_kind = i32;
-    /// Properties of memory: a sum of GPUMEM_MEMORY_ values.
-    gpumem_memory_flags = u64;
-    /// Where memory lies, or a processor: one of the GPUMEM_LOCATION_ values.
-    gpumem_location = i32;
-    /// What a processor may do with memory in place: one of the GPUMEM_ACCESS_ values.
-    gpumem_access = i32;
     /// When the host backend locks pages: one of the GPUMEM_HOST_LOCK_ values.
     gpumem_host_lock_mode = i32;
     /// What does the work: one of the GPUMEM_BACKEND_ values.
@@ -60,6 +76,11 @@ aliases! {
     gpumem_close_mode = i32;
     /// Importance of a message: one of the GPUMEM_LOG_ values.
     gpumem_log_level = i32;
+    /// Who may access managed memory on devices that are not concurrent: one of the GPUMEM_ATTACH_
+    /// values.
+    gpumem_attach = i32;
+    /// Advice about managed memory: one of the GPUMEM_ADVICE_ values.
+    gpumem_advice = i32;
     /// Condition that ends a value wait: one of the GPUMEM_WAIT_ values.
     gpumem_wait_condition = i32;
     /// The code of a kernel. It must not throw, and accesses memory only through
@@ -176,6 +197,89 @@ constants! {
     GPUMEM_NATIVE_ERRNO: gpumem_native_domain = 1;
     /// A `CUresult` of the CUDA driver.
     GPUMEM_NATIVE_CUDA: gpumem_native_domain = 2;
+    // ---- memory.h
+    /// An address that the instance, the driver and the CPU do not know.
+    GPUMEM_KIND_UNKNOWN: gpumem_kind = 0;
+    /// Ordinary memory of the process.
+    GPUMEM_KIND_PAGEABLE: gpumem_kind = 1;
+    /// Page-locked host memory, allocated through this instance.
+    GPUMEM_KIND_PINNED: gpumem_kind = 2;
+    /// Memory of the caller, page-locked through this instance.
+    GPUMEM_KIND_REGISTERED: gpumem_kind = 3;
+    /// Memory of one device.
+    GPUMEM_KIND_DEVICE: gpumem_kind = 4;
+    /// One address for the CPU and all devices; its pages move. See managed.h.
+    GPUMEM_KIND_MANAGED: gpumem_kind = 5;
+    /// Reserved addresses, and what is mapped there. See range.h.
+    GPUMEM_KIND_VIRTUAL: gpumem_kind = 7;
+    /// Known to the driver, but made by other code.
+    GPUMEM_KIND_FOREIGN: gpumem_kind = 9;
+    /// All devices treat the memory as pinned. Pinned allocations always have it.
+    GPUMEM_MEMORY_PORTABLE: gpumem_memory_flags = 0x1;
+    /// The memory has a device pointer. Pinned allocations always have it.
+    GPUMEM_MEMORY_MAPPED: gpumem_memory_flags = 0x2;
+    /// Pinned only: the CPU does not cache the memory, and may read it very slowly.
+    GPUMEM_MEMORY_WRITE_COMBINED: gpumem_memory_flags = 0x4;
+    /// Registered only: devices may only read. Needed if the CPU mapping is read-only.
+    GPUMEM_MEMORY_READ_ONLY: gpumem_memory_flags = 0x8;
+    /// Registered only: memory-mapped I/O of another device.
+    GPUMEM_MEMORY_IOMEMORY: gpumem_memory_flags = 0x10;
+    /// Pinned and registered: the pages are really locked.
+    GPUMEM_MEMORY_PAGE_LOCKED: gpumem_memory_flags = 0x20;
+    /// Pinned only: the pages lie on `numa_node`.
+    GPUMEM_MEMORY_NUMA_NODE: gpumem_memory_flags = 0x40;
+    /// Managed only: created as if attached with [`GPUMEM_ATTACH_HOST`](crate::GPUMEM_ATTACH_HOST).
+    /// Without it, as if with [`GPUMEM_ATTACH_GLOBAL`](crate::GPUMEM_ATTACH_GLOBAL).
+    GPUMEM_MEMORY_ATTACH_HOST: gpumem_memory_flags = 0x80;
+    /// Managed only: the managed memory of the instance may exceed the memory of the device, and
+    /// lie on the host in part.
+    GPUMEM_MEMORY_OVERSUBSCRIBE: gpumem_memory_flags = 0x100;
+    // ---- pointer.h
+    /// Nowhere in particular: the memory moves, or nothing is known.
+    GPUMEM_LOCATION_NONE: gpumem_location = 0;
+    /// A device; the id is its ordinal.
+    GPUMEM_LOCATION_DEVICE: gpumem_location = 1;
+    /// The host, any NUMA node.
+    GPUMEM_LOCATION_HOST: gpumem_location = 2;
+    /// The host; the id is the NUMA node.
+    GPUMEM_LOCATION_HOST_NUMA: gpumem_location = 3;
+    /// The NUMA node of the calling thread; only for prefetches and advice.
+    GPUMEM_LOCATION_HOST_NUMA_CURRENT: gpumem_location = 4;
+    /// Nothing.
+    GPUMEM_ACCESS_NONE: gpumem_access = 0;
+    /// Read.
+    GPUMEM_ACCESS_READ: gpumem_access = 1;
+    /// Read and write.
+    GPUMEM_ACCESS_READWRITE: gpumem_access = 3;
+    /// Memory of other code: the driver does not report it.
+    GPUMEM_ACCESS_UNKNOWN: gpumem_access = 4;
+    // ---- physical.h
+    /// The device may compress the memory. It may then not map on every device. Capability
+    /// `vmm.compressible`.
+    GPUMEM_PHYSICAL_COMPRESSIBLE: gpumem_physical_flags = 0x1;
+    /// Devices outside the GPU, such as network cards, may access the memory. Capability
+    /// `vmm.rdma`.
+    GPUMEM_PHYSICAL_RDMA: gpumem_physical_flags = 0x2;
+    /// A file descriptor. Capability `vmm.handle_posix_fd`.
+    GPUMEM_HANDLE_TYPE_POSIX_FD: gpumem_handle_types = 0x1;
+    /// A handle for other nodes of the fabric. Capability `vmm.handle_fabric`.
+    GPUMEM_HANDLE_TYPE_FABRIC: gpumem_handle_types = 0x8;
+    // ---- range.h
+    /// At `address` exactly, or not at all.
+    GPUMEM_RANGE_FIXED: gpumem_range_flags = 0x1;
+    // ---- buffer.h
+    /// When the reserved addresses are used up, move to a larger reservation. No byte is copied:
+    /// the memory is mapped there, and the address changes. All work on the buffer must then have
+    /// been observed complete.
+    GPUMEM_BUFFER_MOVABLE: gpumem_buffer_flags = 0x1;
+    /// Kept in pinned memory: the fastest way back.
+    GPUMEM_CONTENT_PINNED: gpumem_content = 0;
+    /// Kept in ordinary memory of the process.
+    GPUMEM_CONTENT_PAGEABLE: gpumem_content = 1;
+    /// Not kept; all bytes are 0 after waking.
+    GPUMEM_CONTENT_ZERO: gpumem_content = 2;
+    /// Not kept; indeterminate after waking.
+    GPUMEM_CONTENT_DROP: gpumem_content = 3;
     // ---- capability.h
     /// `uva`: one address space for host and devices.
     GPUMEM_CAPABILITY_UVA: gpumem_capability = 1;
@@ -212,6 +316,19 @@ constants! {
     GPUMEM_CAPABILITY_PAGEABLE: gpumem_capability = 30;
     /// `man.pageable_host_tables`: it does so through the host's page tables.
     GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES: gpumem_capability = 31;
+    /// `man.alloc`: managed memory.
+    GPUMEM_CAPABILITY_MANAGED: gpumem_capability = 32;
+    /// `man.concurrent`: the CPU and the device may use managed memory at the same time.
+    GPUMEM_CAPABILITY_MANAGED_CONCURRENT: gpumem_capability = 33;
+    /// `man.direct_from_host`: the CPU reaches managed pages on the device without moving them.
+    GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST: gpumem_capability = 34;
+    /// `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the
+    /// node in advice, which is then [`GPUMEM_NO_EFFECT`](crate::GPUMEM_NO_EFFECT).
+    GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS: gpumem_capability = 35;
+    /// `man.batch`: prefetches of many ranges in one driver call.
+    GPUMEM_CAPABILITY_MANAGED_BATCH: gpumem_capability = 36;
+    /// `man.discard`: contents can be discarded.
+    GPUMEM_CAPABILITY_MANAGED_DISCARD: gpumem_capability = 37;
     /// `stream.value32`: value writes and waits on 4 bytes.
     GPUMEM_CAPABILITY_STREAM_VALUE32: gpumem_capability = 40;
     /// `stream.value64`: value writes and waits on 8 bytes.
@@ -224,6 +341,24 @@ constants! {
     GPUMEM_CAPABILITY_PEER_ACCESS: gpumem_capability = 60;
     /// `peer.atomics`: queried for a pair of devices.
     GPUMEM_CAPABILITY_PEER_ATOMICS: gpumem_capability = 61;
+    /// `vmm.device`: physical memory of the device can be mapped.
+    GPUMEM_CAPABILITY_VMM_DEVICE: gpumem_capability = 70;
+    /// `vmm.host`: physical memory of the host can be mapped.
+    GPUMEM_CAPABILITY_VMM_HOST: gpumem_capability = 71;
+    /// `vmm.host_numa`: the same of a NUMA node.
+    GPUMEM_CAPABILITY_VMM_HOST_NUMA: gpumem_capability = 72;
+    /// `vmm.granularity_min`: unit of physical memory of the device.
+    GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN: gpumem_capability = 73;
+    /// `vmm.granularity_rec`: the unit for best performance.
+    GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED: gpumem_capability = 74;
+    /// `vmm.handle_posix_fd`: physical memory can be shared by file descriptor.
+    GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD: gpumem_capability = 75;
+    /// `vmm.handle_fabric`: it can be shared over the fabric.
+    GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC: gpumem_capability = 76;
+    /// `vmm.compressible`: compressible physical memory.
+    GPUMEM_CAPABILITY_VMM_COMPRESSIBLE: gpumem_capability = 77;
+    /// `vmm.rdma`: physical memory for network cards.
+    GPUMEM_CAPABILITY_VMM_RDMA: gpumem_capability = 78;
     /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO),
     /// [`GPUMEM_ANSWER_YES`](crate::GPUMEM_ANSWER_YES) or
     /// [`GPUMEM_ANSWER_EMULATED`](crate::GPUMEM_ANSWER_EMULATED).
@@ -273,50 +408,6 @@ constants! {
     /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On cuda it
     /// may spin otherwise.
     GPUMEM_EVENT_BLOCKING_SYNC: gpumem_event_flags = 0x2;
-    // ---- memory.h
-    /// An address that the instance, the driver and the CPU do not know.
-    GPUMEM_KIND_UNKNOWN: gpumem_kind = 0;
-    /// Ordinary memory of the process.
-    GPUMEM_KIND_PAGEABLE: gpumem_kind = 1;
-    /// Page-locked host memory, allocated through this instance.
-    GPUMEM_KIND_PINNED: gpumem_kind = 2;
-    /// Memory of the caller, page-locked through this instance.
-    GPUMEM_KIND_REGISTERED: gpumem_kind = 3;
-    /// Memory of one device.
-    GPUMEM_KIND_DEVICE: gpumem_kind = 4;
-    /// Known to the driver, but made by other code.
-    GPUMEM_KIND_FOREIGN: gpumem_kind = 9;
-    /// All devices treat the memory as pinned. Pinned allocations always have it.
-    GPUMEM_MEMORY_PORTABLE: gpumem_memory_flags = 0x1;
-    /// The memory has a device pointer. Pinned allocations always have it.
-    GPUMEM_MEMORY_MAPPED: gpumem_memory_flags = 0x2;
-    /// Pinned only: the CPU does not cache the memory, and may read it very slowly.
-    GPUMEM_MEMORY_WRITE_COMBINED: gpumem_memory_flags = 0x4;
-    /// Registered only: devices may only read. Needed if the CPU mapping is read-only.
-    GPUMEM_MEMORY_READ_ONLY: gpumem_memory_flags = 0x8;
-    /// Registered only: memory-mapped I/O of another device.
-    GPUMEM_MEMORY_IOMEMORY: gpumem_memory_flags = 0x10;
-    /// Pinned and registered: the pages are really locked.
-    GPUMEM_MEMORY_PAGE_LOCKED: gpumem_memory_flags = 0x20;
-    /// Pinned only: the pages lie on `numa_node`.
-    GPUMEM_MEMORY_NUMA_NODE: gpumem_memory_flags = 0x40;
-    // ---- pointer.h
-    /// Nowhere in particular: the memory moves, or nothing is known.
-    GPUMEM_LOCATION_NONE: gpumem_location = 0;
-    /// A device; the id is its ordinal.
-    GPUMEM_LOCATION_DEVICE: gpumem_location = 1;
-    /// The host, any NUMA node.
-    GPUMEM_LOCATION_HOST: gpumem_location = 2;
-    /// The host; the id is the NUMA node.
-    GPUMEM_LOCATION_HOST_NUMA: gpumem_location = 3;
-    /// Nothing.
-    GPUMEM_ACCESS_NONE: gpumem_access = 0;
-    /// Read.
-    GPUMEM_ACCESS_READ: gpumem_access = 1;
-    /// Read and write.
-    GPUMEM_ACCESS_READWRITE: gpumem_access = 3;
-    /// Memory of other code: the driver does not report it.
-    GPUMEM_ACCESS_UNKNOWN: gpumem_access = 4;
     // ---- host.h
     /// The same as [`GPUMEM_HOST_LOCK_TRY`](crate::GPUMEM_HOST_LOCK_TRY).
     GPUMEM_HOST_LOCK_DEFAULT: gpumem_host_lock_mode = 0;
@@ -347,6 +438,26 @@ constants! {
     GPUMEM_LOG_INFO: gpumem_log_level = 3;
     /// The reason of each failing call.
     GPUMEM_LOG_DEBUG: gpumem_log_level = 4;
+    // ---- managed.h
+    /// Any stream of any device. The CPU may touch it while no device is active.
+    GPUMEM_ATTACH_GLOBAL: gpumem_attach = 1;
+    /// The CPU, at any time; no device.
+    GPUMEM_ATTACH_HOST: gpumem_attach = 2;
+    /// One stream. The CPU may touch it once the work of that stream is observed complete.
+    GPUMEM_ATTACH_SINGLE: gpumem_attach = 4;
+    /// Mostly read: each reader may have a copy. The location is ignored.
+    GPUMEM_ADVICE_SET_READ_MOSTLY: gpumem_advice = 1;
+    /// Undoes it. The location is ignored.
+    GPUMEM_ADVICE_UNSET_READ_MOSTLY: gpumem_advice = 2;
+    /// The pages should lie at the location: a concurrent device, or the host. Nothing moves now.
+    GPUMEM_ADVICE_SET_PREFERRED_LOCATION: gpumem_advice = 3;
+    /// Undoes it. The location is ignored.
+    GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION: gpumem_advice = 4;
+    /// The location, a concurrent device or [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST),
+    /// uses the pages: keep them mapped there.
+    GPUMEM_ADVICE_SET_ACCESSED_BY: gpumem_advice = 5;
+    /// Undoes it for that location.
+    GPUMEM_ADVICE_UNSET_ACCESSED_BY: gpumem_advice = 6;
     // ---- stream.h
     /// `(signed)(word - value) >= 0`, so that counters may wrap around.
     GPUMEM_WAIT_GEQ: gpumem_wait_condition = 0;
@@ -400,6 +511,301 @@ structs! {
         cause: *const c_char,
         /// One line: what to do about it.
         remedy: *const c_char,
+    }
+    // ---- memory.h
+    /// Options for an allocation.
+    growing gpumem_memory_desc {
+        /// `sizeof(gpumem_memory_desc)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE),
+        /// [`GPUMEM_KIND_PINNED`](crate::GPUMEM_KIND_PINNED) or
+        /// [`GPUMEM_KIND_MANAGED`](crate::GPUMEM_KIND_MANAGED).
+        kind: gpumem_kind,
+        /// Node for [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE); otherwise 0.
+        numa_node: i32,
+        /// Bytes, 1 to 2^63-1.
+        size: u64,
+        /// Power of two in bytes, met exactly or refused; 0 means at least 256.
+        alignment: u64,
+        /// Properties that the memory must have; otherwise the call fails.
+        require: gpumem_memory_flags,
+        /// Properties that the memory should have if possible.
+        prefer: gpumem_memory_flags,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Options for registering existing memory.
+    growing gpumem_register_desc {
+        /// `sizeof(gpumem_register_desc)` of the caller.
+        struct_size: usize,
+        /// First byte, at any address. It must stay mapped while it is registered.
+        pointer: *mut c_void,
+        /// Bytes, 1 to 2^63-1.
+        size: u64,
+        /// Properties that the memory must have; otherwise the call fails.
+        require: gpumem_memory_flags,
+        /// Properties that the memory should have if possible.
+        prefer: gpumem_memory_flags,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about memory of the instance.
+    growing gpumem_memory_info {
+        /// `sizeof(gpumem_memory_info)` of the caller.
+        struct_size: usize,
+        /// Kind of memory.
+        kind: gpumem_kind,
+        /// Node that the pages lie on, with
+        /// [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE); otherwise -1.
+        numa_node: i32,
+        /// Device given at creation.
+        device: gpumem_device,
+        /// Its ordinal.
+        device_ordinal: u32,
+        /// 0.
+        reserved: u32,
+        /// Address for the CPU; NULL for device memory.
+        host_pointer: *mut c_void,
+        /// Address for devices; NULL if the memory has none.
+        device_pointer: *mut c_void,
+        /// Bytes requested: the only ones that may be used.
+        size: u64,
+        /// Bytes charged.
+        granted_size: u64,
+        /// Alignment requested; 0 if none.
+        alignment: u64,
+        /// `require` and `prefer` together.
+        requested_flags: gpumem_memory_flags,
+        /// Properties of the memory; contains `require`.
+        granted_flags: gpumem_memory_flags,
+        /// Number of this allocation, unique in the process and never reused.
+        buffer_id: u64,
+        /// As given at creation.
+        name: [c_char; 64],
+    }
+    // ---- pointer.h
+    /// Information about an address.
+    growing gpumem_pointer_info {
+        /// `sizeof(gpumem_pointer_info)` of the caller.
+        struct_size: usize,
+        /// Kind of memory at the address.
+        kind: gpumem_kind,
+        /// Where its bytes lie.
+        location: gpumem_location,
+        /// Device ordinal or NUMA node of the location; -1 if it has none.
+        location_id: i32,
+        /// Device that the memory was allocated or registered for; -1 if none.
+        device_ordinal: i32,
+        /// Address of the same byte for the CPU; NULL if none.
+        host_pointer: *mut c_void,
+        /// Address of the same byte for devices; NULL if none.
+        device_pointer: *mut c_void,
+        /// First byte of the object, in the address range of the query; NULL if unknown.
+        base: *mut c_void,
+        /// Size of the object in bytes; 0 if unknown.
+        size: u64,
+        /// Number of the allocation, never reused; 0 if none.
+        buffer_id: u64,
+        /// Properties of the memory.
+        granted_flags: gpumem_memory_flags,
+        /// Its handle; NULL if it was not made through this instance, and in a gpumem_range.
+        memory: gpumem_memory,
+    }
+    // ---- physical.h
+    /// Options for physical memory.
+    growing gpumem_physical_desc {
+        /// `sizeof(gpumem_physical_desc)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_LOCATION_DEVICE`](crate::GPUMEM_LOCATION_DEVICE), or 0 for it: the device of
+        /// the call. Or [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST), or
+        /// [`GPUMEM_LOCATION_HOST_NUMA`](crate::GPUMEM_LOCATION_HOST_NUMA).
+        location: gpumem_location,
+        /// NUMA node for [`GPUMEM_LOCATION_HOST_NUMA`](crate::GPUMEM_LOCATION_HOST_NUMA); otherwise
+        /// 0.
+        location_id: i32,
+        /// Bytes, a multiple of the granularity.
+        size: u64,
+        /// Ways of sharing that must be possible.
+        handle_types: gpumem_handle_types,
+        /// Properties that the memory must have; otherwise the call fails.
+        require: gpumem_physical_flags,
+        /// Properties that the memory should have if possible.
+        prefer: gpumem_physical_flags,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about physical memory.
+    growing gpumem_physical_info {
+        /// `sizeof(gpumem_physical_info)` of the caller.
+        struct_size: usize,
+        /// Where it lies.
+        location: gpumem_location,
+        /// Ordinal of the device or NUMA node; -1 if it has none.
+        location_id: i32,
+        /// Device given at creation or import.
+        device: gpumem_device,
+        /// Its ordinal.
+        device_ordinal: u32,
+        /// 1 if it came from a file descriptor, else 0.
+        imported: u32,
+        /// Bytes.
+        size: u64,
+        /// Unit in which it is mapped, in bytes.
+        granularity: u64,
+        /// Number of the block behind the handle, unique in the process.
+        block_id: u64,
+        /// Ways in which it can be shared.
+        handle_types: gpumem_handle_types,
+        /// Properties of the memory; contains `require`.
+        granted_flags: gpumem_physical_flags,
+        /// As given at creation.
+        name: [c_char; 64],
+    }
+    // ---- range.h
+    /// Options for a range.
+    growing gpumem_range_desc {
+        /// `sizeof(gpumem_range_desc)` of the caller.
+        struct_size: usize,
+        /// Bytes, a multiple of the granularity of every device of the instance.
+        size: u64,
+        /// Power of two in bytes, met exactly or refused; 0 means the granularity.
+        alignment: u64,
+        /// Where the range should begin, a multiple of the granularity and of `alignment`; NULL
+        /// means anywhere.
+        address: *mut c_void,
+        /// A sum of GPUMEM_RANGE_ values.
+        flags: gpumem_range_flags,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about a range.
+    growing gpumem_range_info {
+        /// `sizeof(gpumem_range_info)` of the caller.
+        struct_size: usize,
+        /// First byte.
+        base: *mut c_void,
+        /// Bytes reserved.
+        size: u64,
+        /// Offsets of mappings are multiples of this.
+        granularity: u64,
+        /// Bytes mapped.
+        mapped_size: u64,
+        /// Number of mappings.
+        mapping_count: u64,
+        /// Number of this reservation, unique in the process and never reused.
+        buffer_id: u64,
+        /// As given at its making.
+        name: [c_char; 64],
+    }
+    /// What one processor may do.
+    growing gpumem_access_desc {
+        /// `sizeof(gpumem_access_desc)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_LOCATION_DEVICE`](crate::GPUMEM_LOCATION_DEVICE) or
+        /// [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST).
+        location: gpumem_location,
+        /// Ordinal of the device; 0 for the CPU.
+        location_id: i32,
+        /// [`GPUMEM_ACCESS_NONE`](crate::GPUMEM_ACCESS_NONE),
+        /// [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ) or
+        /// [`GPUMEM_ACCESS_READWRITE`](crate::GPUMEM_ACCESS_READWRITE).
+        access: gpumem_access,
+        /// 0.
+        reserved: u32,
+    }
+    /// What is mapped at an address.
+    growing gpumem_mapping_info {
+        /// `sizeof(gpumem_mapping_info)` of the caller.
+        struct_size: usize,
+        /// The range that the address lies in.
+        range: gpumem_range,
+        /// First byte of the mapping.
+        base: *mut c_void,
+        /// Bytes of the mapping.
+        size: u64,
+        /// Number of the physical memory; the same for every mapping and handle of it.
+        block_id: u64,
+        /// Where the memory lies.
+        location: gpumem_location,
+        /// Ordinal of the device or NUMA node; -1 if it has none.
+        location_id: i32,
+    }
+    // ---- buffer.h
+    /// Options for a buffer.
+    growing gpumem_buffer_desc {
+        /// `sizeof(gpumem_buffer_desc)` of the caller.
+        struct_size: usize,
+        /// Bytes to begin with; may be 0.
+        size: u64,
+        /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host,
+        /// has memory. If so much cannot be reserved, half of it is tried, and so on down to
+        /// `size`.
+        reserve: u64,
+        /// [`GPUMEM_LOCATION_DEVICE`](crate::GPUMEM_LOCATION_DEVICE), or 0 for it: the device of
+        /// the call. Or [`GPUMEM_LOCATION_HOST`](crate::GPUMEM_LOCATION_HOST), or
+        /// [`GPUMEM_LOCATION_HOST_NUMA`](crate::GPUMEM_LOCATION_HOST_NUMA).
+        location: gpumem_location,
+        /// NUMA node for [`GPUMEM_LOCATION_HOST_NUMA`](crate::GPUMEM_LOCATION_HOST_NUMA); otherwise
+        /// 0.
+        location_id: i32,
+        /// Ways of sharing that must be possible for its physical memory.
+        handle_types: gpumem_handle_types,
+        /// Properties that the memory must have; otherwise the call fails.
+        require: gpumem_physical_flags,
+        /// Properties that the memory should have if possible.
+        prefer: gpumem_physical_flags,
+        /// A sum of GPUMEM_BUFFER_ values.
+        flags: gpumem_buffer_flags,
+        /// Who may access the buffer, `access_count` entries as in `gpumem_range_set_access()`.
+        /// NULL means: the device of the call, and for memory of the host the CPU too, may read and
+        /// write.
+        accesses: *const gpumem_access_desc,
+        /// Number of entries; 0 with NULL.
+        access_count: u64,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about a buffer.
+    growing gpumem_buffer_info {
+        /// `sizeof(gpumem_buffer_info)` of the caller.
+        struct_size: usize,
+        /// First byte.
+        base: *mut c_void,
+        /// Bytes, as last asked for: the only ones that may be used.
+        size: u64,
+        /// Bytes that have memory, or had when the buffer went to sleep.
+        capacity: u64,
+        /// Bytes of addresses: what the buffer can grow to in place.
+        reserved_size: u64,
+        /// Unit in which it grows, in bytes.
+        granularity: u64,
+        /// Blocks of physical memory that it is made of.
+        block_count: u64,
+        /// How often it has woken or moved: what other code derived from it before is out of date.
+        generation: u64,
+        /// Bytes of the host that keep its content while it sleeps.
+        stored_size: u64,
+        /// Where its memory lies.
+        location: gpumem_location,
+        /// Ordinal of the device or NUMA node; -1 if it has none.
+        location_id: i32,
+        /// Device given at creation.
+        device: gpumem_device,
+        /// Its ordinal.
+        device_ordinal: u32,
+        /// 1 while it sleeps, else 0.
+        asleep: u32,
+        /// The range that it is mapped in. Only the buffer may change it.
+        range: gpumem_range,
+        /// Number of the reservation, unique in the process and never reused.
+        buffer_id: u64,
+        /// As given at creation.
+        name: [c_char; 64],
     }
     // ---- capability.h
     /// Answer to a capability query. It does not change while the instance is open, except to
@@ -542,106 +948,6 @@ structs! {
         /// As given at creation.
         name: [c_char; 64],
     }
-    // ---- memory.h
-    /// Options for an allocation.
-    growing gpumem_memory_desc {
-        /// `sizeof(gpumem_memory_desc)` of the caller.
-        struct_size: usize,
-        /// [`GPUMEM_KIND_DEVICE`](crate::GPUMEM_KIND_DEVICE) or
-        /// [`GPUMEM_KIND_PINNED`](crate::GPUMEM_KIND_PINNED).
-        kind: gpumem_kind,
-        /// Node for [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE); otherwise 0.
-        numa_node: i32,
-        /// Bytes, 1 to 2^63-1.
-        size: u64,
-        /// Power of two in bytes, met exactly or refused; 0 means at least 256.
-        alignment: u64,
-        /// Properties that the memory must have; otherwise the call fails.
-        require: gpumem_memory_flags,
-        /// Properties that the memory should have if possible.
-        prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
-        /// copied.
-        name: *const c_char,
-    }
-    /// Options for registering existing memory.
-    growing gpumem_register_desc {
-        /// `sizeof(gpumem_register_desc)` of the caller.
-        struct_size: usize,
-        /// First byte, at any address. It must stay mapped while it is registered.
-        pointer: *mut c_void,
-        /// Bytes, 1 to 2^63-1.
-        size: u64,
-        /// Properties that the memory must have; otherwise the call fails.
-        require: gpumem_memory_flags,
-        /// Properties that the memory should have if possible.
-        prefer: gpumem_memory_flags,
-        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
-        /// copied.
-        name: *const c_char,
-    }
-    /// Information about memory of the instance.
-    growing gpumem_memory_info {
-        /// `sizeof(gpumem_memory_info)` of the caller.
-        struct_size: usize,
-        /// Kind of memory.
-        kind: gpumem_kind,
-        /// Node that the pages lie on, with
-        /// [`GPUMEM_MEMORY_NUMA_NODE`](crate::GPUMEM_MEMORY_NUMA_NODE); otherwise -1.
-        numa_node: i32,
-        /// Device given at creation.
-        device: gpumem_device,
-        /// Its ordinal.
-        device_ordinal: u32,
-        /// 0.
-        reserved: u32,
-        /// Address for the CPU; NULL for device memory.
-        host_pointer: *mut c_void,
-        /// Address for devices; NULL if the memory has none.
-        device_pointer: *mut c_void,
-        /// Bytes requested: the only ones that may be used.
-        size: u64,
-        /// Bytes charged.
-        granted_size: u64,
-        /// Alignment requested; 0 if none.
-        alignment: u64,
-        /// `require` and `prefer` together.
-        requested_flags: gpumem_memory_flags,
-        /// Properties of the memory; contains `require`.
-        granted_flags: gpumem_memory_flags,
-        /// Number of this allocation, unique in the process and never reused.
-        buffer_id: u64,
-        /// As given at creation.
-        name: [c_char; 64],
-    }
-    // ---- pointer.h
-    /// Information about an address.
-    growing gpumem_pointer_info {
-        /// `sizeof(gpumem_pointer_info)` of the caller.
-        struct_size: usize,
-        /// Kind of memory at the address.
-        kind: gpumem_kind,
-        /// Where its bytes lie.
-        location: gpumem_location,
-        /// Device ordinal or NUMA node of the location; -1 if it has none.
-        location_id: i32,
-        /// Device that the memory was allocated or registered for; -1 if none.
-        device_ordinal: i32,
-        /// Address of the same byte for the CPU; NULL if none.
-        host_pointer: *mut c_void,
-        /// Address of the same byte for devices; NULL if none.
-        device_pointer: *mut c_void,
-        /// First byte of the object, in the address range of the query; NULL if unknown.
-        base: *mut c_void,
-        /// Size of the object in bytes; 0 if unknown.
-        size: u64,
-        /// Number of the allocation, never reused; 0 if none.
-        buffer_id: u64,
-        /// Properties of the memory.
-        granted_flags: gpumem_memory_flags,
-        /// Its handle; NULL if it was not made through this instance.
-        memory: gpumem_memory,
-    }
     // ---- host.h
     /// Options for an instance of the host backend. Every field has a default. The default instance
     /// reads the environment variable named at each field.
@@ -686,6 +992,15 @@ structs! {
         /// `wait_value`, `register`, `copy_2d`, `fill_2d`, `peer_access`. NULL means none.
         /// `GPUMEM_HOST_MASKED`
         masked: *const c_char,
+        /// The CPU and devices use managed memory at the same time; on by default. Off, the rules
+        /// of older GPUs hold: a touch of the CPU at the wrong time faults.
+        /// `GPUMEM_HOST_CONCURRENT`
+        concurrent: gpumem_toggle,
+        /// Physical memory can be compressible; on by default. `GPUMEM_HOST_COMPRESSIBLE`
+        compressible: gpumem_toggle,
+        /// Unit of physical memory and of mappings in bytes: a power of two from the page size to 1
+        /// GiB; 0 means 2 MiB. `GPUMEM_HOST_VMM_GRANULARITY`
+        vmm_granularity: u64,
     }
     // ---- instance.h
     /// Result of a probe.
@@ -752,6 +1067,42 @@ structs! {
         /// The same as one line of text; empty if there was no fallback.
         fallback_reason: [c_char; 256],
     }
+    // ---- managed.h
+    /// A range of a batch.
+    growing gpumem_managed_range {
+        /// `sizeof(gpumem_managed_range)` of the caller.
+        struct_size: usize,
+        /// First byte.
+        pointer: *mut c_void,
+        /// Bytes, 1 to 2^63-1.
+        size: u64,
+        /// Where to move the range, as in `gpumem_managed_prefetch()`; 0 for a discard.
+        location: gpumem_location,
+        /// Ordinal of the device or number of the NUMA node; otherwise 0.
+        location_id: i32,
+    }
+    /// What is known about a range of managed memory: at one moment, and true of every page of the
+    /// range.
+    growing gpumem_managed_info {
+        /// `sizeof(gpumem_managed_info)` of the caller.
+        struct_size: usize,
+        /// 1 if every page is read-mostly, else 0.
+        read_mostly: u32,
+        /// Preferred location that all pages share;
+        /// [`GPUMEM_LOCATION_NONE`](crate::GPUMEM_LOCATION_NONE) if they differ or have none.
+        preferred_location: gpumem_location,
+        /// Its device ordinal or NUMA node; -1 if it has none.
+        preferred_location_id: i32,
+        /// Location that all pages were last asked to move to;
+        /// [`GPUMEM_LOCATION_NONE`](crate::GPUMEM_LOCATION_NONE) if they differ or one never was.
+        last_prefetch_location: gpumem_location,
+        /// Its device ordinal or NUMA node; -1 if it has none.
+        last_prefetch_location_id: i32,
+        /// 1 if the CPU is set as an accessor of every page, else 0.
+        accessed_by_host: u32,
+        /// A bit for each device, by its ordinal: set as an accessor of every page.
+        accessed_by_devices: u64,
+    }
     // ---- stats.h
     /// Counters of an instance. A failed call leaves them unchanged.
     growing gpumem_stats {
@@ -759,7 +1110,7 @@ structs! {
         struct_size: usize,
         /// Live memory objects of all kinds.
         live_count: u64,
-        /// Their sizes, as requested.
+        /// Their sizes, as requested; of a gpumem_range the bytes reserved.
         live_bytes: u64,
         /// Live streams, including wrapped ones.
         streams: u64,

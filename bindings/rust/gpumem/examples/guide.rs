@@ -4,9 +4,10 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use gpumem::{
-    Backend, DeviceMemory, Error, ErrorKind, Event, HostOptions, Instance, InstanceOptions, Kind,
-    MemoryFlags, MemoryOptions, Pinned, Processor, Region, RegisterOptions, Registered, Stream,
-    WaitCondition, WriteCombined,
+    Access, AddressRange, Advice, Backend, Buffer, BufferFlags, BufferOptions, Content, DeviceMemory, Error,
+    ErrorKind, Event, HandleTypes, HostOptions, Instance, InstanceOptions, Kind, Managed, MemoryFlags,
+    MemoryOptions, Physical, PhysicalOptions, Pinned, Place, Processor, Region, RegisterOptions, Registered,
+    Stream, WaitCondition, WriteCombined,
 };
 
 fn kinds() -> Result<(), Error> {
@@ -91,6 +92,99 @@ fn regions() -> Result<(), Error> {
     Ok(())
 }
 
+fn managed() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+
+    let mut table = Managed::<u32>::zeroed(&device, 1 << 20)?;
+    {
+        // The CPU has access while the guard lives.
+        let mut values = table.host_mut()?;
+        values[0] = 7;
+    }
+    // Hints say whether they had an effect here.
+    instance.advise(&table, Advice::SET_READ_MOSTLY, None)?;
+    let moved = stream.prefetch(table.range(..1000).unwrap_or((&table).into()), Place::device(0))?;
+    println!("prefetched: {moved}, {:?}", instance.managed_info(&table)?);
+
+    // A stream takes the array, as any other that the CPU can access.
+    let memory = DeviceMemory::<u32>::new(&device, table.len())?;
+    let (_, table) = stream.copy(&memory, table)?.wait()?;
+    println!("the first value is {}", table.host()?[0]);
+
+    // The values are no longer needed, so their pages need not be moved.
+    let tables = stream.discard([table.into_uninit()])?.wait()?;
+    assert_eq!(tables.len(), 1);
+    Ok(())
+}
+
+fn ranges() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+
+    // Addresses for 1000 blocks, and memory for one.
+    let options = PhysicalOptions::new().handle_types(HandleTypes::POSIX_FD);
+    let block = Physical::granularity(&device, &options)?.recommended;
+    let mut range = AddressRange::reserve(&instance, 1000 * block)?;
+    let first = Physical::with_options(&device, block, &options)?;
+    range.map(0, [&first])?;
+    let device_0 = (Processor::Device(0), Access::READ_WRITE);
+    range.set_access(0, block, &[device_0])?;
+    instance.fill(range.slice(0, block as usize)?, 1u8)?;
+
+    // To grow, map one more behind it. The mapping keeps the memory alive.
+    range.map(block, [&Physical::new(&device, block)?])?;
+    range.set_access(block, block, &[device_0])?;
+    instance.copy(range.slice(block - 2, 4)?, &[2u8, 3, 4, 5])?;
+
+    // Another process imports the descriptor, with the same size and options.
+    let descriptor = first.export_fd()?;
+    let same = Physical::import_fd(&device, block, &options, &descriptor)?;
+    let mut other = AddressRange::reserve(&instance, block)?;
+    other.map(0, [&same])?;
+    other.set_access(0, block, &[device_0])?;
+    let mut seen = [0u8; 3];
+    instance.copy(&mut seen, other.slice(block - 3, 3)?)?;
+    assert_eq!(seen, [1, 2, 3]);
+
+    range.unmap(block, block)?;
+    println!("{} of {} bytes are mapped", range.info()?.mapped_size, range.bytes());
+    range.close()?;
+    Ok(())
+}
+
+fn buffers() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+    let stream = Stream::new(&device)?;
+
+    let options = BufferOptions::new().reserve(64 << 20).name("cache");
+    let mut cache = Buffer::<f32>::with_options(&device, 1000, &options)?;
+    let address = cache.device_address();
+    let pending = stream.fill(&cache, 0.5f32)?;
+
+    // It grows at its address, also while work uses it.
+    cache.reserve_exact(1_000_000)?;
+    cache.resize(3000)?;
+    instance.fill(cache.slice(1000..).unwrap_or(cache.as_slice()), 0.25f32)?;
+    pending.wait()?;
+
+    // The memory is free while it sleeps.
+    cache.sleep(Content::PINNED)?;
+    println!("{} bytes are kept on the host", cache.info()?.stored_size);
+    cache.wake()?;
+    assert_eq!(cache.device_address(), address);
+
+    // The CPU borrows what lies on the host. This one moves when its addresses are used up.
+    let options = BufferOptions::new().host().reserve(1 << 20).flags(BufferFlags::MOVABLE);
+    let mut table = Buffer::<f32>::with_options(&device, 1000, &options)?;
+    table.host_mut()?[999] = 1.5;
+    table.resize(1_000_000)?;
+    assert_eq!(table.host()?[999], 1.5);
+    Ok(())
+}
+
 fn queries() -> Result<(), Error> {
     let instance = Instance::open(Backend::ANY)?;
     let device = instance.device(0)?;
@@ -142,6 +236,9 @@ fn main() -> Result<(), Error> {
     kinds()?;
     streams()?;
     regions()?;
+    managed()?;
+    ranges()?;
+    buffers()?;
     queries()?;
     errors()?;
     closing()

@@ -8,11 +8,14 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
+use crate::buffer::{Buffer, BufferSlice};
 use crate::codes::{Direction, SourceOrder};
 use crate::element::{Element, FillValue};
 use crate::error::Error;
 use crate::instance::Instance;
 use crate::library::{c, call};
+use crate::managed::Managed;
+use crate::range::RangeSlice;
 use crate::size::{box_fits, bytes_of, rectangle_fits};
 use crate::stream::Stream;
 use crate::typed::{Block, DeviceMemory, DeviceSlice, Pinned, Registered, WriteCombined};
@@ -25,6 +28,7 @@ pub(crate) mod sealed {
 
     use crate::memory::Memory;
     use crate::stream::StreamInner;
+    use crate::uses::Use;
 
     /// The elements of an operand.
     #[derive(Clone, Copy)]
@@ -43,6 +47,8 @@ pub(crate) mod sealed {
         Nothing,
         /// An allocation.
         Memory(Memory),
+        /// A part of a range of addresses or of a buffer.
+        Part(Use),
         /// A share that keeps others from writing the array.
         Shared(Arc<dyn Send + Sync>),
         /// A function that may not have run.
@@ -67,7 +73,7 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined` and `Registered` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, and `DeviceSlice`; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
@@ -107,27 +113,27 @@ impl Span {
 }
 
 /// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
-/// or a part of device memory. A stream also takes arrays by value; see [`Enqueue`].
+/// or a part of device memory, of a buffer or of a range of addresses. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the source of this copy",
         label = "the copy cannot read this",
-        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, or a `DeviceSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
+        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, a `BufferSlice`, or a `RangeSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
     )
 )]
 pub trait Source<T>: sealed::Source<T> {}
 impl<T, S: sealed::Source<T>> Source<T> for S {}
 
 /// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
-/// memory by unique reference, or device memory or a part of it by any reference. A stream also takes arrays by
-/// value; see [`Enqueue`].
+/// memory by unique reference, device memory, a buffer, or a part of these by any reference, or a part of a range of
+/// addresses. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the destination of this copy or fill",
         label = "the call cannot write this",
-        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, or a `DeviceSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
+        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, a `BufferSlice`, or a `RangeSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
     )
 )]
 pub trait Destination<T>: sealed::Destination<T> {}
@@ -135,9 +141,12 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 
 /// An operand of work that runs later, which nothing can free or access in the meantime:
 ///
-/// * [`Pinned`], [`WriteCombined`] and [`Registered`] by value: they are returned once the work is observed complete;
+/// * [`Pinned`], [`WriteCombined`], [`Registered`] and [`Managed`] by value: they are returned once the work is observed
+///   complete;
 /// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
-/// * [`&DeviceMemory`](DeviceMemory) and [`DeviceSlice`]: the CPU cannot access it, and the stream keeps it alive.
+/// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`] and [`RangeSlice`]: safe code of the CPU cannot access it, and
+///   the stream keeps it alive;
+/// * [`&Buffer`](Buffer) and [`BufferSlice`]: the same, since the buffer gives the CPU nothing that a stream uses.
 ///
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
 pub trait Enqueue: sealed::Enqueue {}
@@ -223,20 +232,27 @@ host_arrays! {
     Pinned;
     WriteCombined;
     Registered;
+    Managed;
 }
 host_arrays!(@source &DeviceMemory<T>;);
 host_arrays!(@destination &DeviceMemory<T>;);
 
-impl<T: Element + Copy> sealed::Destination<T> for Pinned<MaybeUninit<T>> {
-    fn span(&mut self) -> Span {
-        Span::of_block(self.block(), 0, self.len())
-    }
+macro_rules! uninitialised_arrays {
+    ($($destination:ty;)*) => {$(
+        impl<T: Element + Copy> sealed::Destination<T> for $destination {
+            fn span(&mut self) -> Span {
+                Span::of_block(self.block(), 0, self.len())
+            }
+        }
+    )*};
 }
-impl<T: Element + Copy> sealed::Destination<T> for &mut Pinned<MaybeUninit<T>> {
-    fn span(&mut self) -> Span {
-        Span::of_block(self.block(), 0, self.len())
-    }
+uninitialised_arrays! {
+    Pinned<MaybeUninit<T>>;
+    &mut Pinned<MaybeUninit<T>>;
+    Managed<MaybeUninit<T>>;
+    &mut Managed<MaybeUninit<T>>;
 }
+
 impl<T: Element> sealed::Enqueue for &DeviceMemory<T> {
     type Returned = ();
     fn returned(self) {}
@@ -260,6 +276,52 @@ impl<T: Element> sealed::Enqueue for DeviceSlice<'_, T> {
     fn keep(&self) -> Keep {
         self.memory().map_or(Keep::Nothing, |memory| Keep::Memory(memory.share()))
     }
+}
+
+impl<T: Element + Copy> sealed::Source<T> for RangeSlice<'_, T> {
+    fn span(&self) -> Span {
+        Span::of_slice(self.start(), self.len())
+    }
+}
+impl<T: Element + Copy> sealed::Destination<T> for RangeSlice<'_, T> {
+    fn span(&mut self) -> Span {
+        Span::of_slice(self.start(), self.len())
+    }
+}
+impl<T: Element> sealed::Enqueue for RangeSlice<'_, T> {
+    type Returned = ();
+    fn returned(self) {}
+    fn keep(&self) -> Keep {
+        self.begin_use().map_or(Keep::Nothing, Keep::Part)
+    }
+}
+
+macro_rules! buffers {
+    ($($operand:ty;)*) => {$(
+        impl<T: Element + Copy> sealed::Source<T> for $operand {
+            fn span(&self) -> Span {
+                let part = self.as_slice();
+                Span::of_slice(part.start(), part.len())
+            }
+        }
+        impl<T: Element + Copy> sealed::Destination<T> for $operand {
+            fn span(&mut self) -> Span {
+                let part = self.as_slice();
+                Span::of_slice(part.start(), part.len())
+            }
+        }
+        impl<T: Element> sealed::Enqueue for $operand {
+            type Returned = ();
+            fn returned(self) {}
+            fn keep(&self) -> Keep {
+                self.as_slice().begin_use().map_or(Keep::Nothing, Keep::Part)
+            }
+        }
+    )*};
+}
+buffers! {
+    &Buffer<T>;
+    BufferSlice<'_, T>;
 }
 
 /// Options for a copy by addresses.

@@ -137,9 +137,9 @@ impl Device {
         Ok(address as u64)
     }
 
-    /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`] and returns only its pointer; [`Instance::free`]
-    /// frees it.
-    /// [`DeviceMemory`](crate::DeviceMemory) and [`Pinned`](crate::Pinned) free themselves.
+    /// Allocates memory of [`Kind::DEVICE`], [`Kind::PINNED`] or [`Kind::MANAGED`] and returns only its pointer;
+    /// [`Instance::free`] frees it. [`DeviceMemory`](crate::DeviceMemory), [`Pinned`](crate::Pinned) and
+    /// [`Managed`](crate::Managed) free themselves.
     ///
     /// # Errors
     /// As `gpumem_malloc()`.

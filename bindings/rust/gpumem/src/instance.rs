@@ -244,6 +244,9 @@ struct HostValues {
     lock_piece: u64,
     quarantine: u32,
     fill: i32,
+    concurrent: i32,
+    compressible: i32,
+    vmm_granularity: u64,
 }
 
 const fn toggle(on: bool) -> sys::gpumem_toggle {
@@ -297,6 +300,12 @@ impl HostOptions {
         quarantine(ranges: u32) ranges;
         /// Whether fresh memory is filled with 0xA5; by default as `strict`.
         fill(on: bool) toggle(on);
+        /// Whether the CPU and devices use managed memory at the same time; on by default.
+        concurrent(on: bool) toggle(on);
+        /// Whether physical memory can be compressible; on by default.
+        compressible(on: bool) toggle(on);
+        /// Unit of physical memory and of mappings in bytes: a power of two from the page size to 1 GiB.
+        vmm_granularity(bytes: u64) bytes;
     }
 
     /// Directed links between devices: `all`, `none`, or a list such as `0>1,1>0`.
@@ -345,6 +354,9 @@ impl Instance {
             fill: host.values.fill,
             peers: c_pointer(&peers),
             masked: c_pointer(&masked),
+            concurrent: host.values.concurrent,
+            compressible: host.values.compressible,
+            vmm_granularity: host.values.vmm_granularity,
             ..Default::default()
         });
         let given = options.cuda.as_ref();
@@ -467,7 +479,7 @@ impl Instance {
     /// Reads the counters of one kind of memory.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] if the kind is not [`Kind::DEVICE`], [`Kind::PINNED`] or [`Kind::REGISTERED`].
+    /// [`ErrorKind::InvalidArgument`] if an instance has no memory of this kind to count, such as [`Kind::PAGEABLE`].
     pub fn kind_stats(&self, kind: Kind) -> Result<KindStats, Error> {
         let mut stats = sys::gpumem_kind_stats::default();
         // SAFETY: the struct is writable and has its own size.

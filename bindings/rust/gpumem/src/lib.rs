@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! The memory of GPUs: device, pinned, write-combined and registered memory, streams and events, on a GPU or
-//! on the CPU with the rules of a GPU.
+//! The memory of GPUs: device, pinned, write-combined, registered and managed memory, ranges of addresses, buffers
+//! that grow, streams and events, on a GPU or on the CPU with the rules of a GPU.
 //!
 //! ```
 //! use gpumem::{DeviceMemory, Instance, Pinned};
@@ -20,6 +20,9 @@
 //! * An [`Instance`] is an open backend with its [`Device`]s.
 //! * [`DeviceMemory`], [`Pinned`], [`WriteCombined`] and [`Registered`] are arrays. Mapped memory has no type of its
 //!   own: [`Pinned`] memory is always mapped, and has a [`device_address`](Pinned::device_address).
+//! * [`Managed`] is an array that the CPU and devices share. The CPU accesses it through a guard.
+//! * [`Buffer`] is an array that grows in place and can sleep.
+//! * [`Physical`] is memory without an address, to be mapped into an [`AddressRange`].
 //! * An instance copies and fills memory at once, a [`Stream`] does so later, and an [`Event`] is a point in a
 //!   stream.
 //! * [`Memory`], and the functions with `raw` in their names, work with addresses and bytes.
@@ -58,6 +61,7 @@
 #[cfg(not(any(feature = "link", feature = "load")))]
 compile_error!("enable one of the features `link` and `load`");
 
+mod buffer;
 mod codes;
 mod copy;
 mod device;
@@ -68,17 +72,23 @@ pub mod host;
 mod instance;
 mod library;
 pub mod log;
+mod managed;
 mod memory;
+mod physical;
+mod range;
 mod size;
 mod stream;
 mod typed;
+mod uses;
 mod words;
 
 pub use gpumem_sys as sys;
 
+pub use buffer::{Buffer, BufferInfo, BufferOptions, BufferSlice};
 pub use codes::{
-    Access, AnswerSource, AnswerType, Backend, Capability, Direction, EventFlags, Feature, Kind, Location,
-    LockMode, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition,
+    Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, Capability, Content, Direction,
+    EventFlags, Feature, HandleTypes, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain,
+    PhysicalFlags, RangeFlags, SourceOrder, WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
@@ -91,7 +101,10 @@ pub use instance::{
 };
 #[cfg(feature = "load")]
 pub use library::load_from;
+pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange, Place};
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
+pub use physical::{Granularity, Physical, PhysicalInfo, PhysicalOptions};
+pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
 pub use stream::{
     Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
 };
@@ -110,6 +123,12 @@ const _: () = {
     send_and_sync::<Pinned<u8>>();
     send_and_sync::<WriteCombined<u8>>();
     send_and_sync::<Registered<u8>>();
+    send_and_sync::<Managed<u8>>();
+    send_and_sync::<HostAccess<'static, u8>>();
+    send_and_sync::<HostAccessMut<'static, u8>>();
+    send_and_sync::<Physical>();
+    send_and_sync::<AddressRange>();
+    send_and_sync::<Buffer<u8>>();
     send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
     const fn error<T: std::error::Error + Send + Sync + 'static>() {}
     error::<Error>();

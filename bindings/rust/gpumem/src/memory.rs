@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
+use crate::buffer::Lent;
 use crate::codes::{Kind, MemoryFlags};
 use crate::device::Device;
 use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecimal, Rejected, Status};
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
+use crate::managed::Turns;
 
 /// Options for an allocation.
 #[derive(Clone, Debug, Default)]
@@ -142,6 +144,12 @@ pub(crate) enum Remains {
     Stream(sys::gpumem_stream),
     /// An event.
     Event(sys::gpumem_event),
+    /// A handle of physical memory.
+    Physical(sys::gpumem_physical),
+    /// A range of addresses, with the offsets and sizes of what is mapped there.
+    Range(sys::gpumem_range, Vec<(u64, u64)>),
+    /// A buffer, with the addresses that it lends the CPU.
+    Buffer(sys::gpumem_buffer, #[allow(dead_code)] Option<Lent>), // It is only dropped.
 }
 
 // SAFETY: handles are numbers to C.
@@ -156,6 +164,15 @@ impl Remains {
                 Self::Memory(handle, _) => call!(gpumem_memory_destroy(*handle)),
                 Self::Stream(handle) => call!(gpumem_stream_destroy(*handle)),
                 Self::Event(handle) => call!(gpumem_event_destroy(*handle)),
+                Self::Physical(handle) => call!(gpumem_physical_release(*handle)),
+                Self::Range(handle, mapped) => {
+                    for (offset, bytes) in mapped {
+                        // An earlier try may have unmapped it. If it is still mapped, the release fails.
+                        let _ = call!(gpumem_range_unmap(*handle, *offset, *bytes));
+                    }
+                    call!(gpumem_range_release(*handle))
+                }
+                Self::Buffer(handle, _) => call!(gpumem_buffer_destroy(*handle)),
             }
         };
         match result {
@@ -187,6 +204,8 @@ pub(crate) struct Allocation {
     device: u64,
     bytes: u64,
     backing: Option<Backing>,
+    /// Of managed memory, if not all devices are concurrent.
+    turns: Option<Turns>,
 }
 
 // SAFETY: a handle is a number to C; the pointers are only returned.
@@ -247,7 +266,7 @@ impl Allocation {
 
     fn of(device: &Device, handle: sys::gpumem_memory, bytes: u64) -> Self {
         let instance = device.instance.clone();
-        Self { handle, instance, host: ptr::null_mut(), device: 0, bytes, backing: None }
+        Self { handle, instance, host: ptr::null_mut(), device: 0, bytes, backing: None, turns: None }
     }
 
     pub(crate) fn instance(&self) -> &Arc<Inner> {
@@ -303,7 +322,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Allocates memory of [`Kind::DEVICE`] or [`Kind::PINNED`]. Its contents are indeterminate.
+    /// Allocates memory of [`Kind::DEVICE`], [`Kind::PINNED`] or [`Kind::MANAGED`]. Its contents are indeterminate.
     ///
     /// # Errors
     /// As `gpumem_memory_create()`.
@@ -419,6 +438,17 @@ impl Memory {
                 }
                 (_, _) => Ok(None),
             },
+        }
+    }
+
+    pub(crate) fn turns(&self) -> Option<&Turns> {
+        self.allocation.turns.as_ref()
+    }
+
+    /// Sets what [`turns`](Self::turns) returns, before the memory has another owner.
+    pub(crate) fn set_turns(&mut self, turns: Option<Turns>) {
+        if let Some(allocation) = Arc::get_mut(&mut self.allocation) {
+            allocation.turns = turns;
         }
     }
 

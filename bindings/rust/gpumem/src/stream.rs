@@ -154,6 +154,7 @@ impl Keep {
         match self {
             Self::Memory(memory) if !memory.has_backing() => drop(memory),
             Self::Function(function) => function.discard(),
+            Self::Part(used) => used.abandon(),
             Self::Earlier(..) => {}
             other => mem::forget(other),
         }
@@ -558,10 +559,10 @@ impl Stream {
     }
 
     /// Enqueues work by a function that returns whether there was any.
-    fn enqueue<B, const N: usize>(
+    pub(crate) fn enqueue<B>(
         &self,
         operands: B,
-        keeps: [Keep; N],
+        keeps: impl IntoIterator<Item = Keep>,
         run: impl FnOnce() -> Result<bool, Error>,
     ) -> Enqueued<B> {
         self.inner.tidy();
@@ -761,7 +762,12 @@ impl Stream {
 
     /// Keeps an object alive until the work that is in the stream now has been observed complete.
     pub(crate) fn keep(&self, keep: Keep) {
-        self.inner.enqueued([keep]);
+        self.keep_all([keep]);
+    }
+
+    /// As [`keep`](Self::keep), of several objects.
+    pub(crate) fn keep_all(&self, keeps: impl IntoIterator<Item = Keep>) {
+        self.inner.enqueued(keeps);
     }
 
     pub(crate) fn panics(&self) -> Arc<AtomicU64> {

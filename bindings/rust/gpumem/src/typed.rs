@@ -23,7 +23,7 @@ pub(crate) struct Block<T> {
     memory: Option<Memory>,
     /// Address of the first: for devices in device memory, otherwise for the CPU.
     start: NonNull<T>,
-    len: usize,
+    pub(crate) len: usize,
 }
 
 // SAFETY: the block owns its values, as a box does.
@@ -32,7 +32,7 @@ unsafe impl<T: Send> Send for Block<T> {}
 unsafe impl<T: Sync> Sync for Block<T> {}
 
 impl<T: Element> Block<T> {
-    fn allocate(
+    pub(crate) fn allocate(
         device: &Device,
         kind: Kind,
         len: usize,
@@ -67,7 +67,7 @@ impl<T: Element> Block<T> {
         }
     }
 
-    fn close(self) -> Result<(), Rejected<Self>> {
+    pub(crate) fn close(self) -> Result<(), Rejected<Self>> {
         let Self { memory, start, len } = self;
         memory
             .map_or(Ok(()), Memory::close)
@@ -78,13 +78,17 @@ impl<T: Element> Block<T> {
         self.memory.as_ref()
     }
 
+    pub(crate) fn memory_mut(&mut self) -> Option<&mut Memory> {
+        self.memory.as_mut()
+    }
+
     pub(crate) fn start(&self) -> *mut T {
         self.start.as_ptr()
     }
 
     /// # Safety
     /// The values lie in memory that the CPU may read.
-    unsafe fn as_slice(&self) -> &[T] {
+    pub(crate) unsafe fn as_slice(&self) -> &[T] {
         // SAFETY: the allocation has room for them, any bits are values, and later writes need the block itself or a
         // `&mut` (see `DerefMut`).
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
@@ -92,15 +96,30 @@ impl<T: Element> Block<T> {
 
     /// # Safety
     /// The values lie in memory that the CPU may read and write.
-    unsafe fn as_mut_slice(&mut self) -> &mut [T] {
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 
-    fn cast<U>(self) -> Block<U> {
+    pub(crate) fn cast<U>(self) -> Block<U> {
         debug_assert!(size_of::<T>() == size_of::<U>() && align_of::<T>() == align_of::<U>());
         Block { memory: self.memory, start: self.start.cast(), len: self.len }
     }
+}
+
+/// First index and length of a range of indices; `None` if it exceeds `len`.
+pub(crate) fn part_of(len: usize, range: &impl RangeBounds<usize>) -> Option<(usize, usize)> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.checked_add(1)?,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.checked_add(1)?,
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => len,
+    };
+    (start <= end && end <= len).then(|| (start, end - start))
 }
 
 /// The functions that all arrays have.
@@ -156,12 +175,14 @@ macro_rules! array {
                 formatter
                     .debug_struct(stringify!($name))
                     .field("len", &self.block.len)
-                    .field("memory", &self.block.memory)
+                    .field("memory", &self.block.memory())
                     .finish()
             }
         }
     };
 }
+
+pub(crate) use array;
 
 /// An array in the memory of a device. The CPU cannot access it: copy it, fill it, or pass its
 /// [`device_address`](Self::device_address) to a kernel.
@@ -198,20 +219,8 @@ impl<T: Element> DeviceMemory<T> {
 
     /// A part of the array; `None` if the range exceeds the array.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Option<DeviceSlice<'_, T>> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(before) => before.checked_add(1)?,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(last) => last.checked_add(1)?,
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.len(),
-        };
-        if start > end || end > self.len() {
-            return None;
-        }
-        Some(DeviceSlice { whole: self, start, len: end - start })
+        let (start, len) = part_of(self.len(), &range)?;
+        Some(DeviceSlice { whole: self, start, len })
     }
 
     /// The whole array as a part of itself.

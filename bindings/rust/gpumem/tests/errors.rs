@@ -7,8 +7,9 @@ use std::error::Error as StdError;
 
 use common::{backend, is_host, with_device};
 use gpumem::{
-    DeviceMemory, Error, ErrorKind, Event, Instance, Kind, Memory, MemoryFlags, MemoryOptions, Pinned,
-    RegisterOptions, Registered, Rejected, Status, Stream, WriteCombined,
+    AddressRange, Buffer, DeviceMemory, Error, ErrorKind, Event, Instance, Kind, Managed, Memory,
+    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, RegisterOptions, Registered, Rejected,
+    Status, Stream, WriteCombined,
 };
 
 /// An error of the kind that takes every other one, as those of several crates do.
@@ -42,6 +43,14 @@ macro_rules! uses_of_every_rejection {
                 region.source.into_vec()?;
             }
             WriteCombined::<u8>::new(&device, 4)?.close()?;
+            let managed = Managed::<u8>::zeroed(&device, 4)?.into_uninit();
+            for array in stream.discard([managed])?.wait()? {
+                array.close()?;
+            }
+            let unit = Physical::granularity(&device, &PhysicalOptions::new())?.minimum;
+            Physical::new(&device, unit)?.close()?;
+            AddressRange::reserve(&instance, unit)?.close()?;
+            Buffer::<u32>::new(&device, 4)?.close()?;
             Memory::create(&device, Kind::DEVICE, 4, &MemoryOptions::new())?.close()?;
             drop(pinned);
             memory.close()?;

@@ -95,6 +95,8 @@ fn kind(text: Option<&str>) -> Checked<Kind> {
         ("registered", Kind::REGISTERED.0 as u64),
         ("pageable", Kind::PAGEABLE.0 as u64),
         ("unknown", Kind::UNKNOWN.0 as u64),
+        ("managed", Kind::MANAGED.0 as u64),
+        ("virtual", Kind::VIRTUAL.0 as u64),
         ("foreign", Kind::FOREIGN.0 as u64),
     ];
     Ok(Kind(named(text.ok_or("kind is missing")?, &names)? as i32))
@@ -109,6 +111,8 @@ fn flags(text: Option<&str>) -> Checked<MemoryFlags> {
         ("iomemory", MemoryFlags::IOMEMORY.0),
         ("page_locked", MemoryFlags::PAGE_LOCKED.0),
         ("numa_node", MemoryFlags::NUMA_NODE.0),
+        ("attach_host", MemoryFlags::ATTACH_HOST.0),
+        ("oversubscribe", MemoryFlags::OVERSUBSCRIBE.0),
     ];
     text.map_or(Ok(MemoryFlags::NONE), |text| {
         text.split(',').try_fold(MemoryFlags::NONE, |all, flag| Ok(all | MemoryFlags(named(flag, &names)?)))

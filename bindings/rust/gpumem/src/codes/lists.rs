@@ -30,6 +30,60 @@ codes! {
         /// A `CUresult` of the CUDA driver.
         CUDA = GPUMEM_NATIVE_CUDA,
     }
+    /// Kind of memory.
+    Kind: i32 {
+        /// An address that the instance, the driver and the CPU do not know.
+        UNKNOWN = GPUMEM_KIND_UNKNOWN,
+        /// Ordinary memory of the process.
+        PAGEABLE = GPUMEM_KIND_PAGEABLE,
+        /// Page-locked host memory, allocated through this instance.
+        PINNED = GPUMEM_KIND_PINNED,
+        /// Memory of the caller, page-locked through this instance.
+        REGISTERED = GPUMEM_KIND_REGISTERED,
+        /// Memory of one device.
+        DEVICE = GPUMEM_KIND_DEVICE,
+        /// One address for the CPU and all devices; its pages move. See managed.h.
+        MANAGED = GPUMEM_KIND_MANAGED,
+        /// Reserved addresses, and what is mapped there. See range.h.
+        VIRTUAL = GPUMEM_KIND_VIRTUAL,
+        /// Known to the driver, but made by other code.
+        FOREIGN = GPUMEM_KIND_FOREIGN,
+    }
+    /// Where memory lies, or a processor.
+    Location: i32 {
+        /// Nowhere in particular: the memory moves, or nothing is known.
+        NONE = GPUMEM_LOCATION_NONE,
+        /// A device; the id is its ordinal.
+        DEVICE = GPUMEM_LOCATION_DEVICE,
+        /// The host, any NUMA node.
+        HOST = GPUMEM_LOCATION_HOST,
+        /// The host; the id is the NUMA node.
+        HOST_NUMA = GPUMEM_LOCATION_HOST_NUMA,
+        /// The NUMA node of the calling thread; only for prefetches and advice.
+        HOST_NUMA_CURRENT = GPUMEM_LOCATION_HOST_NUMA_CURRENT,
+    }
+    /// What a processor may do with memory in place.
+    Access: i32 {
+        /// Nothing.
+        NONE = GPUMEM_ACCESS_NONE,
+        /// Read.
+        READ = GPUMEM_ACCESS_READ,
+        /// Read and write.
+        READ_WRITE = GPUMEM_ACCESS_READWRITE,
+        /// Memory of other code: the driver does not report it.
+        UNKNOWN = GPUMEM_ACCESS_UNKNOWN,
+    }
+    /// What happens to the content of a buffer that sleeps.
+    Content: i32 {
+        /// Kept in pinned memory: the fastest way back.
+        PINNED = GPUMEM_CONTENT_PINNED,
+        /// Kept in ordinary memory of the process.
+        PAGEABLE = GPUMEM_CONTENT_PAGEABLE,
+        /// Not kept; all bytes are 0 after waking.
+        ZERO = GPUMEM_CONTENT_ZERO,
+        /// Not kept; indeterminate after waking.
+        DROP = GPUMEM_CONTENT_DROP,
+    }
     /// Something that a device may be able to do.
     Capability: i32 {
         /// `uva`: one address space for host and devices.
@@ -67,6 +121,19 @@ codes! {
         PAGEABLE = GPUMEM_CAPABILITY_PAGEABLE,
         /// `man.pageable_host_tables`: it does so through the host's page tables.
         PAGEABLE_HOST_TABLES = GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES,
+        /// `man.alloc`: managed memory.
+        MANAGED = GPUMEM_CAPABILITY_MANAGED,
+        /// `man.concurrent`: the CPU and the device may use managed memory at the same time.
+        MANAGED_CONCURRENT = GPUMEM_CAPABILITY_MANAGED_CONCURRENT,
+        /// `man.direct_from_host`: the CPU reaches managed pages on the device without moving them.
+        MANAGED_DIRECT_FROM_HOST = GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST,
+        /// `man.numa_locations`: prefetches and advice can name a NUMA node. Drivers may ignore the
+        /// node in advice, which is then [`Status::NO_EFFECT`].
+        MANAGED_NUMA_LOCATIONS = GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS,
+        /// `man.batch`: prefetches of many ranges in one driver call.
+        MANAGED_BATCH = GPUMEM_CAPABILITY_MANAGED_BATCH,
+        /// `man.discard`: contents can be discarded.
+        MANAGED_DISCARD = GPUMEM_CAPABILITY_MANAGED_DISCARD,
         /// `stream.value32`: value writes and waits on 4 bytes.
         STREAM_VALUE32 = GPUMEM_CAPABILITY_STREAM_VALUE32,
         /// `stream.value64`: value writes and waits on 8 bytes.
@@ -79,6 +146,24 @@ codes! {
         PEER_ACCESS = GPUMEM_CAPABILITY_PEER_ACCESS,
         /// `peer.atomics`: queried for a pair of devices.
         PEER_ATOMICS = GPUMEM_CAPABILITY_PEER_ATOMICS,
+        /// `vmm.device`: physical memory of the device can be mapped.
+        VMM_DEVICE = GPUMEM_CAPABILITY_VMM_DEVICE,
+        /// `vmm.host`: physical memory of the host can be mapped.
+        VMM_HOST = GPUMEM_CAPABILITY_VMM_HOST,
+        /// `vmm.host_numa`: the same of a NUMA node.
+        VMM_HOST_NUMA = GPUMEM_CAPABILITY_VMM_HOST_NUMA,
+        /// `vmm.granularity_min`: unit of physical memory of the device.
+        VMM_GRANULARITY_MIN = GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN,
+        /// `vmm.granularity_rec`: the unit for best performance.
+        VMM_GRANULARITY_RECOMMENDED = GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED,
+        /// `vmm.handle_posix_fd`: physical memory can be shared by file descriptor.
+        VMM_HANDLE_POSIX_FD = GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
+        /// `vmm.handle_fabric`: it can be shared over the fabric.
+        VMM_HANDLE_FABRIC = GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC,
+        /// `vmm.compressible`: compressible physical memory.
+        VMM_COMPRESSIBLE = GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
+        /// `vmm.rdma`: physical memory for network cards.
+        VMM_RDMA = GPUMEM_CAPABILITY_VMM_RDMA,
     }
     /// Type of `value` in a gpumem_capability_info.
     AnswerType: i32 {
@@ -126,43 +211,6 @@ codes! {
         /// be host memory, and must not change from the call on.
         ANY = GPUMEM_SOURCE_ORDER_ANY,
     }
-    /// Kind of memory.
-    Kind: i32 {
-        /// An address that the instance, the driver and the CPU do not know.
-        UNKNOWN = GPUMEM_KIND_UNKNOWN,
-        /// Ordinary memory of the process.
-        PAGEABLE = GPUMEM_KIND_PAGEABLE,
-        /// Page-locked host memory, allocated through this instance.
-        PINNED = GPUMEM_KIND_PINNED,
-        /// Memory of the caller, page-locked through this instance.
-        REGISTERED = GPUMEM_KIND_REGISTERED,
-        /// Memory of one device.
-        DEVICE = GPUMEM_KIND_DEVICE,
-        /// Known to the driver, but made by other code.
-        FOREIGN = GPUMEM_KIND_FOREIGN,
-    }
-    /// Where memory lies, or a processor.
-    Location: i32 {
-        /// Nowhere in particular: the memory moves, or nothing is known.
-        NONE = GPUMEM_LOCATION_NONE,
-        /// A device; the id is its ordinal.
-        DEVICE = GPUMEM_LOCATION_DEVICE,
-        /// The host, any NUMA node.
-        HOST = GPUMEM_LOCATION_HOST,
-        /// The host; the id is the NUMA node.
-        HOST_NUMA = GPUMEM_LOCATION_HOST_NUMA,
-    }
-    /// What a processor may do with memory in place.
-    Access: i32 {
-        /// Nothing.
-        NONE = GPUMEM_ACCESS_NONE,
-        /// Read.
-        READ = GPUMEM_ACCESS_READ,
-        /// Read and write.
-        READ_WRITE = GPUMEM_ACCESS_READWRITE,
-        /// Memory of other code: the driver does not report it.
-        UNKNOWN = GPUMEM_ACCESS_UNKNOWN,
-    }
     /// When the host backend locks pages.
     LockMode: i32 {
         /// The same as [`LockMode::TRY`].
@@ -196,6 +244,32 @@ codes! {
         /// The reason of each failing call.
         DEBUG = GPUMEM_LOG_DEBUG,
     }
+    /// Who may access managed memory on devices that are not concurrent.
+    Attach: i32 {
+        /// Any stream of any device. The CPU may touch it while no device is active.
+        GLOBAL = GPUMEM_ATTACH_GLOBAL,
+        /// The CPU, at any time; no device.
+        HOST = GPUMEM_ATTACH_HOST,
+        /// One stream. The CPU may touch it once the work of that stream is observed complete.
+        SINGLE = GPUMEM_ATTACH_SINGLE,
+    }
+    /// Advice about managed memory.
+    Advice: i32 {
+        /// Mostly read: each reader may have a copy. The location is ignored.
+        SET_READ_MOSTLY = GPUMEM_ADVICE_SET_READ_MOSTLY,
+        /// Undoes it. The location is ignored.
+        UNSET_READ_MOSTLY = GPUMEM_ADVICE_UNSET_READ_MOSTLY,
+        /// The pages should lie at the location: a concurrent device, or the host. Nothing moves
+        /// now.
+        SET_PREFERRED_LOCATION = GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
+        /// Undoes it. The location is ignored.
+        UNSET_PREFERRED_LOCATION = GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION,
+        /// The location, a concurrent device or [`Location::HOST`], uses the pages: keep them
+        /// mapped there.
+        SET_ACCESSED_BY = GPUMEM_ADVICE_SET_ACCESSED_BY,
+        /// Undoes it for that location.
+        UNSET_ACCESSED_BY = GPUMEM_ADVICE_UNSET_ACCESSED_BY,
+    }
     /// Condition that ends a value wait.
     WaitCondition: i32 {
         /// `(signed)(word - value) >= 0`, so that counters may wrap around.
@@ -210,14 +284,6 @@ codes! {
 }
 
 flags! {
-    /// Properties of an event.
-    EventFlags: u64 {
-        /// The event takes no time stamp, which makes it cheaper.
-        DISABLE_TIMING = GPUMEM_EVENT_DISABLE_TIMING,
-        /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On
-        /// cuda it may spin otherwise.
-        BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
-    }
     /// Properties of memory.
     MemoryFlags: u64 {
         /// All devices treat the memory as pinned. Pinned allocations always have it.
@@ -234,6 +300,48 @@ flags! {
         PAGE_LOCKED = GPUMEM_MEMORY_PAGE_LOCKED,
         /// Pinned only: the pages lie on `numa_node`.
         NUMA_NODE = GPUMEM_MEMORY_NUMA_NODE,
+        /// Managed only: created as if attached with [`Attach::HOST`]. Without it, as if with
+        /// [`Attach::GLOBAL`].
+        ATTACH_HOST = GPUMEM_MEMORY_ATTACH_HOST,
+        /// Managed only: the managed memory of the instance may exceed the memory of the device,
+        /// and lie on the host in part.
+        OVERSUBSCRIBE = GPUMEM_MEMORY_OVERSUBSCRIBE,
+    }
+    /// Properties of physical memory.
+    PhysicalFlags: u64 {
+        /// The device may compress the memory. It may then not map on every device. Capability
+        /// `vmm.compressible`.
+        COMPRESSIBLE = GPUMEM_PHYSICAL_COMPRESSIBLE,
+        /// Devices outside the GPU, such as network cards, may access the memory. Capability
+        /// `vmm.rdma`.
+        RDMA = GPUMEM_PHYSICAL_RDMA,
+    }
+    /// Ways to share physical memory with other processes.
+    HandleTypes: u64 {
+        /// A file descriptor. Capability `vmm.handle_posix_fd`.
+        POSIX_FD = GPUMEM_HANDLE_TYPE_POSIX_FD,
+        /// A handle for other nodes of the fabric. Capability `vmm.handle_fabric`.
+        FABRIC = GPUMEM_HANDLE_TYPE_FABRIC,
+    }
+    /// How a range is reserved.
+    RangeFlags: u64 {
+        /// At `address` exactly, or not at all.
+        FIXED = GPUMEM_RANGE_FIXED,
+    }
+    /// How a buffer behaves.
+    BufferFlags: u64 {
+        /// When the reserved addresses are used up, move to a larger reservation. No byte is
+        /// copied: the memory is mapped there, and the address changes. All work on the buffer must
+        /// then have been observed complete.
+        MOVABLE = GPUMEM_BUFFER_MOVABLE,
+    }
+    /// Properties of an event.
+    EventFlags: u64 {
+        /// The event takes no time stamp, which makes it cheaper.
+        DISABLE_TIMING = GPUMEM_EVENT_DISABLE_TIMING,
+        /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On
+        /// cuda it may spin otherwise.
+        BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
     }
 }
 

@@ -2,7 +2,7 @@
 //! Shared by the tests: an instance of the backend under test, and a check that no object is live at the end.
 #![allow(dead_code)] // Each test uses a part.
 
-use gpumem::{Backend, Device, Instance};
+use gpumem::{Backend, Device, HostOptions, Instance, InstanceOptions};
 
 /// `host`, or `cuda` with the driver that is present.
 pub fn backend() -> Backend {
@@ -18,7 +18,19 @@ pub fn is_host() -> bool {
 
 /// Runs a test with a new instance and its first device. At the end no object may be live.
 pub fn with_device(test: impl FnOnce(&Instance, &Device)) {
-    let instance = Instance::open(backend()).unwrap();
+    with_instance(Instance::open(backend()).unwrap(), test);
+}
+
+/// As [`with_device`], on the host backend with options; nothing on another backend.
+pub fn with_host(options: HostOptions, test: impl FnOnce(&Instance, &Device)) {
+    if is_host() {
+        with_instance(Instance::open(InstanceOptions::from(Backend::HOST).host(options)).unwrap(), test);
+    } else {
+        println!("only the host backend has these options");
+    }
+}
+
+fn with_instance(instance: Instance, test: impl FnOnce(&Instance, &Device)) {
     let device = instance.device(0).unwrap();
     test(&instance, &device);
     let stats = instance.stats().unwrap();

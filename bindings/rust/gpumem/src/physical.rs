@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Physical memory without an address.
+
+use std::fmt;
+use std::os::raw::c_void;
+use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use gpumem_sys as sys;
+
+use crate::buffer::Lending;
+use crate::codes::{HandleTypes, PhysicalFlags};
+use crate::device::Device;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{array_text, Error, Rejected};
+use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::library::{c, call};
+use crate::managed::Place;
+use crate::memory::Remains;
+
+/// Options for physical memory.
+#[derive(Clone, Debug, Default)]
+pub struct PhysicalOptions {
+    place: Option<Place>,
+    handle_types: HandleTypes,
+    require: PhysicalFlags,
+    prefer: PhysicalFlags,
+    name: Option<String>,
+}
+
+impl PhysicalOptions {
+    /// The defaults: memory of the device that the call names.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Memory of the host instead of the device, on any NUMA node. It cannot be shared.
+    #[must_use]
+    pub fn host(mut self) -> Self {
+        self.place = Some(Place::HOST);
+        self
+    }
+
+    /// Memory of this NUMA node of the host instead of the device.
+    #[must_use]
+    pub fn numa_node(mut self, node: u32) -> Self {
+        self.place = Some(Place::numa_node(node));
+        self
+    }
+
+    /// Ways of sharing that must be possible.
+    #[must_use]
+    pub fn handle_types(mut self, types: HandleTypes) -> Self {
+        self.handle_types |= types;
+        self
+    }
+
+    /// Properties that the memory must have; otherwise the call fails.
+    #[must_use]
+    pub fn require(mut self, flags: PhysicalFlags) -> Self {
+        self.require |= flags;
+        self
+    }
+
+    /// Properties that the memory should have if possible.
+    #[must_use]
+    pub fn prefer(mut self, flags: PhysicalFlags) -> Self {
+        self.prefer |= flags;
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Makes a call with these options in the form that C takes.
+    fn with_c<R>(
+        &self,
+        bytes: u64,
+        call: impl FnOnce(&sys::gpumem_physical_desc) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let name = c_text(self.name.as_deref(), "PhysicalOptions::name")?;
+        let (location, location_id) = self.place.map_or((0, 0), Place::to_c);
+        call(&sys::gpumem_physical_desc {
+            location,
+            location_id,
+            size: bytes,
+            handle_types: self.handle_types.0,
+            require: self.require.0,
+            prefer: self.prefer.0,
+            name: c_pointer(&name),
+            ..Default::default()
+        })
+    }
+}
+
+/// A handle of physical memory: a block on a device or on the host, to be mapped into an
+/// [`AddressRange`](crate::AddressRange).
+///
+/// The block lives while it has a handle, is mapped, or is open in another process. Dropping this ends the handle only.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{Physical, PhysicalOptions};
+///
+/// let unit = Physical::granularity(&device, &PhysicalOptions::new())?.recommended;
+/// let block = Physical::new(&device, 4 * unit)?;
+/// assert_eq!(block.info()?.size, 4 * unit);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Physical {
+    handle: sys::gpumem_physical,
+    instance: Arc<Inner>,
+    bytes: u64,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Physical {}
+// SAFETY: as above.
+unsafe impl Sync for Physical {}
+
+impl Physical {
+    /// Makes physical memory on a device. Its contents are indeterminate, and nobody can access it before it is mapped.
+    ///
+    /// # Errors
+    /// If the size is not a multiple of the [`granularity`](Self::granularity), and as `gpumem_physical_create()`.
+    pub fn new(device: &Device, bytes: u64) -> Result<Self, Error> {
+        Self::with_options(device, bytes, &PhysicalOptions::new())
+    }
+
+    /// As [`new`](Self::new), with options. For memory of the host, the device is the one that it is close to.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if an option cannot be granted.
+    pub fn with_options(device: &Device, bytes: u64, options: &PhysicalOptions) -> Result<Self, Error> {
+        device.instance.retry();
+        let mut handle = ptr::null_mut();
+        options.with_c(bytes, |desc| {
+            // SAFETY: the struct and its text live during the call; the output is writable.
+            unsafe { call!(gpumem_physical_create(device.handle, desc, &mut handle)) }
+        })?;
+        Ok(Self { handle, instance: device.instance.clone(), bytes })
+    }
+
+    /// The units in which such memory is made and mapped.
+    ///
+    /// # Errors
+    /// As `gpumem_physical_get_granularity()`.
+    pub fn granularity(device: &Device, options: &PhysicalOptions) -> Result<Granularity, Error> {
+        let mut found = Granularity { minimum: 0, recommended: 0 };
+        let (minimum, recommended) = (&mut found.minimum, &mut found.recommended);
+        options.with_c(0, |desc| {
+            // SAFETY: the struct and its text live during the call; the outputs are writable.
+            unsafe { call!(gpumem_physical_get_granularity(device.handle, desc, minimum, recommended)) }
+        })?;
+        Ok(found)
+    }
+
+    /// Makes a handle for the memory behind a descriptor of [`export_fd`](Self::export_fd), from this process or
+    /// another. The size and the options, apart from the name, are those of its making; the properties need not be
+    /// given. The descriptor is not needed afterwards.
+    ///
+    /// # Errors
+    /// As `gpumem_physical_import_fd()`.
+    pub fn import_fd(
+        device: &Device,
+        bytes: u64,
+        options: &PhysicalOptions,
+        fd: impl AsFd,
+    ) -> Result<Self, Error> {
+        device.instance.retry();
+        let mut handle = ptr::null_mut();
+        let fd = fd.as_fd();
+        options.with_c(bytes, |desc| {
+            // SAFETY: the struct, its text and the descriptor live during the call; the output is writable.
+            unsafe { call!(gpumem_physical_import_fd(device.handle, desc, fd.as_raw_fd(), &mut handle)) }
+        })?;
+        Ok(Self { handle, instance: device.instance.clone(), bytes })
+    }
+
+    /// Makes one more handle of the memory that is mapped at an address. Not for a [`Buffer`](crate::Buffer) on the
+    /// host: it lends its elements to the CPU, so nothing else may write them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for such a buffer, and as `gpumem_physical_retain()`.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn retain(instance: &Instance, pointer: *const c_void) -> Result<Self, Error> {
+        let instance = instance.inner.clone();
+        instance.retry();
+        let mut handle = ptr::null_mut();
+        // Held during the call, so that no buffer gets the address meanwhile.
+        let lending = Lending::lock();
+        if lending.has(pointer as u64) {
+            return Err(Error::invalid(
+                "Physical::retain",
+                "the memory is that of a Buffer on the host, which lends it to the CPU; map memory to share into an \
+                 AddressRange",
+            ));
+        }
+        // SAFETY: the output is writable, and any address may be given.
+        unsafe { call!(gpumem_physical_retain(instance.handle, pointer, &mut handle)) }?;
+        drop(lending);
+        let mut retained = Self { handle, instance, bytes: 0 };
+        retained.bytes = retained.info()?.size;
+        Ok(retained)
+    }
+
+    /// Makes a file descriptor for the memory, which another process can import. It keeps the memory alive.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::POSIX_FD`], and as
+    /// `gpumem_physical_export_fd()`.
+    pub fn export_fd(&self) -> Result<OwnedFd, Error> {
+        let mut fd = -1;
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_physical_export_fd(self.handle, &mut fd)) }?;
+        // SAFETY: it is a new descriptor, which belongs to the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Information about the memory. Works after its device was lost.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<PhysicalInfo, Error> {
+        let mut info = sys::gpumem_physical_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_physical_get_info(self.handle, &mut info)) }?;
+        Ok(PhysicalInfo {
+            place: Place::of_c(info.location, info.location_id),
+            device_ordinal: info.device_ordinal,
+            imported: info.imported != 0,
+            size: info.size,
+            granularity: info.granularity,
+            block_id: info.block_id,
+            handle_types: HandleTypes(info.handle_types),
+            granted_flags: PhysicalFlags(info.granted_flags),
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Size in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Handle for calls of [`sys`](crate::sys).
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_physical {
+        self.handle
+    }
+
+    /// Releases the handle. Dropping it does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] in a host function. The handle is returned unchanged.
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
+        match Remains::Physical(self.handle).release() {
+            Ok(()) => {
+                self.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err(Rejected::new(self, error)),
+        }
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            Remains::Physical(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl fmt::Debug for Physical {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Physical").field("bytes", &self.bytes).finish_non_exhaustive()
+    }
+}
+
+/// The units in which physical memory is made and mapped, in bytes. Both are powers of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Granularity {
+    /// The smallest unit.
+    pub minimum: u64,
+    /// The unit for the best performance, a multiple of the smallest.
+    pub recommended: u64,
+}
+
+/// Information about physical memory.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct PhysicalInfo {
+    /// Where it lies.
+    pub place: Place,
+    /// Ordinal of the device given at creation or import.
+    pub device_ordinal: u32,
+    /// Whether it came from a file descriptor.
+    pub imported: bool,
+    /// Bytes.
+    pub size: u64,
+    /// Unit in which it is mapped, in bytes.
+    pub granularity: u64,
+    /// Number of the block behind the handle, unique in the process.
+    pub block_id: u64,
+    /// Ways in which it can be shared.
+    pub handle_types: HandleTypes,
+    /// Properties of the memory.
+    pub granted_flags: PhysicalFlags,
+    /// As given at creation.
+    pub name: String,
+}

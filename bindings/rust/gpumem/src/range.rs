@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Ranges of addresses, and what is mapped in them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use gpumem_sys as sys;
+
+#[cfg(doc)]
+use crate::codes::Kind;
+use crate::codes::{Access, RangeFlags};
+use crate::element::Element;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{array_text, debug_with_addresses, Error, Rejected};
+use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
+use crate::library::{c, call};
+use crate::managed::Place;
+use crate::memory::Remains;
+use crate::physical::Physical;
+use crate::size::bytes_of;
+use crate::uses::{busy, Parts, Use, Uses};
+
+/// Options for a range of addresses.
+#[derive(Clone, Debug, Default)]
+pub struct RangeOptions {
+    alignment: u64,
+    address: u64,
+    flags: RangeFlags,
+    name: Option<String>,
+}
+
+impl RangeOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Alignment in bytes, a power of two; met exactly or refused. By default the granularity.
+    #[must_use]
+    pub fn alignment(mut self, bytes: u64) -> Self {
+        self.alignment = bytes;
+        self
+    }
+
+    /// Where the range should begin; with [`RangeFlags::FIXED`] where it must begin.
+    #[must_use]
+    pub fn address(mut self, address: u64) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// How the range is reserved.
+    #[must_use]
+    pub fn flags(mut self, flags: RangeFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// A range of addresses, into which blocks of [`Physical`] memory are mapped.
+///
+/// The addresses stay the same when more is mapped behind. Offsets are in bytes, from the first byte of the range.
+/// Mapping, unmapping and changes of access happen at the call, not in the order of a stream.
+///
+/// Copies and fills take a part of it, a [`RangeSlice`]. The CPU and kernels use its addresses, which is unsafe.
+///
+/// Dropping it unmaps everything and gives the addresses back, once work in streams that uses it has been observed
+/// complete.
+///
+/// ```
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let device = instance.device(0)?;
+/// use gpumem::{Access, AddressRange, Physical, PhysicalOptions, Processor};
+///
+/// let unit = Physical::granularity(&device, &PhysicalOptions::new())?.minimum;
+/// let mut range = AddressRange::reserve(&instance, 1024 * unit)?;
+/// range.map(0, &[Physical::new(&device, unit)?])?;
+/// range.set_access(0, unit, &[(Processor::Device(0), Access::READ_WRITE)])?;
+///
+/// instance.copy(range.slice(0, 3)?, &[1u32, 2, 3])?;
+/// let mut back = [0u32; 2];
+/// instance.copy(&mut back, range.slice(4, 2)?)?;
+/// assert_eq!(back, [2, 3]);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// A part cannot outlive the range, nor be used after its memory was unmapped:
+///
+/// ```compile_fail,E0502
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let mut range = gpumem::AddressRange::reserve(&instance, 1 << 30)?;
+/// let part = range.slice::<u32>(0, 3)?;
+/// range.unmap(0, 1 << 21)?;
+/// instance.copy(part, &[1, 2, 3])?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct AddressRange {
+    inner: Arc<RangeInner>,
+}
+
+struct RangeInner {
+    handle: sys::gpumem_range,
+    instance: Arc<Inner>,
+    base: *mut c_void,
+    bytes: u64,
+    mapped: Mutex<Mapped>,
+    uses: Uses,
+}
+
+// SAFETY: a handle is a number to C, the base is only returned, and every function may be called from any thread.
+unsafe impl Send for RangeInner {}
+// SAFETY: as above.
+unsafe impl Sync for RangeInner {}
+
+/// Offset and size of each mapping.
+#[derive(Default)]
+struct Mapped(BTreeMap<u64, u64>);
+
+impl Mapped {
+    /// Offsets and sizes of mappings without a gap between them.
+    fn runs(&self) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for (&offset, &bytes) in &self.0 {
+            match runs.last_mut() {
+                Some((start, before)) if *start + *before == offset => *before += bytes,
+                _ => runs.push((offset, bytes)),
+            }
+        }
+        runs
+    }
+}
+
+impl Parts for RangeInner {
+    fn uses(&self) -> &Uses {
+        &self.uses
+    }
+}
+
+impl RangeInner {
+    fn unmap(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        // SAFETY: no safe work uses the part, and all other access is unsafe.
+        unsafe { call!(gpumem_range_unmap(self.handle, offset, bytes)) }?;
+        let end = offset.saturating_add(bytes);
+        lock(&self.mapped).0.retain(|start, _| *start < offset || *start >= end);
+        Ok(())
+    }
+}
+
+impl Drop for RangeInner {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            let mapped = lock(&self.mapped).runs();
+            Remains::Range(self.handle, mapped).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl AddressRange {
+    /// Reserves addresses, far more than there is memory if wished. Nobody can access them before something is mapped.
+    ///
+    /// # Errors
+    /// If the size is not a multiple of the granularity, and as `gpumem_range_reserve()`.
+    pub fn reserve(instance: &Instance, bytes: u64) -> Result<Self, Error> {
+        Self::reserve_with_options(instance, bytes, &RangeOptions::new())
+    }
+
+    /// As [`reserve`](Self::reserve), with options.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve), and if an option cannot be granted.
+    pub fn reserve_with_options(
+        instance: &Instance,
+        bytes: u64,
+        options: &RangeOptions,
+    ) -> Result<Self, Error> {
+        let instance = instance.inner.clone();
+        instance.retry();
+        let name = c_text(options.name.as_deref(), "RangeOptions::name")?;
+        let desc = sys::gpumem_range_desc {
+            size: bytes,
+            alignment: options.alignment,
+            address: options.address as *mut c_void,
+            flags: options.flags.0,
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and its text live during the call; the output is writable.
+        unsafe { call!(gpumem_range_reserve(instance.handle, &desc, &mut handle)) }?;
+        let (base, mapped, uses) = (ptr::null_mut(), Mutex::default(), Uses::default());
+        let mut inner = RangeInner { handle, instance, base, bytes, mapped, uses };
+        inner.base = info(handle)?.base;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Maps blocks one behind the other, all or none, each of them whole. Nobody has access to a new mapping, not even
+    /// the device of the block; see [`set_access`](Self::set_access). A block may be mapped at several places. The
+    /// mapping keeps its memory alive, so that the handles can be dropped.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if something is mapped there, and as `gpumem_range_map()`.
+    pub fn map<'a>(
+        &mut self,
+        offset: u64,
+        blocks: impl IntoIterator<Item = &'a Physical>,
+    ) -> Result<(), Error> {
+        let blocks: Vec<_> = blocks.into_iter().collect();
+        let handles: Vec<_> = blocks.iter().map(|block| block.handle()).collect();
+        let first = handles.first().map_or(ptr::null(), |_| handles.as_ptr());
+        // SAFETY: there are as many handles.
+        unsafe { call!(gpumem_range_map(self.inner.handle, offset, first, handles.len() as u64)) }?;
+        let mut mapped = lock(&self.inner.mapped);
+        let mut next = offset;
+        for block in blocks {
+            mapped.0.insert(next, block.bytes());
+            next += block.bytes();
+        }
+        Ok(())
+    }
+
+    /// Unmaps whole mappings, one or several in a row. The addresses stay reserved.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, and as
+    /// `gpumem_range_unmap()`.
+    pub fn unmap(&mut self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.inner.uses.refuse((offset, bytes), "range", "AddressRange::unmap")?;
+        self.inner.unmap(offset, bytes)
+    }
+
+    /// Sets what processors may do with whole mappings, one or several in a row; all is set or nothing. Processors that
+    /// are not named keep what they have.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses them that was not observed complete, unless everything that is set
+    /// is [`Access::READ_WRITE`]; and as `gpumem_range_set_access()`.
+    pub fn set_access(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        accesses: &[(Processor, Access)],
+    ) -> Result<(), Error> {
+        if takes_away(accesses) {
+            self.inner.uses.refuse((offset, bytes), "range", "AddressRange::set_access")?;
+        }
+        let described = describe_accesses(accesses);
+        let (handle, count) = (self.inner.handle, described.len() as u64);
+        let first = first_access(&described);
+        // SAFETY: there are as many entries.
+        unsafe { call!(gpumem_range_set_access(handle, offset, bytes, first, count)) }?;
+        Ok(())
+    }
+
+    /// What is mapped at an offset.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] if nothing is mapped there, and [`ErrorKind::InvalidArgument`] if the offset is
+    /// outside of the range.
+    pub fn mapping(&self, offset: u64) -> Result<MappingInfo, Error> {
+        const FUNCTION: &str = "AddressRange::mapping";
+        if offset >= self.inner.bytes {
+            let bytes = self.inner.bytes;
+            let message = format!("the offset is {offset}, but the range has {bytes} bytes");
+            return Err(Error::invalid(FUNCTION, message));
+        }
+        let instance = Instance { inner: self.inner.instance.clone() };
+        instance.mapping(self.at(offset)).map_err(|error| error.called_as(FUNCTION))
+    }
+
+    /// `len` elements from an offset on, as an operand of copies and fills. They need memory to which the device of the
+    /// work has access; the library checks that.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the range, or if the offset is not aligned for them.
+    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RangeSlice<'_, T>, Error> {
+        const FUNCTION: &str = "AddressRange::slice";
+        let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
+        let range = self.inner.bytes;
+        if !matches!(offset.checked_add(bytes), Some(end) if end <= range) {
+            let message = format!("{bytes} bytes from offset {offset} on exceed the range of {range} bytes");
+            return Err(Error::invalid(FUNCTION, message));
+        }
+        if self.at(offset) as usize % align_of::<T>() != 0 {
+            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
+        }
+        Ok(RangeSlice { range: self, offset, len, elements: PhantomData })
+    }
+
+    fn at(&self, offset: u64) -> *mut c_void {
+        self.inner.base.cast::<u8>().wrapping_add(offset as usize).cast()
+    }
+
+    /// The first byte. The CPU may dereference it only where memory of the host is mapped to which it has access.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut c_void {
+        self.inner.base
+    }
+
+    /// Bytes reserved.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.inner.bytes
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). What they map must be unmapped by them too.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_range {
+        self.inner.handle
+    }
+
+    /// Information about the range.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<RangeInfo, Error> {
+        info(self.inner.handle)
+    }
+
+    /// Unmaps everything, and gives the addresses back. Dropping it does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The range is returned.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        let mut inner = match Arc::try_unwrap(self.inner) {
+            Ok(inner) => inner,
+            Err(shared) => {
+                return Err(Rejected::new(Self { inner: shared }, busy("range", "AddressRange::close")))
+            }
+        };
+        let runs = lock(&inner.mapped).runs();
+        let unmapped = runs.into_iter().try_for_each(|(offset, bytes)| match inner.unmap(offset, bytes) {
+            Err(error) if !error.kind().is_closed() => Err(error),
+            _ => Ok(()),
+        });
+        match unmapped.and_then(|()| Remains::Range(inner.handle, Vec::new()).release()) {
+            Ok(()) => {
+                inner.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err(Rejected::new(Self { inner: Arc::new(inner) }, error)),
+        }
+    }
+}
+
+/// Whether someone could have more access than this sets.
+pub(crate) fn takes_away(accesses: &[(Processor, Access)]) -> bool {
+    accesses.iter().any(|(_, access)| *access != Access::READ_WRITE)
+}
+
+/// What processors may do, in the form that C takes.
+pub(crate) fn describe_accesses(accesses: &[(Processor, Access)]) -> Vec<sys::gpumem_access_desc> {
+    let describe = |(processor, access): &(Processor, Access)| {
+        let (location, location_id) = match processor {
+            Processor::Cpu => (sys::GPUMEM_LOCATION_HOST, 0),
+            Processor::Device(ordinal) => Place::device(*ordinal).to_c(),
+        };
+        sys::gpumem_access_desc { location, location_id, access: access.0, ..Default::default() }
+    };
+    accesses.iter().map(describe).collect()
+}
+
+/// First entry; NULL if there is none.
+pub(crate) fn first_access(described: &[sys::gpumem_access_desc]) -> *const sys::gpumem_access_desc {
+    described.first().map_or(ptr::null(), |_| described.as_ptr())
+}
+
+fn info(handle: sys::gpumem_range) -> Result<RangeInfo, Error> {
+    let mut info = sys::gpumem_range_info::default();
+    // SAFETY: the struct is writable and has its own size.
+    unsafe { call!(gpumem_range_get_info(handle, &mut info)) }?;
+    Ok(RangeInfo {
+        base: info.base,
+        size: info.size,
+        granularity: info.granularity,
+        mapped_size: info.mapped_size,
+        mapping_count: info.mapping_count,
+        buffer_id: info.buffer_id,
+        name: array_text(&info.name),
+    })
+}
+
+impl fmt::Debug for AddressRange {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("AddressRange")
+            .field("base", &self.inner.base)
+            .field("bytes", &self.inner.bytes)
+            .finish()
+    }
+}
+
+/// A part of an [`AddressRange`], as an operand of copies and fills.
+#[derive(Debug)]
+pub struct RangeSlice<'a, T: Element> {
+    range: &'a AddressRange,
+    offset: u64,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Clone for RangeSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for RangeSlice<'_, T> {}
+
+impl<T: Element> RangeSlice<'_, T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first element, for kernels.
+    #[must_use]
+    pub fn device_address(&self) -> u64 {
+        self.start() as u64
+    }
+
+    pub(crate) fn start(&self) -> *mut T {
+        self.range.at(self.offset).cast()
+    }
+
+    /// Marks the part as used by work in a stream; `None` if there are no bytes.
+    pub(crate) fn begin_use(&self) -> Option<Use> {
+        Use::begin(self.range.inner.clone(), self.offset, (self.len * size_of::<T>()) as u64)
+    }
+}
+
+impl Instance {
+    /// Gets what is mapped at an address. What a processor may do there says
+    /// [`pointer_access`](Self::pointer_access).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] if nothing is mapped there, [`ErrorKind::WrongKind`] if the memory is not of
+    /// [`Kind::VIRTUAL`], and as `gpumem_range_get_mapping()`.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn mapping(&self, pointer: *const c_void) -> Result<MappingInfo, Error> {
+        let mut info = sys::gpumem_mapping_info::default();
+        // SAFETY: the struct is writable and has its own size; any address may be given.
+        unsafe { call!(gpumem_range_get_mapping(self.inner.handle, pointer, &mut info)) }?;
+        Ok(MappingInfo {
+            range: info.range,
+            base: info.base as u64,
+            size: info.size,
+            block_id: info.block_id,
+            place: Place::of_c(info.location, info.location_id),
+        })
+    }
+}
+
+/// Information about a range of addresses.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RangeInfo {
+    /// First byte.
+    pub base: *mut c_void,
+    /// Bytes reserved.
+    pub size: u64,
+    /// Offsets of mappings are multiples of this.
+    pub granularity: u64,
+    /// Bytes mapped.
+    pub mapped_size: u64,
+    /// Number of mappings.
+    pub mapping_count: u64,
+    /// Number of this reservation, unique in the process and never reused.
+    pub buffer_id: u64,
+    /// As given when it was reserved.
+    pub name: String,
+}
+
+/// What is mapped at an address.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct MappingInfo {
+    /// Handle of the range that the address lies in.
+    pub range: sys::gpumem_range,
+    /// Address of the first byte of the mapping.
+    pub base: u64,
+    /// Bytes of the mapping.
+    pub size: u64,
+    /// Number of the physical memory; the same for every mapping and handle of it.
+    pub block_id: u64,
+    /// Where the memory lies.
+    pub place: Place,
+}
+
+debug_with_addresses! {
+    MappingInfo { range base(hexadecimal) size block_id place }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_in_a_row_are_one_run() {
+        let mut mapped = Mapped::default();
+        assert_eq!(mapped.runs(), []);
+        mapped.0.extend([(64, 32), (0, 16), (16, 16), (96, 8), (40, 8)]);
+        assert_eq!(mapped.runs(), [(0, 32), (40, 8), (64, 40)]);
+    }
+}
