@@ -9,15 +9,24 @@ import (
 	"sync/atomic"
 )
 
-// block is common to Memory and Buffer: bytes that calls use by their address, and that Close releases.
+// block is common to Memory, Buffer and others: bytes that calls use by their address, and that Close releases.
 type block struct {
 	gate
-	handle  uintptr     // Of the memory in the library; 0 for a Buffer.
-	address uint64      // Address for copies and fills.
-	host    uint64      // Address for the CPU; 0 if it must not touch the bytes.
-	size    uint64      // Bytes.
-	shown   atomic.Bool // A slice or number of it was handed out, so it may be used unseen.
-	streams streamSet   // Streams in which work on it may be pending.
+	handle  uintptr               // Of the memory in the library; 0 for a Buffer.
+	address uint64                // Address for copies and fills.
+	host    uint64                // Address for the CPU; 0 if it must not touch the bytes.
+	size    uint64                // Bytes.
+	shown   atomic.Bool           // A slice or number of it was handed out, so it may be used unseen.
+	streams streamSet             // Streams in which work on it may be pending.
+	place   atomic.Pointer[place] // Of a GrowableBuffer, in place of address and size; otherwise nil.
+}
+
+// extent returns the address and the size now.
+func (b *block) extent() (address, size uint64) {
+	if at := b.place.Load(); at != nil {
+		return at.address, at.size
+	}
+	return b.address, b.size
 }
 
 // streamSet remembers the streams in which work was enqueued.
@@ -94,6 +103,15 @@ func (a Address) Number() uint64 {
 func (a Address) enter(function string, bytes uint64) error {
 	if a.owner == nil {
 		return nil
+	}
+	if at := a.owner.place.Load(); at != nil {
+		// There may be memory behind the size of a GrowableBuffer, which the library does not refuse.
+		if offset := a.value - at.address; offset > at.size || bytes > at.size-offset {
+			return refusal(ErrInvalidArgument, function,
+				"%d bytes at %#x are not inside the buffer, which has %d bytes at %#x now; resize it, or get the address again",
+				bytes, a.value, at.size, at.address)
+		}
+		return a.owner.enter(function)
 	}
 	if offset := a.value - a.owner.address; offset > a.owner.size || offset == a.owner.size && bytes > 0 {
 		return refusal(ErrInvalidArgument, function, "the address is %d bytes from the start of the memory, which has %d bytes",

@@ -74,34 +74,148 @@ const (
 	NativeCUDA  NativeDomain = 2 // A CUresult of the CUDA driver.
 )
 
+// Kind: kind of memory.
+type Kind int32
+
+// The values of Kind.
+const (
+	KindUnknown    Kind = 0 // An address that the instance, the driver and the CPU do not know.
+	KindPageable   Kind = 1 // Ordinary memory of the process.
+	KindPinned     Kind = 2 // Page-locked host memory, allocated through this instance.
+	KindRegistered Kind = 3 // Memory of the caller, page-locked through this instance.
+	KindDevice     Kind = 4 // Memory of one device.
+	KindManaged    Kind = 5 // One address for the CPU and all devices; its pages move.
+	KindVirtual    Kind = 7 // Reserved addresses, and what is mapped there.
+	KindForeign    Kind = 9 // Known to the driver, but made by other code.
+)
+
+// MemoryFlags: properties of memory.
+type MemoryFlags uint64
+
+// The values of MemoryFlags.
+const (
+	MemoryPortable      MemoryFlags = 0x1   // All devices treat the memory as pinned.
+	MemoryMapped        MemoryFlags = 0x2   // The memory has a device pointer.
+	MemoryWriteCombined MemoryFlags = 0x4   // Pinned only: the CPU does not cache the memory, and may read it very slowly.
+	MemoryReadOnly      MemoryFlags = 0x8   // Registered only: devices may only read.
+	MemoryIOMemory      MemoryFlags = 0x10  // Registered only: memory-mapped I/O of another device.
+	MemoryPageLocked    MemoryFlags = 0x20  // Pinned and registered: the pages are really locked.
+	MemoryNUMANode      MemoryFlags = 0x40  // Pinned only: the pages lie on numa_node.
+	MemoryAttachHost    MemoryFlags = 0x80  // Managed only: created as if attached with AttachHost.
+	MemoryOversubscribe MemoryFlags = 0x100 // Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in part.
+)
+
+// Location: where memory lies, or a processor.
+type Location int32
+
+// The values of Location.
+const (
+	LocationNone            Location = 0 // Nowhere in particular: the memory moves, or nothing is known.
+	LocationDevice          Location = 1 // A device; the id is its ordinal.
+	LocationHost            Location = 2 // The host, any NUMA node.
+	LocationHostNUMA        Location = 3 // The host; the id is the NUMA node.
+	LocationHostNUMACurrent Location = 4 // The NUMA node of the calling thread; only for prefetches and advice.
+)
+
+// Access: what a processor may do with memory in place.
+type Access int32
+
+// The values of Access.
+const (
+	AccessNone      Access = 0 // Nothing.
+	AccessRead      Access = 1 // Read.
+	AccessReadWrite Access = 3 // Read and write.
+	AccessUnknown   Access = 4 // Memory of other code: the driver does not report it.
+)
+
+// PhysicalFlags: properties of physical memory.
+type PhysicalFlags uint64
+
+// The values of PhysicalFlags.
+const (
+	PhysicalCompressible PhysicalFlags = 0x1 // The device may compress the memory.
+	PhysicalRDMA         PhysicalFlags = 0x2 // Devices outside the GPU, such as network cards, may access the memory.
+)
+
+// HandleTypes: ways to share physical memory with other processes.
+type HandleTypes uint64
+
+// The values of HandleTypes.
+const (
+	HandleTypePOSIXFD HandleTypes = 0x1 // A file descriptor.
+	HandleTypeFabric  HandleTypes = 0x8 // A handle for other nodes of the fabric.
+)
+
+// RangeFlags: how a range is reserved.
+type RangeFlags uint64
+
+// The values of RangeFlags.
+const (
+	RangeFixed RangeFlags = 0x1 // At address exactly, or not at all.
+)
+
+// BufferFlags: how a buffer behaves.
+type BufferFlags uint64
+
+// The values of BufferFlags.
+const (
+	BufferMovable BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
+)
+
+// Content: what happens to the content of a buffer that sleeps.
+type Content int32
+
+// The values of Content.
+const (
+	ContentPinned   Content = 0 // Kept in pinned memory: the fastest way back.
+	ContentPageable Content = 1 // Kept in ordinary memory of the process.
+	ContentZero     Content = 2 // Not kept; all bytes are 0 after waking.
+	ContentDrop     Content = 3 // Not kept; indeterminate after waking.
+)
+
 // Capability: something that a device may be able to do.
 type Capability int32
 
 // The values of Capability.
 const (
-	CapabilityUVA                    Capability = 1  // uva: one address space for host and devices.
-	CapabilityDeviceCount            Capability = 2  // device.count: devices of the instance.
-	CapabilityDeviceBytes            Capability = 3  // device.bytes: memory of the device.
-	CapabilityDeviceCPUAccess        Capability = 4  // dev.cpu_access: the CPU can access device memory.
-	CapabilityPinMapHost             Capability = 10 // pin.map_host: the device can use pinned memory in place.
-	CapabilityPinPageLocked          Capability = 11 // pin.page_locked: pinned pages are really locked.
-	CapabilityPinWriteCombined       Capability = 12 // pin.write_combined: write-combined pinned memory.
-	CapabilityPinRegister            Capability = 13 // pin.register: pinning of existing memory.
-	CapabilityPinRegisterSamePointer Capability = 14 // pin.register_same_pointer: registered memory has the same address for the CPU and for devices.
-	CapabilityPinRegisterReadOnly    Capability = 15 // pin.register_read_only: registering memory for reading only.
-	CapabilityPinRegisterIOMemory    Capability = 16 // pin.register_iomemory: registering memory-mapped I/O.
-	CapabilityPinMaxSingle           Capability = 17 // pin.max_single: largest number of bytes that is locked in one piece.
-	CapabilityPinMaxCount            Capability = 18 // pin.max_count: pieces that can be locked at once.
-	CapabilityPinNUMA                Capability = 19 // pin.numa: pinned memory can be placed on a NUMA node.
-	CapabilityHostAtomics            Capability = 20 // host.atomics: atomics work between CPU and device.
-	CapabilityPageable               Capability = 30 // man.pageable: the device can access pageable memory.
-	CapabilityPageableHostTables     Capability = 31 // man.pageable_host_tables: it does so through the host's page tables.
-	CapabilityStreamValue32          Capability = 40 // stream.value32: value writes and waits on 4 bytes.
-	CapabilityStreamValue64          Capability = 41 // stream.value64: value writes and waits on 8 bytes.
-	CapabilityStreamValueNOR         Capability = 42 // stream.value_nor: value waits with WaitNOR.
-	CapabilityCopyEngines            Capability = 50 // copy.engines: copies that can run at the same time.
-	CapabilityPeerAccess             Capability = 60 // peer.access: queried for a pair of devices.
-	CapabilityPeerAtomics            Capability = 61 // peer.atomics: queried for a pair of devices.
+	CapabilityUVA                       Capability = 1  // uva: one address space for host and devices.
+	CapabilityDeviceCount               Capability = 2  // device.count: devices of the instance.
+	CapabilityDeviceBytes               Capability = 3  // device.bytes: memory of the device.
+	CapabilityDeviceCPUAccess           Capability = 4  // dev.cpu_access: the CPU can access device memory.
+	CapabilityPinMapHost                Capability = 10 // pin.map_host: the device can use pinned memory in place.
+	CapabilityPinPageLocked             Capability = 11 // pin.page_locked: pinned pages are really locked.
+	CapabilityPinWriteCombined          Capability = 12 // pin.write_combined: write-combined pinned memory.
+	CapabilityPinRegister               Capability = 13 // pin.register: pinning of existing memory.
+	CapabilityPinRegisterSamePointer    Capability = 14 // pin.register_same_pointer: registered memory has the same address for the CPU and for devices.
+	CapabilityPinRegisterReadOnly       Capability = 15 // pin.register_read_only: registering memory for reading only.
+	CapabilityPinRegisterIOMemory       Capability = 16 // pin.register_iomemory: registering memory-mapped I/O.
+	CapabilityPinMaxSingle              Capability = 17 // pin.max_single: largest number of bytes that is locked in one piece.
+	CapabilityPinMaxCount               Capability = 18 // pin.max_count: pieces that can be locked at once.
+	CapabilityPinNUMA                   Capability = 19 // pin.numa: pinned memory can be placed on a NUMA node.
+	CapabilityHostAtomics               Capability = 20 // host.atomics: atomics work between CPU and device.
+	CapabilityPageable                  Capability = 30 // man.pageable: the device can access pageable memory.
+	CapabilityPageableHostTables        Capability = 31 // man.pageable_host_tables: it does so through the host's page tables.
+	CapabilityManaged                   Capability = 32 // man.alloc: managed memory.
+	CapabilityManagedConcurrent         Capability = 33 // man.concurrent: the CPU and the device may use managed memory at the same time.
+	CapabilityManagedDirectFromHost     Capability = 34 // man.direct_from_host: the CPU reaches managed pages on the device without moving them.
+	CapabilityManagedNUMALocations      Capability = 35 // man.numa_locations: prefetches and advice can name a NUMA node.
+	CapabilityManagedBatch              Capability = 36 // man.batch: prefetches of many ranges in one driver call.
+	CapabilityManagedDiscard            Capability = 37 // man.discard: contents can be discarded.
+	CapabilityStreamValue32             Capability = 40 // stream.value32: value writes and waits on 4 bytes.
+	CapabilityStreamValue64             Capability = 41 // stream.value64: value writes and waits on 8 bytes.
+	CapabilityStreamValueNOR            Capability = 42 // stream.value_nor: value waits with WaitNOR.
+	CapabilityCopyEngines               Capability = 50 // copy.engines: copies that can run at the same time.
+	CapabilityPeerAccess                Capability = 60 // peer.access: queried for a pair of devices.
+	CapabilityPeerAtomics               Capability = 61 // peer.atomics: queried for a pair of devices.
+	CapabilityVMMDevice                 Capability = 70 // vmm.device: physical memory of the device can be mapped.
+	CapabilityVMMHost                   Capability = 71 // vmm.host: physical memory of the host can be mapped.
+	CapabilityVMMHostNUMA               Capability = 72 // vmm.host_numa: the same of a NUMA node.
+	CapabilityVMMGranularityMin         Capability = 73 // vmm.granularity_min: unit of physical memory of the device.
+	CapabilityVMMGranularityRecommended Capability = 74 // vmm.granularity_rec: the unit for best performance.
+	CapabilityVMMHandlePOSIXFD          Capability = 75 // vmm.handle_posix_fd: physical memory can be shared by file descriptor.
+	CapabilityVMMHandleFabric           Capability = 76 // vmm.handle_fabric: it can be shared over the fabric.
+	CapabilityVMMCompressible           Capability = 77 // vmm.compressible: compressible physical memory.
+	CapabilityVMMRDMA                   Capability = 78 // vmm.rdma: physical memory for network cards.
 )
 
 // AnswerType: type of value in a gpumem_capability_info.
@@ -156,55 +270,6 @@ const (
 	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits without a limit.
 )
 
-// Kind: kind of memory.
-type Kind int32
-
-// The values of Kind.
-const (
-	KindUnknown    Kind = 0 // An address that the instance, the driver and the CPU do not know.
-	KindPageable   Kind = 1 // Ordinary memory of the process.
-	KindPinned     Kind = 2 // Page-locked host memory, allocated through this instance.
-	KindRegistered Kind = 3 // Memory of the caller, page-locked through this instance.
-	KindDevice     Kind = 4 // Memory of one device.
-	KindForeign    Kind = 9 // Known to the driver, but made by other code.
-)
-
-// MemoryFlags: properties of memory.
-type MemoryFlags uint64
-
-// The values of MemoryFlags.
-const (
-	MemoryPortable      MemoryFlags = 0x1  // All devices treat the memory as pinned.
-	MemoryMapped        MemoryFlags = 0x2  // The memory has a device pointer.
-	MemoryWriteCombined MemoryFlags = 0x4  // Pinned only: the CPU does not cache the memory, and may read it very slowly.
-	MemoryReadOnly      MemoryFlags = 0x8  // Registered only: devices may only read.
-	MemoryIOMemory      MemoryFlags = 0x10 // Registered only: memory-mapped I/O of another device.
-	MemoryPageLocked    MemoryFlags = 0x20 // Pinned and registered: the pages are really locked.
-	MemoryNUMANode      MemoryFlags = 0x40 // Pinned only: the pages lie on numa_node.
-)
-
-// Location: where memory lies, or a processor.
-type Location int32
-
-// The values of Location.
-const (
-	LocationNone     Location = 0 // Nowhere in particular: the memory moves, or nothing is known.
-	LocationDevice   Location = 1 // A device; the id is its ordinal.
-	LocationHost     Location = 2 // The host, any NUMA node.
-	LocationHostNUMA Location = 3 // The host; the id is the NUMA node.
-)
-
-// Access: what a processor may do with memory in place.
-type Access int32
-
-// The values of Access.
-const (
-	AccessNone      Access = 0 // Nothing.
-	AccessRead      Access = 1 // Read.
-	AccessReadWrite Access = 3 // Read and write.
-	AccessUnknown   Access = 4 // Memory of other code: the driver does not report it.
-)
-
 // LockMode: when the host backend locks pages.
 type LockMode int32
 
@@ -246,6 +311,29 @@ const (
 	LogDebug   LogLevel = 4 // The reason of each failing call.
 )
 
+// Attach: who may access managed memory on devices that are not concurrent.
+type Attach int32
+
+// The values of Attach.
+const (
+	AttachGlobal Attach = 1 // Any stream of any device.
+	AttachHost   Attach = 2 // The CPU, at any time; no device.
+	AttachSingle Attach = 4 // One stream.
+)
+
+// Advice: advice about managed memory.
+type Advice int32
+
+// The values of Advice.
+const (
+	AdviceSetReadMostly          Advice = 1 // Mostly read: each reader may have a copy.
+	AdviceUnsetReadMostly        Advice = 2 // Undoes it.
+	AdviceSetPreferredLocation   Advice = 3 // The pages should lie at the location: a concurrent device, or the host.
+	AdviceUnsetPreferredLocation Advice = 4 // Undoes it.
+	AdviceSetAccessedBy          Advice = 5 // The location, a concurrent device or LocationHost, uses the pages: keep them mapped there.
+	AdviceUnsetAccessedBy        Advice = 6 // Undoes it for that location.
+)
+
 // WaitCondition: condition that ends a value wait.
 type WaitCondition int32
 
@@ -283,6 +371,33 @@ func (v Status) String() string { return nameOf("Status", int64(v)) }
 func (v NativeDomain) String() string { return nameOf("NativeDomain", int64(v)) }
 
 // String returns the name of the constant, or the number.
+func (v Kind) String() string { return nameOf("Kind", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v MemoryFlags) String() string { return nameOfFlags("MemoryFlags", uint64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v Location) String() string { return nameOf("Location", int64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v Access) String() string { return nameOf("Access", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v PhysicalFlags) String() string { return nameOfFlags("PhysicalFlags", uint64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v HandleTypes) String() string { return nameOfFlags("HandleTypes", uint64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v RangeFlags) String() string { return nameOfFlags("RangeFlags", uint64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v BufferFlags) String() string { return nameOfFlags("BufferFlags", uint64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v Content) String() string { return nameOf("Content", int64(v)) }
+
+// String returns the name of the constant, or the number.
 func (v Capability) String() string { return nameOf("Capability", int64(v)) }
 
 // String returns the name of the constant, or the number.
@@ -301,18 +416,6 @@ func (v SourceOrder) String() string { return nameOf("SourceOrder", int64(v)) }
 func (v EventFlags) String() string { return nameOfFlags("EventFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
-func (v Kind) String() string { return nameOf("Kind", int64(v)) }
-
-// String returns the names of the constants, or the number.
-func (v MemoryFlags) String() string { return nameOfFlags("MemoryFlags", uint64(v)) }
-
-// String returns the name of the constant, or the number.
-func (v Location) String() string { return nameOf("Location", int64(v)) }
-
-// String returns the name of the constant, or the number.
-func (v Access) String() string { return nameOf("Access", int64(v)) }
-
-// String returns the name of the constant, or the number.
 func (v LockMode) String() string { return nameOf("LockMode", int64(v)) }
 
 // String returns the name of the constant, or the number.
@@ -323,6 +426,12 @@ func (v closeMode) String() string { return nameOf("closeMode", int64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v LogLevel) String() string { return nameOf("LogLevel", int64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v Attach) String() string { return nameOf("Attach", int64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v Advice) String() string { return nameOf("Advice", int64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v WaitCondition) String() string { return nameOf("WaitCondition", int64(v)) }
@@ -368,6 +477,42 @@ var constants = []constant{
 	{"NativeDomain", "NativeNone", "GPUMEM_NATIVE_NONE", 0},
 	{"NativeDomain", "NativeErrno", "GPUMEM_NATIVE_ERRNO", 1},
 	{"NativeDomain", "NativeCUDA", "GPUMEM_NATIVE_CUDA", 2},
+	{"Kind", "KindUnknown", "GPUMEM_KIND_UNKNOWN", 0},
+	{"Kind", "KindPageable", "GPUMEM_KIND_PAGEABLE", 1},
+	{"Kind", "KindPinned", "GPUMEM_KIND_PINNED", 2},
+	{"Kind", "KindRegistered", "GPUMEM_KIND_REGISTERED", 3},
+	{"Kind", "KindDevice", "GPUMEM_KIND_DEVICE", 4},
+	{"Kind", "KindManaged", "GPUMEM_KIND_MANAGED", 5},
+	{"Kind", "KindVirtual", "GPUMEM_KIND_VIRTUAL", 7},
+	{"Kind", "KindForeign", "GPUMEM_KIND_FOREIGN", 9},
+	{"MemoryFlags", "MemoryPortable", "GPUMEM_MEMORY_PORTABLE", 0x1},
+	{"MemoryFlags", "MemoryMapped", "GPUMEM_MEMORY_MAPPED", 0x2},
+	{"MemoryFlags", "MemoryWriteCombined", "GPUMEM_MEMORY_WRITE_COMBINED", 0x4},
+	{"MemoryFlags", "MemoryReadOnly", "GPUMEM_MEMORY_READ_ONLY", 0x8},
+	{"MemoryFlags", "MemoryIOMemory", "GPUMEM_MEMORY_IOMEMORY", 0x10},
+	{"MemoryFlags", "MemoryPageLocked", "GPUMEM_MEMORY_PAGE_LOCKED", 0x20},
+	{"MemoryFlags", "MemoryNUMANode", "GPUMEM_MEMORY_NUMA_NODE", 0x40},
+	{"MemoryFlags", "MemoryAttachHost", "GPUMEM_MEMORY_ATTACH_HOST", 0x80},
+	{"MemoryFlags", "MemoryOversubscribe", "GPUMEM_MEMORY_OVERSUBSCRIBE", 0x100},
+	{"Location", "LocationNone", "GPUMEM_LOCATION_NONE", 0},
+	{"Location", "LocationDevice", "GPUMEM_LOCATION_DEVICE", 1},
+	{"Location", "LocationHost", "GPUMEM_LOCATION_HOST", 2},
+	{"Location", "LocationHostNUMA", "GPUMEM_LOCATION_HOST_NUMA", 3},
+	{"Location", "LocationHostNUMACurrent", "GPUMEM_LOCATION_HOST_NUMA_CURRENT", 4},
+	{"Access", "AccessNone", "GPUMEM_ACCESS_NONE", 0},
+	{"Access", "AccessRead", "GPUMEM_ACCESS_READ", 1},
+	{"Access", "AccessReadWrite", "GPUMEM_ACCESS_READWRITE", 3},
+	{"Access", "AccessUnknown", "GPUMEM_ACCESS_UNKNOWN", 4},
+	{"PhysicalFlags", "PhysicalCompressible", "GPUMEM_PHYSICAL_COMPRESSIBLE", 0x1},
+	{"PhysicalFlags", "PhysicalRDMA", "GPUMEM_PHYSICAL_RDMA", 0x2},
+	{"HandleTypes", "HandleTypePOSIXFD", "GPUMEM_HANDLE_TYPE_POSIX_FD", 0x1},
+	{"HandleTypes", "HandleTypeFabric", "GPUMEM_HANDLE_TYPE_FABRIC", 0x8},
+	{"RangeFlags", "RangeFixed", "GPUMEM_RANGE_FIXED", 0x1},
+	{"BufferFlags", "BufferMovable", "GPUMEM_BUFFER_MOVABLE", 0x1},
+	{"Content", "ContentPinned", "GPUMEM_CONTENT_PINNED", 0},
+	{"Content", "ContentPageable", "GPUMEM_CONTENT_PAGEABLE", 1},
+	{"Content", "ContentZero", "GPUMEM_CONTENT_ZERO", 2},
+	{"Content", "ContentDrop", "GPUMEM_CONTENT_DROP", 3},
 	{"Capability", "CapabilityUVA", "GPUMEM_CAPABILITY_UVA", 1},
 	{"Capability", "CapabilityDeviceCount", "GPUMEM_CAPABILITY_DEVICE_COUNT", 2},
 	{"Capability", "CapabilityDeviceBytes", "GPUMEM_CAPABILITY_DEVICE_BYTES", 3},
@@ -385,12 +530,27 @@ var constants = []constant{
 	{"Capability", "CapabilityHostAtomics", "GPUMEM_CAPABILITY_HOST_ATOMICS", 20},
 	{"Capability", "CapabilityPageable", "GPUMEM_CAPABILITY_PAGEABLE", 30},
 	{"Capability", "CapabilityPageableHostTables", "GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES", 31},
+	{"Capability", "CapabilityManaged", "GPUMEM_CAPABILITY_MANAGED", 32},
+	{"Capability", "CapabilityManagedConcurrent", "GPUMEM_CAPABILITY_MANAGED_CONCURRENT", 33},
+	{"Capability", "CapabilityManagedDirectFromHost", "GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST", 34},
+	{"Capability", "CapabilityManagedNUMALocations", "GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS", 35},
+	{"Capability", "CapabilityManagedBatch", "GPUMEM_CAPABILITY_MANAGED_BATCH", 36},
+	{"Capability", "CapabilityManagedDiscard", "GPUMEM_CAPABILITY_MANAGED_DISCARD", 37},
 	{"Capability", "CapabilityStreamValue32", "GPUMEM_CAPABILITY_STREAM_VALUE32", 40},
 	{"Capability", "CapabilityStreamValue64", "GPUMEM_CAPABILITY_STREAM_VALUE64", 41},
 	{"Capability", "CapabilityStreamValueNOR", "GPUMEM_CAPABILITY_STREAM_VALUE_NOR", 42},
 	{"Capability", "CapabilityCopyEngines", "GPUMEM_CAPABILITY_COPY_ENGINES", 50},
 	{"Capability", "CapabilityPeerAccess", "GPUMEM_CAPABILITY_PEER_ACCESS", 60},
 	{"Capability", "CapabilityPeerAtomics", "GPUMEM_CAPABILITY_PEER_ATOMICS", 61},
+	{"Capability", "CapabilityVMMDevice", "GPUMEM_CAPABILITY_VMM_DEVICE", 70},
+	{"Capability", "CapabilityVMMHost", "GPUMEM_CAPABILITY_VMM_HOST", 71},
+	{"Capability", "CapabilityVMMHostNUMA", "GPUMEM_CAPABILITY_VMM_HOST_NUMA", 72},
+	{"Capability", "CapabilityVMMGranularityMin", "GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN", 73},
+	{"Capability", "CapabilityVMMGranularityRecommended", "GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED", 74},
+	{"Capability", "CapabilityVMMHandlePOSIXFD", "GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD", 75},
+	{"Capability", "CapabilityVMMHandleFabric", "GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC", 76},
+	{"Capability", "CapabilityVMMCompressible", "GPUMEM_CAPABILITY_VMM_COMPRESSIBLE", 77},
+	{"Capability", "CapabilityVMMRDMA", "GPUMEM_CAPABILITY_VMM_RDMA", 78},
 	{"AnswerType", "AnswerTypeTri", "GPUMEM_ANSWER_TYPE_TRI", 1},
 	{"AnswerType", "AnswerTypeInt", "GPUMEM_ANSWER_TYPE_INT", 2},
 	{"AnswerType", "AnswerTypeBytes", "GPUMEM_ANSWER_TYPE_BYTES", 3},
@@ -408,27 +568,6 @@ var constants = []constant{
 	{"SourceOrder", "SourceOrderAny", "GPUMEM_SOURCE_ORDER_ANY", 2},
 	{"EventFlags", "EventDisableTiming", "GPUMEM_EVENT_DISABLE_TIMING", 0x1},
 	{"EventFlags", "EventBlockingSync", "GPUMEM_EVENT_BLOCKING_SYNC", 0x2},
-	{"Kind", "KindUnknown", "GPUMEM_KIND_UNKNOWN", 0},
-	{"Kind", "KindPageable", "GPUMEM_KIND_PAGEABLE", 1},
-	{"Kind", "KindPinned", "GPUMEM_KIND_PINNED", 2},
-	{"Kind", "KindRegistered", "GPUMEM_KIND_REGISTERED", 3},
-	{"Kind", "KindDevice", "GPUMEM_KIND_DEVICE", 4},
-	{"Kind", "KindForeign", "GPUMEM_KIND_FOREIGN", 9},
-	{"MemoryFlags", "MemoryPortable", "GPUMEM_MEMORY_PORTABLE", 0x1},
-	{"MemoryFlags", "MemoryMapped", "GPUMEM_MEMORY_MAPPED", 0x2},
-	{"MemoryFlags", "MemoryWriteCombined", "GPUMEM_MEMORY_WRITE_COMBINED", 0x4},
-	{"MemoryFlags", "MemoryReadOnly", "GPUMEM_MEMORY_READ_ONLY", 0x8},
-	{"MemoryFlags", "MemoryIOMemory", "GPUMEM_MEMORY_IOMEMORY", 0x10},
-	{"MemoryFlags", "MemoryPageLocked", "GPUMEM_MEMORY_PAGE_LOCKED", 0x20},
-	{"MemoryFlags", "MemoryNUMANode", "GPUMEM_MEMORY_NUMA_NODE", 0x40},
-	{"Location", "LocationNone", "GPUMEM_LOCATION_NONE", 0},
-	{"Location", "LocationDevice", "GPUMEM_LOCATION_DEVICE", 1},
-	{"Location", "LocationHost", "GPUMEM_LOCATION_HOST", 2},
-	{"Location", "LocationHostNUMA", "GPUMEM_LOCATION_HOST_NUMA", 3},
-	{"Access", "AccessNone", "GPUMEM_ACCESS_NONE", 0},
-	{"Access", "AccessRead", "GPUMEM_ACCESS_READ", 1},
-	{"Access", "AccessReadWrite", "GPUMEM_ACCESS_READWRITE", 3},
-	{"Access", "AccessUnknown", "GPUMEM_ACCESS_UNKNOWN", 4},
 	{"LockMode", "HostLockDefault", "GPUMEM_HOST_LOCK_DEFAULT", 0},
 	{"LockMode", "HostLockTry", "GPUMEM_HOST_LOCK_TRY", 1},
 	{"LockMode", "HostLockRequire", "GPUMEM_HOST_LOCK_REQUIRE", 2},
@@ -442,6 +581,15 @@ var constants = []constant{
 	{"LogLevel", "LogWarning", "GPUMEM_LOG_WARNING", 2},
 	{"LogLevel", "LogInfo", "GPUMEM_LOG_INFO", 3},
 	{"LogLevel", "LogDebug", "GPUMEM_LOG_DEBUG", 4},
+	{"Attach", "AttachGlobal", "GPUMEM_ATTACH_GLOBAL", 1},
+	{"Attach", "AttachHost", "GPUMEM_ATTACH_HOST", 2},
+	{"Attach", "AttachSingle", "GPUMEM_ATTACH_SINGLE", 4},
+	{"Advice", "AdviceSetReadMostly", "GPUMEM_ADVICE_SET_READ_MOSTLY", 1},
+	{"Advice", "AdviceUnsetReadMostly", "GPUMEM_ADVICE_UNSET_READ_MOSTLY", 2},
+	{"Advice", "AdviceSetPreferredLocation", "GPUMEM_ADVICE_SET_PREFERRED_LOCATION", 3},
+	{"Advice", "AdviceUnsetPreferredLocation", "GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION", 4},
+	{"Advice", "AdviceSetAccessedBy", "GPUMEM_ADVICE_SET_ACCESSED_BY", 5},
+	{"Advice", "AdviceUnsetAccessedBy", "GPUMEM_ADVICE_UNSET_ACCESSED_BY", 6},
 	{"WaitCondition", "WaitGEQ", "GPUMEM_WAIT_GEQ", 0},
 	{"WaitCondition", "WaitEQ", "GPUMEM_WAIT_EQ", 1},
 	{"WaitCondition", "WaitAND", "GPUMEM_WAIT_AND", 2},

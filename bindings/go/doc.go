@@ -8,8 +8,10 @@
 // # Objects
 //
 // An [Instance] is an open backend. It has devices ([Device]). Each [Memory], [Stream] and [Event] belongs to a device.
-// [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so that
-// devices can use it where it lies. An [Address] is an address in any of them, for copies and fills.
+// [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so
+// that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
+// memory without an address, which is mapped into an [AddressRange]. An [Address] is an address in any of them, for
+// copies and fills.
 //
 // # Copies
 //
@@ -20,18 +22,21 @@
 // # Closing
 //
 // Close releases an object. It may be called from any goroutine and any number of times; on a closed object it does
-// nothing and returns nil. It fails with [ErrBusy], and changes nothing, while a View uses the object, while a buffer is
-// registered, or while work on it has not been observed complete and the backend knows. The order is: observe that work
-// is complete, close memory, close events and streams, close the instance.
+// nothing and returns nil. It fails with [ErrBusy], and changes nothing, while a View or a [HostAccess] uses the object,
+// while a buffer is registered, while something is mapped in a range, or while work on it has not been observed complete
+// and the backend knows. The order is: observe that work is complete, close memory, close events and streams, close the
+// instance.
 //
-// The garbage collector closes objects that are dropped without Close, if nothing can still be using them. It first waits
-// for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out, because
-// those do not keep their memory alive. [Collected] counts both; a count other than 0 means that a Close is missing.
+// The garbage collector closes objects that are dropped without Close, if nothing can still be using them. It first
+// waits for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out,
+// because those do not keep their memory alive. What is mapped in a range is unmapped first. [Collected] counts both; a
+// count other than 0 means that a Close is missing.
 //
 // # Slices
 //
 // A slice of [Pinned.Slice], [Memory.Bytes] or [Buffer.Slice] is memory of C, and valid until Close. Using it later is a
-// fault that ends the program, as with unmapped memory. Inside [Pinned.View] that cannot happen.
+// fault that ends the program, as with unmapped memory. Inside [Pinned.View] that cannot happen. Managed memory and
+// ranges have slices only in a View, and managed memory in a [HostAccess].
 //
 // # Memory of Go
 //

@@ -88,10 +88,15 @@ func TestEachStepThatFails(t *testing.T) {
 	d := device(t)
 	i := d.Instance()
 	b := newBufferOf[byte](t, 4096)
+	unit, _, err := d.PhysicalGranularity(PhysicalOptions{})
+	must(t, err)
 	for name, make := range map[string]func() (interface{ Close() error }, error){
 		"device": func() (interface{ Close() error }, error) {
 			return d.NewMemory(MemoryOptions{Kind: KindDevice, Size: 1})
 		},
+		"managed":    func() (interface{ Close() error }, error) { return NewManaged[int64](d, 8, MemoryOptions{}) },
+		"physical":   func() (interface{ Close() error }, error) { return d.NewPhysical(PhysicalOptions{Size: unit}) },
+		"range":      func() (interface{ Close() error }, error) { return d.Instance().ReserveRange(RangeOptions{Size: unit}) },
 		"pinned":     func() (interface{ Close() error }, error) { return NewPinned[int64](d, 8, MemoryOptions{}) },
 		"registered": func() (interface{ Close() error }, error) { return b.Register(d, RegisterOptions{}) },
 		"stream":     func() (interface{ Close() error }, error) { return d.NewStream(StreamOptions{}) },

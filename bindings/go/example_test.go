@@ -267,3 +267,195 @@ func viewed() error {
 		return nil
 	})
 }
+
+func ExampleManaged_View() {
+	if err := onBothSides(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: [7 7 2 3]
+}
+
+func onBothSides() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+
+	table, err := gpumem.NewManaged[int32](device, 4, gpumem.MemoryOptions{})
+	if err != nil {
+		return err
+	}
+	defer table.Close()
+	err = table.View(func(values []int32) error {
+		for i := range values {
+			values[i] = int32(i)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	// The device uses the same address. Its pages can be there before they are needed.
+	if _, err := stream.Prefetch(table.At(0), table.Size(), gpumem.LocationDevice, device.Ordinal()); err != nil {
+		return err
+	}
+	if err := stream.Fill(table.At(0), 8, 7, 4); err != nil {
+		return err
+	}
+	if err := stream.Synchronize(); err != nil {
+		return err
+	}
+
+	access, err := table.BeginHostAccess()
+	if err != nil {
+		return err
+	}
+	defer access.Close()
+	fmt.Println(access.Slice())
+	return nil
+}
+
+func ExampleAddressRange() {
+	if err := growing(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: [1 2] at the seam
+}
+
+func growing() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	_, block, err := device.PhysicalGranularity(gpumem.PhysicalOptions{})
+	if err != nil {
+		return err
+	}
+
+	// A thousand blocks of addresses, and no memory.
+	array, err := instance.ReserveRange(gpumem.RangeOptions{Size: 1000 * block, Name: "array"})
+	if err != nil {
+		return err
+	}
+	defer array.Close()
+	if err := grow(device, array, 0, block); err != nil {
+		return err
+	}
+	defer array.Unmap(0, block)
+	if err := instance.Fill(array.At(0), block, 1, 1); err != nil {
+		return err
+	}
+	// The first block stays where it is, with what is in it.
+	if err := grow(device, array, block, block); err != nil {
+		return err
+	}
+	defer array.Unmap(block, block)
+	if err := instance.Fill(array.At(block), block, 2, 1); err != nil {
+		return err
+	}
+	seam := make([]byte, 2)
+	if err := gpumem.CopyToSlice(instance, seam, array.At(block-1)); err != nil {
+		return err
+	}
+	fmt.Println(seam, "at the seam")
+	return nil
+}
+
+// grow maps one more block behind the bytes in use, and gives the device access.
+func grow(device *gpumem.Device, array *gpumem.AddressRange, used, block uint64) error {
+	memory, err := device.NewPhysical(gpumem.PhysicalOptions{Size: block})
+	if err != nil {
+		return err
+	}
+	defer memory.Close() // The mapping keeps the memory.
+	if err := array.Map(used, memory); err != nil {
+		return err
+	}
+	return array.SetAccess(used, block, gpumem.ProcessorAccess{
+		Location: gpumem.LocationDevice, LocationID: device.Ordinal(), Access: gpumem.AccessReadWrite,
+	})
+}
+
+func ExampleGrowableBuffer() {
+	if err := weights(); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// [1 2] at the seam
+	// 499500
+}
+
+func weights() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+
+	const half = 4 << 20
+	buffer, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: half, Reserve: 1 << 30, Name: "weights"})
+	if err != nil {
+		return err
+	}
+	defer buffer.Close()
+	if err := instance.Fill(buffer.At(0), half, 1, 1); err != nil {
+		return err
+	}
+	// Twice as large, at the same address, with the same bytes.
+	if err := buffer.Resize(2 * half); err != nil {
+		return err
+	}
+	if err := instance.Fill(buffer.At(half), half, 2, 1); err != nil {
+		return err
+	}
+
+	if err := buffer.Sleep(gpumem.ContentPageable); err != nil {
+		return err
+	}
+	// The device has its memory back.
+	if err := buffer.Wake(); err != nil {
+		return err
+	}
+	seam := make([]byte, 2)
+	if err := gpumem.CopyToSlice(instance, seam, buffer.At(half-1)); err != nil {
+		return err
+	}
+	fmt.Println(seam, "at the seam")
+	return numbersOfTheHost(device)
+}
+
+func numbersOfTheHost(device *gpumem.Device) error {
+	numbers, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: 4000, Location: gpumem.LocationHost})
+	if err != nil {
+		return err
+	}
+	defer numbers.Close()
+	return gpumem.ViewAs(numbers, func(values []int32) error {
+		sum := int32(0)
+		for i := range values {
+			values[i] = int32(i)
+			sum += values[i]
+		}
+		fmt.Println(sum)
+		return nil
+	})
+}

@@ -12,7 +12,7 @@ import (
 )
 
 // gate keeps Close apart from the users of an object. Close waits for calls that are inside, as the library does. It is
-// refused while a view or a registration holds the object. Nothing waits for Close, so a call may enter several objects
+// refused while a view, a host access or a registration holds the object. Nothing waits for Close, so a call may enter several objects
 // in any order.
 type gate struct {
 	closing sync.Mutex
@@ -100,7 +100,7 @@ func (g *gate) shut(function string) error {
 	}
 	if g.holders.Load() > 0 {
 		g.inside.Add(-gateClosed)
-		return refusal(ErrBusy, function, "a view or a registration uses the object; end it, then call Close again")
+		return refusal(ErrBusy, function, "a view, a host access or a registration uses the object; end it, then call Close again")
 	}
 	return nil
 }

@@ -60,6 +60,9 @@ type HostOptions struct {
 	Fill             Toggle   // Fresh memory is filled with 0xA5; default as Strict.
 	Peers            string   // Links between devices: "all", "none" or a list such as "0>1,1>0"; "" means all.
 	Masked           string   // Entry points to treat as missing, such as "register,copy_2d".
+	Concurrent       Toggle   // The CPU and devices use managed memory at the same time; default on.
+	Compressible     Toggle   // Physical memory can be compressible; default on.
+	VMMGranularity   uint64   // Unit of physical memory and of mappings in bytes; 0 means 2 MiB.
 }
 
 // CUDAOptions are options for an instance of the cuda backend.
@@ -151,6 +154,9 @@ func (o *HostOptions) native() nativeHostOptions {
 		lockPiece:        o.LockPiece,
 		quarantine:       o.Quarantine,
 		fill:             int32(o.Fill),
+		concurrent:       int32(o.Concurrent),
+		compressible:     int32(o.Compressible),
+		vmmGranularity:   o.VMMGranularity,
 	}
 	host.structSize = unsafe.Sizeof(host)
 	return host
@@ -284,7 +290,8 @@ type KindStats struct {
 	TotalBytes uint64 // Their sizes.
 }
 
-// KindStats reads the counters of one kind of memory: KindDevice, KindPinned or KindRegistered.
+// KindStats reads the counters of one kind of memory: KindDevice, KindPinned, KindRegistered,
+// KindManaged or KindVirtual.
 func (i *Instance) KindStats(kind Kind) (KindStats, error) {
 	var stats nativeKindStats
 	stats.structSize = unsafe.Sizeof(stats)

@@ -318,16 +318,25 @@ func TestNothingAtAll(t *testing.T) {
 	var p *Pinned[int32]
 	var b *Buffer[int32]
 	var k *HostKernel
+	var shared *Managed[int32]
+	var access *HostAccess[int32]
+	var physical *Physical
+	var r *AddressRange
+	var growable *GrowableBuffer
 	for _, object := range []interface{ Close() error }{i, m, s, e, p, b, &Instance{}, &Memory{}, &Stream{}, &Event{},
-		&Pinned[int32]{}, &Buffer[int32]{}} {
+		&Pinned[int32]{}, &Buffer[int32]{}, shared, &Managed[int32]{}, access, &HostAccess[int32]{}, physical, &Physical{}, r,
+		&AddressRange{}, growable, &GrowableBuffer{}} {
 		must(t, object.Close())
 	}
-	if p.Slice() != nil || b.Slice() != nil || m.Bytes() != nil || m.DevicePtr() != 0 || p.Len()+b.Len() != 0 ||
+	if growable.Size()+growable.Generation() != 0 || growable.DevicePtr() != 0 || growable.Device() != nil || (&GrowableBuffer{}).DevicePtr() != 0 {
+		t.Error("no buffer has something")
+	}
+	if access.Slice() != nil || shared.Len() != 0 || r.Size() != 0 || r.DevicePtr() != 0 || p.Slice() != nil || b.Slice() != nil || m.Bytes() != nil || m.DevicePtr() != 0 || p.Len()+b.Len() != 0 ||
 		m.Size() != 0 || m.Device() != nil || d.Instance() != nil || d.Ordinal() != 0 {
 		t.Error("nothing has something")
 	}
 	var none Address
-	if m.At(0) != none || b.At(0) != none {
+	if m.At(0) != none || b.At(0) != none || r.At(0) != none || growable.At(0) != none {
 		t.Error("nothing has an address")
 	}
 	_, infoErr := i.Info()
@@ -358,6 +367,28 @@ func TestNothingAtAll(t *testing.T) {
 	_, freeErr, _ := errorsOfMemory(d)
 	_, nativeErr := d.HostNativeStream()
 	_, foreignErr := d.HostForeignAlloc(KindDevice, 1)
+	_, managedErr := NewManaged[int32](d, 1, MemoryOptions{})
+	_, beginErr := shared.BeginHostAccess()
+	_, beginBytesErr := m.BeginHostAccess()
+	_, adviseErr := i.Advise(none, 1, AdviceSetReadMostly, LocationNone, 0)
+	_, managedInfoErr := i.ManagedInfo(none, 1)
+	_, prefetchErr := s.Prefetch(none, 1, LocationHost, 0)
+	_, prefetchBatchErr := s.PrefetchBatch(nil)
+	_, discardErr := s.DiscardBatch(nil)
+	_, bothErr := s.DiscardAndPrefetchBatch(nil)
+	_, _, granularityErr := d.PhysicalGranularity(PhysicalOptions{})
+	_, physicalErr := d.NewPhysical(PhysicalOptions{})
+	_, importErr := d.ImportPhysical(os.Stdin, PhysicalOptions{})
+	_, retainErr := i.RetainPhysical(none)
+	_, physicalInfoErr := physical.Info()
+	_, exportErr := physical.Export()
+	_, reserveErr := i.ReserveRange(RangeOptions{})
+	_, rangeInfoErr := r.Info()
+	_, mappingErr := i.Mapping(none)
+	_, growableErr := d.NewGrowableBuffer(BufferOptions{})
+	_, growableInfoErr := growable.Info()
+	_, bytesErr := growable.Bytes()
+	_, sliceErr := SliceAs[int32](&GrowableBuffer{})
 	for number, err := range []error{infoErr, deviceErr, devicesErr, minusErr, statsErr, reportErr, memoryErr, pinnedErr,
 		registerErr, mallocErr, streamErr, wrapErr, wrapEventErr, eventErr, queryErr, eventQueryErr, forErr, eventForErr,
 		elapsedErr, pointerErr, devicePointerErr, freeErr, nativeErr, foreignErr, kindErr, registerMemoryErr, accessErr,
@@ -368,7 +399,12 @@ func TestNothingAtAll(t *testing.T) {
 		s.Fill2D(none, Rectangle{}, 0, 1), s.CopyRegions(nil), CopyFromSlice(i, none, []byte{1}),
 		CopyFromSliceAsync(s, none, []byte{1}), CopyToSlice(i, []byte{1}, none), i.ResetPeaks(), i.Free(none), i.Unregister(none),
 		d.Register(none, 1, 0), d.EnablePeerAccess(d), d.DisablePeerAccess(d), s.HostSetCapturing(true), d.HostLose(),
-		i.HostFailStep(0, false), d.HostForeignPeerAccess(d, true), m.View(nil), p.View(nil), b.View(nil)} {
+		i.HostFailStep(0, false), d.HostForeignPeerAccess(d, true), m.View(nil), p.View(nil), b.View(nil), managedErr, beginErr,
+		beginBytesErr, adviseErr, managedInfoErr, prefetchErr, prefetchBatchErr, discardErr, bothErr, granularityErr, physicalErr,
+		importErr, retainErr, physicalInfoErr, exportErr, reserveErr, rangeInfoErr, mappingErr, shared.View(nil),
+		r.View(0, 0, nil), r.Map(0, physical), r.Unmap(0, 1), r.SetAccess(0, 1), s.Attach(none, 0, AttachGlobal),
+		growableErr, growableInfoErr, bytesErr, sliceErr, growable.View(nil), ViewAs[int32](growable, nil), growable.Resize(1),
+		growable.SetCapacity(1), growable.SetAccess(), growable.Sleep(ContentDrop), growable.Wake(), (&GrowableBuffer{}).Resize(1)} {
 		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
 		}

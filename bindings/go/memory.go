@@ -12,8 +12,8 @@ import (
 
 // MemoryOptions are options for an allocation.
 type MemoryOptions struct {
-	Kind      Kind        // KindDevice or KindPinned. NewPinned sets it.
-	Size      uint64      // Bytes. NewPinned sets it.
+	Kind      Kind        // KindDevice, KindPinned or KindManaged. NewPinned and NewManaged set it.
+	Size      uint64      // Bytes. NewPinned and NewManaged set it.
 	Alignment uint64      // Power of two in bytes, met exactly or refused; 0 means at least 256.
 	Require   MemoryFlags // Properties that the memory must have; otherwise the call fails.
 	Prefer    MemoryFlags // Properties that the memory should have if possible.
@@ -33,6 +33,7 @@ type Memory struct {
 	block
 	device        *Device
 	devicePointer uint64
+	managed       bool   // The CPU may touch the bytes only between beginHostAccess and endHostAccess.
 	below         *block // The Buffer that this registration lies in.
 }
 
@@ -57,7 +58,12 @@ func (d *Device) NewMemory(options MemoryOptions) (*Memory, error) {
 		prefer:    uint64(options.Prefer),
 	}
 	desc.structSize = unsafe.Sizeof(desc)
-	return d.memory(C.gpumem_go_memory_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), options.Size)
+	m, err := d.memory(C.gpumem_go_memory_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name), options.Size)
+	if err != nil {
+		return nil, err
+	}
+	m.managed = options.Kind == KindManaged
+	return m, nil
 }
 
 // RegisterMemory page-locks existing memory, so that devices can use it where it lies, until the Memory is closed. The
@@ -71,9 +77,10 @@ func (d *Device) RegisterMemory(address Address, size uint64, options RegisterOp
 	below := address.owner
 	if below != nil {
 		// The memory behind a buffer may belong to anybody, even to Go.
-		if offset := address.value - below.address; offset > below.size || size > below.size-offset {
+		base, bytes := below.extent()
+		if offset := address.value - base; offset > bytes || size > bytes-offset {
 			return nil, refusal(ErrInvalidArgument, name, "%d bytes at offset %d exceed the memory, which has %d bytes", size,
-				offset, below.size)
+				offset, bytes)
 		}
 		if err := below.hold(name); err != nil {
 			return nil, err
@@ -192,22 +199,23 @@ func (m *Memory) DevicePtr() DevicePtr {
 	return DevicePtr(m.devicePointer)
 }
 
-// Bytes returns pinned or registered memory as a slice, which is valid until Close. It is nil for device memory, and
-// after Close.
+// Bytes returns pinned or registered memory as a slice, which is valid until Close. It is nil for device memory, for
+// managed memory, which the CPU may not touch at any time, and after Close.
 func (m *Memory) Bytes() []byte {
-	if m.gone() {
+	if m.gone() || m.managed {
 		return nil
 	}
 	return sliceOf[byte](&m.block, m.size)
 }
 
 // View calls a function with the memory as a slice, which is valid until the function returns. Meanwhile the memory and
-// its instance cannot be closed: Close fails with ErrBusy.
+// its instance cannot be closed: Close fails with ErrBusy. For managed memory it first waits until the CPU may touch it;
+// see [Memory.BeginHostAccess].
 func (m *Memory) View(use func(bytes []byte) error) error {
 	return view(m, "Memory.View", func() error { return use(unsafe.Slice((*byte)(pointerTo(m.host)), int(m.size))) })
 }
 
-func view(m *Memory, name string, use func() error) error {
+func view(m *Memory, name string, use func() error) (err error) {
 	if m == nil || m.handle == 0 {
 		return refusal(ErrInvalidArgument, name, "the memory is nil")
 	}
@@ -225,6 +233,16 @@ func view(m *Memory, name string, use func() error) error {
 	defer m.release()
 	if m.host == 0 {
 		return refusal(ErrWrongKind, name, "the CPU cannot access device memory; copy it")
+	}
+	if m.managed {
+		if err := m.beginHostAccess(name); err != nil {
+			return err
+		}
+		defer func() {
+			if ended := m.endHostAccess(name); err == nil {
+				err = ended
+			}
+		}()
 	}
 	return use()
 }

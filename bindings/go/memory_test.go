@@ -109,7 +109,7 @@ func TestHostOptions(t *testing.T) {
 	i, err := Open(Options{Backend: BackendHost, Host: &HostOptions{DeviceCount: 3, Strict: ToggleOff,
 		DeviceBytes: 8 << 20, Granularity: 1 << 20, Pageable: ToggleOn, SamePointer: ToggleOn, LockMode: HostLockOff,
 		NUMANodes: 2, RegisterCountMax: 1, LockPiece: 1 << 20, Quarantine: 1, Fill: ToggleOn, Peers: "0>1",
-		Masked: "copy_2d"}})
+		Masked: "copy_2d", Concurrent: ToggleOff, Compressible: ToggleOff, VMMGranularity: 1 << 20}})
 	must(t, err)
 	defer func() { must(t, i.Close()) }()
 	info, err := i.Info()
@@ -136,8 +136,14 @@ func TestHostOptions(t *testing.T) {
 		t.Error("fresh memory is not filled")
 	}
 	expect(t, i.Copy2D(p.At(0), p.At(2048), Rectangle{4, 2, 8, 8}, CopyOptions{}), ErrSymbolMissing)
+	unit, _, err := devices[0].PhysicalGranularity(PhysicalOptions{})
+	must(t, err)
+	if unit != 1<<20 || can(t, devices[0], CapabilityManagedConcurrent) || can(t, devices[0], CapabilityVMMCompressible) {
+		t.Errorf("options were lost: the granularity is %d", unit)
+	}
 	must(t, p.Close())
-	for _, options := range []HostOptions{{DeviceCount: 65}, {Strict: 9}, {LockMode: 9}, {Peers: "nonsense"}} {
+	for _, options := range []HostOptions{{DeviceCount: 65}, {Strict: 9}, {LockMode: 9}, {Peers: "nonsense"}, {Concurrent: 9},
+		{Compressible: 9}, {VMMGranularity: 3}} {
 		options := options
 		_, err := Open(Options{Backend: BackendHost, Host: &options})
 		expect(t, err, ErrInvalidArgument)
@@ -161,8 +167,14 @@ func TestCapabilitiesAndFeatures(t *testing.T) {
 			t.Errorf("%d: %+v", capability, answer)
 		}
 	}
-	if len(list) != 23 {
-		t.Errorf("there are %d capabilities", len(list))
+	capabilities := 0
+	for _, c := range constants {
+		if c.kind == "Capability" {
+			capabilities++
+		}
+	}
+	if len(list) != capabilities {
+		t.Errorf("the library has %d capabilities, this package %d", len(list), capabilities)
 	}
 	if !FeatureBackendHost.Supported() || !FeatureHostSimulation.Supported() || Feature(9999).Supported() {
 		t.Error("the features are wrong")

@@ -42,6 +42,14 @@ func nameOfFlags(kind string, value uint64) string {
 
 // functionNames has what a program calls in place of a function of C.
 var functionNames = [...]struct{ inC, name string }{
+	{"gpumem_buffer_create", "Device.NewGrowableBuffer"},
+	{"gpumem_buffer_destroy", "GrowableBuffer.Close"},
+	{"gpumem_buffer_get_info", "GrowableBuffer.Info"},
+	{"gpumem_buffer_resize", "GrowableBuffer.Resize"},
+	{"gpumem_buffer_set_access", "GrowableBuffer.SetAccess"},
+	{"gpumem_buffer_set_capacity", "GrowableBuffer.SetCapacity"},
+	{"gpumem_buffer_sleep", "GrowableBuffer.Sleep"},
+	{"gpumem_buffer_wake", "GrowableBuffer.Wake"},
 	{"gpumem_capability_enumerate", "gpumem.Capabilities"},
 	{"gpumem_copy", "Instance.Copy"},
 	{"gpumem_copy_2d", "Instance.Copy2D"},
@@ -88,13 +96,36 @@ var functionNames = [...]struct{ inC, name string }{
 	{"gpumem_instance_probe", "gpumem.Probe"},
 	{"gpumem_log_set_function", "gpumem.SetLogFunction"},
 	{"gpumem_malloc", "Device.Malloc"},
+	{"gpumem_managed_advise", "Instance.Advise"},
+	{"gpumem_managed_attach", "Stream.Attach"},
+	{"gpumem_managed_begin_host_access", "Memory.BeginHostAccess"},
+	{"gpumem_managed_discard_and_prefetch_batch", "Stream.DiscardAndPrefetchBatch"},
+	{"gpumem_managed_discard_batch", "Stream.DiscardBatch"},
+	{"gpumem_managed_end_host_access", "HostAccess.Close"},
+	{"gpumem_managed_get_info", "Instance.ManagedInfo"},
+	{"gpumem_managed_prefetch", "Stream.Prefetch"},
+	{"gpumem_managed_prefetch_batch", "Stream.PrefetchBatch"},
 	{"gpumem_memory_create", "Device.NewMemory"},
 	{"gpumem_memory_destroy", "Memory.Close"},
 	{"gpumem_memory_get_info", "Memory.Info"},
 	{"gpumem_memory_register", "Device.RegisterMemory"},
+	{"gpumem_physical_create", "Device.NewPhysical"},
+	{"gpumem_physical_export_fd", "Physical.Export"},
+	{"gpumem_physical_get_granularity", "Device.PhysicalGranularity"},
+	{"gpumem_physical_get_info", "Physical.Info"},
+	{"gpumem_physical_import_fd", "Device.ImportPhysical"},
+	{"gpumem_physical_release", "Physical.Close"},
+	{"gpumem_physical_retain", "Instance.RetainPhysical"},
 	{"gpumem_pointer_get_access", "Instance.PointerAccess"},
 	{"gpumem_pointer_get_device_pointer", "Device.DevicePointer"},
 	{"gpumem_pointer_get_info", "Instance.Pointer"},
+	{"gpumem_range_get_info", "AddressRange.Info"},
+	{"gpumem_range_get_mapping", "Instance.Mapping"},
+	{"gpumem_range_map", "AddressRange.Map"},
+	{"gpumem_range_release", "AddressRange.Close"},
+	{"gpumem_range_reserve", "Instance.ReserveRange"},
+	{"gpumem_range_set_access", "AddressRange.SetAccess"},
+	{"gpumem_range_unmap", "AddressRange.Unmap"},
 	{"gpumem_register", "Device.Register"},
 	{"gpumem_stats_get", "Instance.Stats"},
 	{"gpumem_stats_get_kind", "Instance.KindStats"},
@@ -120,8 +151,8 @@ var functionNames = [...]struct{ inC, name string }{
 
 // argumentNames has words for arguments in messages, and the words of this package.
 var argumentNames = map[string]string{
-	"NULL": "nil", "DEVICE": "KindDevice", "PINNED": "KindPinned", "REGISTERED": "KindRegistered", "location_id": "locationID",
-	"max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "value_size": "valueSize",
+	"NULL": "nil", "DEVICE": "KindDevice", "PINNED": "KindPinned", "REGISTERED": "KindRegistered", "MANAGED": "KindManaged",
+	"location_id": "locationID", "max_level": "level", "numa_node": "NUMANode", "pin_budget": "PinBudget", "value_size": "valueSize",
 }
 
 // functionName returns what a program calls in place of a function of C; another name is returned as it is.

@@ -535,6 +535,224 @@ static inline gpumem_go_result gpumem_go_fill_2d_async(uintptr_t stream, uint64_
                    height, value, value_size);
 }
 
+/* ---- managed.h ---- */
+
+static inline gpumem_go_result gpumem_go_managed_attach(uintptr_t stream, uint64_t address, uint64_t size,
+                                                        gpumem_attach attach) {
+  GPUMEM_GO_RETURN(gpumem_managed_attach, (gpumem_stream)stream, gpumem_go_pointer(address), size, attach);
+}
+
+static inline gpumem_go_result gpumem_go_managed_advise(uintptr_t instance, uint64_t address, uint64_t size,
+                                                        gpumem_advice advice, gpumem_location location,
+                                                        int32_t location_id) {
+  GPUMEM_GO_RETURN(gpumem_managed_advise, (gpumem_instance)instance, gpumem_go_pointer(address), size, advice,
+                   location, location_id);
+}
+
+static inline gpumem_go_result gpumem_go_managed_prefetch(uintptr_t stream, uint64_t address, uint64_t size,
+                                                          gpumem_location location, int32_t location_id) {
+  GPUMEM_GO_RETURN(gpumem_managed_prefetch, (gpumem_stream)stream, gpumem_go_pointer(address), size, location,
+                   location_id);
+}
+
+static inline gpumem_go_result gpumem_go_managed_prefetch_batch(uintptr_t stream, const uint8_t* ranges,
+                                                                uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_managed_prefetch_batch, (gpumem_stream)stream,
+                   (const gpumem_managed_range*)(const void*)ranges, count);
+}
+
+static inline gpumem_go_result gpumem_go_managed_discard_batch(uintptr_t stream, const uint8_t* ranges,
+                                                               uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_managed_discard_batch, (gpumem_stream)stream,
+                   (const gpumem_managed_range*)(const void*)ranges, count);
+}
+
+static inline gpumem_go_result gpumem_go_managed_discard_and_prefetch_batch(uintptr_t stream,
+                                                                            const uint8_t* ranges,
+                                                                            uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_managed_discard_and_prefetch_batch, (gpumem_stream)stream,
+                   (const gpumem_managed_range*)(const void*)ranges, count);
+}
+
+static inline gpumem_go_result gpumem_go_managed_get_info(uintptr_t instance, uint64_t address, uint64_t size,
+                                                          uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_managed_get_info, (gpumem_instance)instance, gpumem_go_pointer(address), size,
+                   (gpumem_managed_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_managed_begin_host_access(uintptr_t instance, uint64_t address) {
+  GPUMEM_GO_RETURN(gpumem_managed_begin_host_access, (gpumem_instance)instance, gpumem_go_pointer(address));
+}
+
+static inline gpumem_go_result gpumem_go_managed_end_host_access(uintptr_t instance, uint64_t address) {
+  GPUMEM_GO_RETURN(gpumem_managed_end_host_access, (gpumem_instance)instance, gpumem_go_pointer(address));
+}
+
+/* ---- physical.h, range.h ---- */
+
+static inline gpumem_go_result gpumem_go_physical_get_granularity(uintptr_t device, const uint8_t* given,
+                                                                  uint64_t* minimum, uint64_t* recommended) {
+  gpumem_physical_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_RETURN(gpumem_physical_get_granularity, (gpumem_device)device, &desc, minimum, recommended);
+}
+
+static inline gpumem_go_result gpumem_go_physical_create(uintptr_t device, const uint8_t* given,
+                                                         _GoString_ name) {
+  gpumem_physical_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_physical_import_fd(uintptr_t device, const uint8_t* given,
+                                                            _GoString_ name, int32_t fd) {
+  gpumem_physical_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_import_fd, (gpumem_device)device, &desc, fd);
+}
+
+static inline gpumem_go_result gpumem_go_physical_retain(uintptr_t instance, uint64_t address) {
+  GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_retain, (gpumem_instance)instance,
+                           gpumem_go_pointer(address));
+}
+
+static inline gpumem_go_result gpumem_go_physical_release(uintptr_t physical) {
+  GPUMEM_GO_RETURN(gpumem_physical_release, (gpumem_physical)physical);
+}
+
+static inline gpumem_go_result gpumem_go_physical_get_info(uintptr_t physical, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_physical_get_info, (gpumem_physical)physical, (gpumem_physical_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_physical_export_fd(uintptr_t physical) {
+  gpumem_go_result result;
+  int32_t fd = -1;
+  GPUMEM_GO_CALL(result, gpumem_physical_export_fd, (gpumem_physical)physical, &fd);
+  result.value = (uint64_t)fd;
+  return result;
+}
+
+/** A new range. */
+typedef struct gpumem_go_range {
+  gpumem_go_result result; /**< With the handle. */
+  uint64_t base;
+} gpumem_go_range;
+
+static inline gpumem_go_range gpumem_go_range_reserve(uintptr_t instance, const uint8_t* given,
+                                                      _GoString_ name) {
+  gpumem_go_range made = {{0, NULL, 0}, 0};
+  gpumem_range range = NULL;
+  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+  gpumem_range_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(made.result, gpumem_range_reserve, (gpumem_instance)instance, &desc, &range);
+  if (GPUMEM_FAILED(made.result.status)) return made;
+  GPUMEM_GO_CALL(made.result, gpumem_range_get_info, range, &info);
+  if (GPUMEM_FAILED(made.result.status)) {
+    GPUMEM_GO(gpumem_range_release)(range, NULL);
+    return made;
+  }
+  made.result.value = (uintptr_t)range;
+  made.base = (uintptr_t)info.base;
+  return made;
+}
+
+static inline gpumem_go_result gpumem_go_range_release(uintptr_t range) {
+  GPUMEM_GO_RETURN(gpumem_range_release, (gpumem_range)range);
+}
+
+static inline gpumem_go_result gpumem_go_range_get_info(uintptr_t range, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_range_get_info, (gpumem_range)range, (gpumem_range_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_range_map(uintptr_t range, uint64_t offset, const uint8_t* physicals,
+                                                   uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_range_map, (gpumem_range)range, offset,
+                   (const gpumem_physical*)(const void*)physicals, count);
+}
+
+static inline gpumem_go_result gpumem_go_range_unmap(uintptr_t range, uint64_t offset, uint64_t size) {
+  GPUMEM_GO_RETURN(gpumem_range_unmap, (gpumem_range)range, offset, size);
+}
+
+static inline gpumem_go_result gpumem_go_range_set_access(uintptr_t range, uint64_t offset, uint64_t size,
+                                                          const uint8_t* accesses, uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_range_set_access, (gpumem_range)range, offset, size,
+                   (const gpumem_access_desc*)(const void*)accesses, count);
+}
+
+static inline gpumem_go_result gpumem_go_range_get_mapping(uintptr_t instance, uint64_t address,
+                                                           uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_range_get_mapping, (gpumem_instance)instance, gpumem_go_pointer(address),
+                   (gpumem_mapping_info*)(void*)info);
+}
+
+/** Unmaps everything in a range. */
+static inline gpumem_status gpumem_go_range_unmap_all(uintptr_t instance, uintptr_t range) {
+  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+  gpumem_status status = GPUMEM_GO(gpumem_range_get_info)((gpumem_range)range, &info, NULL);
+  uint64_t offset = 0, step = 0;
+  for (; !GPUMEM_FAILED(status) && info.mapped_size > 0 && offset < info.size; offset += step) {
+    gpumem_mapping_info mapping = GPUMEM_MAPPING_INFO_INIT;
+    step = info.granularity;
+    if (GPUMEM_FAILED(GPUMEM_GO(gpumem_range_get_mapping)((gpumem_instance)instance,
+                                                          (char*)info.base + offset, &mapping, NULL)))
+      continue;
+    step = mapping.size;
+    info.mapped_size -= mapping.size;
+    status = GPUMEM_GO(gpumem_range_unmap)((gpumem_range)range, offset, mapping.size, NULL);
+  }
+  return status;
+}
+
+/* ---- buffer.h ---- */
+
+static inline gpumem_go_result gpumem_go_buffer_create(uintptr_t device, const uint8_t* given,
+                                                       const uint8_t* accesses, _GoString_ name) {
+  gpumem_buffer_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.accesses = (const gpumem_access_desc*)(const void*)accesses;
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_buffer, gpumem_buffer_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_destroy(uintptr_t buffer) {
+  GPUMEM_GO_RETURN(gpumem_buffer_destroy, (gpumem_buffer)buffer);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_get_info(uintptr_t buffer, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_buffer_get_info, (gpumem_buffer)buffer, (gpumem_buffer_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_resize(uintptr_t buffer, uint64_t size) {
+  GPUMEM_GO_RETURN(gpumem_buffer_resize, (gpumem_buffer)buffer, size);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_set_capacity(uintptr_t buffer, uint64_t capacity) {
+  GPUMEM_GO_RETURN(gpumem_buffer_set_capacity, (gpumem_buffer)buffer, capacity);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_set_access(uintptr_t buffer, const uint8_t* accesses,
+                                                           uint64_t count) {
+  GPUMEM_GO_RETURN(gpumem_buffer_set_access, (gpumem_buffer)buffer,
+                   (const gpumem_access_desc*)(const void*)accesses, count);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_sleep(uintptr_t buffer, gpumem_content content) {
+  GPUMEM_GO_RETURN(gpumem_buffer_sleep, (gpumem_buffer)buffer, content);
+}
+
+static inline gpumem_go_result gpumem_go_buffer_wake(uintptr_t buffer) {
+  GPUMEM_GO_RETURN(gpumem_buffer_wake, (gpumem_buffer)buffer);
+}
+
 /* ---- stats.h ---- */
 
 static inline gpumem_go_result gpumem_go_stats_get(uintptr_t instance, uint8_t* stats) {

@@ -52,7 +52,7 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 		Size:          info.size,
 		BufferID:      info.bufferID,
 		GrantedFlags:  MemoryFlags(info.grantedFlags),
-		Owned:         info.memory != 0,
+		Owned:         info.memory != 0 || Kind(info.kind) == KindVirtual, // A range is no gpumem_memory.
 	}, nil
 }
 
@@ -61,8 +61,8 @@ func (i *Instance) Pointer(address Address) (PointerInfo, error) {
 // such right. The answer can change: enabling peer access adds to it, and unmapping takes from it.
 func (i *Instance) PointerAccess(address Address, location Location, locationID int) (Access, error) {
 	const name = "Instance.PointerAccess"
-	if locationID < math.MinInt32 || locationID > math.MaxInt32 {
-		return AccessNone, refusal(ErrInvalidArgument, name, "no processor has the id %d", locationID)
+	if err := checkLocationID(name, locationID); err != nil {
+		return AccessNone, err
 	}
 	if err := address.enter(name, 1); err != nil {
 		return AccessNone, err
@@ -72,6 +72,14 @@ func (i *Instance) PointerAccess(address Address, location Location, locationID 
 		C.int32_t(locationID))
 	runtime.KeepAlive(i)
 	return Access(int64(result.value)), failure(result)
+}
+
+// checkLocationID refuses numbers that C cannot express.
+func checkLocationID(function string, id int) error {
+	if id < math.MinInt32 || id > math.MaxInt32 {
+		return refusal(ErrInvalidArgument, function, "no processor or NUMA node has the id %d", id)
+	}
+	return nil
 }
 
 // DevicePointer gets the address of a byte of host memory for this device. The address of device memory is returned

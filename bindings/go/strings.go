@@ -69,6 +69,51 @@ func (p *Pinned[T]) String() string {
 	return describe(generic[T]("Pinned"), m == nil || m.handle == 0, m.details)
 }
 
+// String returns the kind, the name, the size, the address and the device.
+func (m *Managed[T]) String() string {
+	memory := m.memory()
+	return describe(generic[T]("Managed"), memory == nil || memory.handle == 0, memory.details)
+}
+
+// String returns the memory.
+func (a *HostAccess[T]) String() string {
+	return describe(generic[T]("HostAccess"), a == nil || a.memory == nil, func() (string, error) {
+		if a.closed() {
+			return "closed", nil
+		}
+		return a.memory.String(), nil
+	})
+}
+
+// String returns the name, the size and the location.
+func (p *Physical) String() string {
+	return describe("Physical", p == nil || p.handle == 0, func() (string, error) {
+		info, err := p.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes, %v %d", named(info.Name), info.Size, info.Location, info.LocationID), " "), err
+	})
+}
+
+// String returns the name, the sizes and the address.
+func (r *AddressRange) String() string {
+	return describe("AddressRange", r == nil || r.reservation == 0, func() (string, error) {
+		info, err := r.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %#x, %d mapped", named(info.Name), info.Size, r.address, info.MappedSize), " "), err
+	})
+}
+
+// String returns the name, the size, the address and the location, and whether it sleeps.
+func (b *GrowableBuffer) String() string {
+	return describe("GrowableBuffer", b == nil || b.buffer == 0, func() (string, error) {
+		info, err := b.Info()
+		state := ""
+		if info.Asleep {
+			state = ", asleep"
+		}
+		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %v, %v %d%s", named(info.Name), info.Size, b.At(0), info.Location,
+			info.LocationID, state), " "), err
+	})
+}
+
 // String returns the length and the address.
 func (b *Buffer[T]) String() string {
 	return describe(generic[T]("Buffer"), b == nil || b.mapping == nil, func() (string, error) {
@@ -141,16 +186,26 @@ func (o HostOptions) String() string      { return fields(o) }
 func (o CUDAOptions) String() string      { return fields(o) }
 func (o MemoryOptions) String() string    { return fields(o) }
 func (o RegisterOptions) String() string  { return fields(o) }
+func (o PhysicalOptions) String() string  { return fields(o) }
+func (o RangeOptions) String() string     { return fields(o) }
+func (o BufferOptions) String() string    { return fields(o) }
 func (o StreamOptions) String() string    { return fields(o) }
 func (o EventOptions) String() string     { return fields(o) }
 func (o CopyOptions) String() string      { return fields(o) }
 func (o Operand) String() string          { return fields(o) }
 func (r Region) String() string           { return fields(r) }
 func (r Rectangle) String() string        { return fields(r) }
+func (r ManagedRange) String() string     { return fields(r) }
+func (a ProcessorAccess) String() string  { return fields(a) }
 func (i ProbeInfo) String() string        { return fields(i) }
 func (i InstanceInfo) String() string     { return fields(i) }
 func (i DeviceInfo) String() string       { return fields(i) }
 func (i MemoryInfo) String() string       { return fields(i) }
+func (i ManagedInfo) String() string      { return fields(i) }
+func (i PhysicalInfo) String() string     { return fields(i) }
+func (i RangeInfo) String() string        { return fields(i) }
+func (i BufferInfo) String() string       { return fields(i) }
+func (i MappingInfo) String() string      { return fields(i) }
 func (i PointerInfo) String() string      { return fields(i) }
 func (i StreamInfo) String() string       { return fields(i) }
 func (i EventInfo) String() string        { return fields(i) }
@@ -161,7 +216,7 @@ func (s KindStats) String() string        { return fields(s) }
 func (c CollectedObjects) String() string { return fields(c) }
 
 // addresses are the fields that are numbers but print in base 16.
-var addresses = map[string]bool{"HostPointer": true, "Base": true, "NativeStream": true, "NativeEvent": true}
+var addresses = map[string]bool{"HostPointer": true, "Base": true, "Address": true, "NativeStream": true, "NativeEvent": true}
 
 func fields(value any) string {
 	from := reflect.ValueOf(value)
@@ -180,7 +235,7 @@ func fields(value any) string {
 			format = "%s: %q"
 		case field.Kind() == reflect.Array:
 			format = "%s: %x"
-		case addresses[name]:
+		case addresses[name] && field.Kind() != reflect.Struct:
 			format = "%s: %#x"
 		}
 		parts = append(parts, fmt.Sprintf(format, name, field.Interface()))

@@ -44,7 +44,7 @@ func TestEveryTypeHasAString(t *testing.T) {
 			}
 		}
 	}
-	if len(types) < 40 {
+	if len(types) < 55 {
 		t.Errorf("only %d types were found", len(types))
 	}
 	for name := range types {
@@ -73,6 +73,10 @@ func TestStringsOfConstants(t *testing.T) {
 		StreamInfo{NativeStream: 255, Name: "a"}: `StreamInfo{NativeStream: 0xff, Name: "a"}`,
 		DeviceInfo{UUID: [16]byte{1, 2}}:         "DeviceInfo{UUID: 01020000000000000000000000000000}",
 		Options{Backend: BackendHost}:            "Options{Backend: BackendHost}",
+		AccessReadWrite:                          "AccessReadWrite",
+		PhysicalCompressible | PhysicalRDMA:      "PhysicalCompressible|PhysicalRDMA",
+		RangeOptions{Size: 1, Address: 255}:      "RangeOptions{Size: 1, Address: 0xff}",
+		MappingInfo{Base: 255, LocationID: -1}:   "MappingInfo{Base: 0xff, LocationID: -1}",
 		Region{Width: 3, Destination: Operand{Address: RawAddress(16)}, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}: "Region{" +
 			"Destination: Operand{Address: 0x10}, Width: 3, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}",
 	} {
@@ -129,6 +133,11 @@ func TestStringsOfObjects(t *testing.T) {
 	check(b, "Buffer[float64]{closed}")
 	check(s, "Stream{closed}")
 	check(e, "Event{closed}")
+	check((*Managed[int])(nil), "Managed[int](nil)")
+	check((*HostAccess[int])(nil), "HostAccess[int](nil)")
+	check((*Physical)(nil), "Physical(nil)")
+	check((*AddressRange)(nil), "AddressRange(nil)")
+	check((*GrowableBuffer)(nil), "GrowableBuffer(nil)")
 	check((*Instance)(nil), "Instance(nil)")
 	check((*Device)(nil), "Device(nil)")
 	check((*Memory)(nil), "Memory(nil)")
@@ -138,6 +147,53 @@ func TestStringsOfObjects(t *testing.T) {
 	check((*Event)(nil), "Event(nil)")
 	check((*HostKernel)(nil), "HostKernel(nil)")
 	check(Pinned[int]{}.Memory, "Memory(nil)")
+}
+
+func TestStringsOfManagedMemoryAndRanges(t *testing.T) {
+	d := managedDevice(t)
+	i := d.Instance()
+	check := func(value any, expected string, arguments ...any) {
+		t.Helper()
+		if got := fmt.Sprint(value); got != fmt.Sprintf(expected, arguments...) {
+			t.Errorf("%s instead of %s", got, fmt.Sprintf(expected, arguments...))
+		}
+	}
+	shared, err := NewManaged[int32](d, 10, MemoryOptions{Name: "shared"})
+	must(t, err)
+	access, err := shared.BeginHostAccess()
+	must(t, err)
+	check(shared, `Managed[int32]{KindManaged "shared", 40 bytes at %v, device 0}`, shared.At(0))
+	check(access, `HostAccess[int32]{Memory{KindManaged "shared", 40 bytes at %v, device 0}}`, shared.At(0))
+	must(t, access.Close())
+	must(t, shared.Close())
+	check(shared, "Managed[int32]{closed}")
+	check(access, "HostAccess[int32]{closed}")
+
+	needs(t, d, CapabilityVMMDevice)
+	unit, _, err := d.PhysicalGranularity(PhysicalOptions{})
+	must(t, err)
+	physical, err := d.NewPhysical(PhysicalOptions{Size: unit, Name: "block"})
+	must(t, err)
+	r, err := i.ReserveRange(RangeOptions{Size: 4 * unit, Name: "array"})
+	must(t, err)
+	must(t, r.Map(0, physical))
+	check(physical, `Physical{"block" %d bytes, LocationDevice 0}`, unit)
+	check(r, `AddressRange{"array" %d bytes at %v, %d mapped}`, 4*unit, r.At(0), unit)
+	must(t, r.Unmap(0, unit))
+	must(t, physical.Close())
+	must(t, r.Close())
+	check(physical, "Physical{closed}")
+	check(r, "AddressRange{closed}")
+
+	buffer, err := d.NewGrowableBuffer(BufferOptions{Size: 100, Name: "weights"})
+	must(t, err)
+	check(buffer, `GrowableBuffer{"weights" 100 bytes at %v, LocationDevice 0}`, buffer.At(0))
+	must(t, buffer.Sleep(ContentDrop))
+	check(buffer, `GrowableBuffer{"weights" 100 bytes at %v, LocationDevice 0, asleep}`, buffer.At(0))
+	must(t, buffer.Close())
+	check(buffer, "GrowableBuffer{closed}")
+	check(BufferOptions{Size: 1, Flags: BufferMovable, Accesses: []ProcessorAccess{onDevice(1)}},
+		"BufferOptions{Size: 1, Flags: BufferMovable, Accesses: [ProcessorAccess{Location: LocationDevice, LocationID: 1, Access: AccessReadWrite}]}")
 }
 
 func second[T any](_ T, err error) string { return err.Error() }
@@ -187,7 +243,7 @@ func TestTextsHaveGoNames(t *testing.T) {
 	for _, c := range []struct{ expected, got string }{
 		{"gpumem.NewPinned: the device handle is nil (ErrInvalidArgument)", second(NewPinned[int32](nil, 1, MemoryOptions{}))},
 		{"gpumem.CopyToSlice: the instance handle is nil (ErrInvalidArgument)", CopyToSlice(nil, make([]byte, 1), m.At(0)).Error()},
-		{"Device.NewMemory: unknown memory cannot be allocated; the kind must be KindDevice or KindPinned (ErrInvalidArgument)",
+		{"Device.NewMemory: unknown memory cannot be allocated; the kind must be KindDevice, KindPinned or KindManaged (ErrInvalidArgument)",
 			second(d.NewMemory(MemoryOptions{Size: 1}))},
 		{"gpumem.Open: the backend is 9, which is not a Backend value (ErrInvalidArgument)", second(Open(Options{Backend: 9}))},
 	} {

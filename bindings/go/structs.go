@@ -30,6 +30,158 @@ type nativeStatusInfo struct {
 	remedy     uintptr
 }
 
+type nativeMemoryDesc struct {
+	structSize uintptr
+	kind       int32
+	numaNode   int32
+	size       uint64
+	alignment  uint64
+	require    uint64
+	prefer     uint64
+	name       uintptr
+}
+
+type nativeRegisterDesc struct {
+	structSize uintptr
+	pointer    uint64
+	size       uint64
+	require    uint64
+	prefer     uint64
+	name       uintptr
+}
+
+type nativeMemoryInfo struct {
+	structSize     uintptr
+	kind           int32
+	numaNode       int32
+	device         uintptr
+	deviceOrdinal  uint32
+	reserved       uint32
+	hostPointer    uint64
+	devicePointer  uint64
+	size           uint64
+	grantedSize    uint64
+	alignment      uint64
+	requestedFlags uint64
+	grantedFlags   uint64
+	bufferID       uint64
+	name           [64]byte
+}
+
+type nativePointerInfo struct {
+	structSize    uintptr
+	kind          int32
+	location      int32
+	locationID    int32
+	deviceOrdinal int32
+	hostPointer   uint64
+	devicePointer uint64
+	base          uint64
+	size          uint64
+	bufferID      uint64
+	grantedFlags  uint64
+	memory        uintptr
+}
+
+type nativePhysicalDesc struct {
+	structSize  uintptr
+	location    int32
+	locationID  int32
+	size        uint64
+	handleTypes uint64
+	require     uint64
+	prefer      uint64
+	name        uintptr
+}
+
+type nativePhysicalInfo struct {
+	structSize    uintptr
+	location      int32
+	locationID    int32
+	device        uintptr
+	deviceOrdinal uint32
+	imported      uint32
+	size          uint64
+	granularity   uint64
+	blockID       uint64
+	handleTypes   uint64
+	grantedFlags  uint64
+	name          [64]byte
+}
+
+type nativeRangeDesc struct {
+	structSize uintptr
+	size       uint64
+	alignment  uint64
+	address    uint64
+	flags      uint64
+	name       uintptr
+}
+
+type nativeRangeInfo struct {
+	structSize   uintptr
+	base         uint64
+	size         uint64
+	granularity  uint64
+	mappedSize   uint64
+	mappingCount uint64
+	bufferID     uint64
+	name         [64]byte
+}
+
+type nativeAccessDesc struct {
+	structSize uintptr
+	location   int32
+	locationID int32
+	access     int32
+	reserved   uint32
+}
+
+type nativeMappingInfo struct {
+	structSize uintptr
+	range_     uintptr
+	base       uint64
+	size       uint64
+	blockID    uint64
+	location   int32
+	locationID int32
+}
+
+type nativeBufferDesc struct {
+	structSize  uintptr
+	size        uint64
+	reserve     uint64
+	location    int32
+	locationID  int32
+	handleTypes uint64
+	require     uint64
+	prefer      uint64
+	flags       uint64
+	accesses    uintptr
+	accessCount uint64
+	name        uintptr
+}
+
+type nativeBufferInfo struct {
+	structSize    uintptr
+	base          uint64
+	size          uint64
+	capacity      uint64
+	reservedSize  uint64
+	granularity   uint64
+	blockCount    uint64
+	generation    uint64
+	storedSize    uint64
+	location      int32
+	locationID    int32
+	device        uintptr
+	deviceOrdinal uint32
+	asleep        uint32
+	range_        uintptr
+	bufferID      uint64
+	name          [64]byte
+}
+
 type nativeCapabilityInfo struct {
 	structSize   uintptr
 	capability   int32
@@ -106,59 +258,6 @@ type nativeEventInfo struct {
 	name          [64]byte
 }
 
-type nativeMemoryDesc struct {
-	structSize uintptr
-	kind       int32
-	numaNode   int32
-	size       uint64
-	alignment  uint64
-	require    uint64
-	prefer     uint64
-	name       uintptr
-}
-
-type nativeRegisterDesc struct {
-	structSize uintptr
-	pointer    uint64
-	size       uint64
-	require    uint64
-	prefer     uint64
-	name       uintptr
-}
-
-type nativeMemoryInfo struct {
-	structSize     uintptr
-	kind           int32
-	numaNode       int32
-	device         uintptr
-	deviceOrdinal  uint32
-	reserved       uint32
-	hostPointer    uint64
-	devicePointer  uint64
-	size           uint64
-	grantedSize    uint64
-	alignment      uint64
-	requestedFlags uint64
-	grantedFlags   uint64
-	bufferID       uint64
-	name           [64]byte
-}
-
-type nativePointerInfo struct {
-	structSize    uintptr
-	kind          int32
-	location      int32
-	locationID    int32
-	deviceOrdinal int32
-	hostPointer   uint64
-	devicePointer uint64
-	base          uint64
-	size          uint64
-	bufferID      uint64
-	grantedFlags  uint64
-	memory        uintptr
-}
-
 type nativeHostOptions struct {
 	structSize       uintptr
 	deviceCount      uint32
@@ -175,6 +274,9 @@ type nativeHostOptions struct {
 	fill             int32
 	peers            uintptr
 	masked           uintptr
+	concurrent       int32
+	compressible     int32
+	vmmGranularity   uint64
 }
 
 type nativeProbeInfo struct {
@@ -208,6 +310,25 @@ type nativeInstanceInfo struct {
 	reserved       uint32
 	name           [64]byte
 	fallbackReason [256]byte
+}
+
+type nativeManagedRange struct {
+	structSize uintptr
+	pointer    uint64
+	size       uint64
+	location   int32
+	locationID int32
+}
+
+type nativeManagedInfo struct {
+	structSize             uintptr
+	readMostly             uint32
+	preferredLocation      int32
+	preferredLocationID    int32
+	lastPrefetchLocation   int32
+	lastPrefetchLocationID int32
+	accessedByHost         uint32
+	accessedByDevices      uint64
 }
 
 type nativeStats struct {

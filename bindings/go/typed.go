@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"reflect"
+	"sync/atomic"
 	"syscall"
 	"unsafe"
 )
@@ -68,20 +69,26 @@ type Pinned[T any] struct {
 // NewPinned allocates pinned memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
 // the options.
 func NewPinned[T any](device *Device, length int, options MemoryOptions) (*Pinned[T], error) {
-	size, err := sizeOf[T]("gpumem.NewPinned", length)
+	memory, err := newTyped[T]("gpumem.NewPinned", KindPinned, device, length, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Pinned[T]{memory, length}, nil
+}
+
+// newTyped allocates memory for values.
+func newTyped[T any](function string, kind Kind, device *Device, length int, options MemoryOptions) (*Memory, error) {
+	size, err := sizeOf[T](function, length)
 	if err != nil {
 		return nil, err
 	}
 	var value T
 	if align := uint64(unsafe.Alignof(value)); options.Alignment != 0 && options.Alignment < align {
-		return nil, refusal(ErrInvalidArgument, "gpumem.NewPinned", "the type needs an alignment of at least %d", align)
+		return nil, refusal(ErrInvalidArgument, function, "the type needs an alignment of at least %d", align)
 	}
-	options.Kind, options.Size = KindPinned, size
+	options.Kind, options.Size = kind, size
 	memory, err := device.NewMemory(options)
-	if err != nil {
-		return nil, calledAs("gpumem.NewPinned", err)
-	}
-	return &Pinned[T]{memory, length}, nil
+	return memory, calledAs(function, err)
 }
 
 // Len returns the number of values.
@@ -117,6 +124,109 @@ func (p *Pinned[T]) View(use func(values []T) error) error {
 	return view(p.memory(), "Pinned.View", func() error {
 		return use(unsafe.Slice((*T)(pointerTo(p.host)), p.length))
 	})
+}
+
+// Managed is managed memory for numbers, or for arrays or structs of numbers. It has one address for the CPU and all
+// devices, and its pages move. The CPU reaches it in a View, or between BeginHostAccess and Close of the access.
+type Managed[T any] struct {
+	*Memory
+	length int
+}
+
+// NewManaged allocates managed memory for that many values. Its contents are indeterminate. The call sets Kind and Size of
+// the options.
+func NewManaged[T any](device *Device, length int, options MemoryOptions) (*Managed[T], error) {
+	memory, err := newTyped[T]("gpumem.NewManaged", KindManaged, device, length, options)
+	if err != nil {
+		return nil, err
+	}
+	return &Managed[T]{memory, length}, nil
+}
+
+// Len returns the number of values.
+func (m *Managed[T]) Len() int {
+	if m == nil {
+		return 0
+	}
+	return m.length
+}
+
+// memory returns the embedded Memory; nil if m is nil.
+func (m *Managed[T]) memory() *Memory {
+	if m == nil {
+		return nil
+	}
+	return m.Memory
+}
+
+// Close frees the memory; see [Memory.Close].
+func (m *Managed[T]) Close() error { return m.memory().Close() }
+
+// View waits until the CPU may touch the memory, and calls a function with the memory as a slice, which is valid until
+// the function returns. Meanwhile the memory and its instance cannot be closed: Close fails with ErrBusy.
+func (m *Managed[T]) View(use func(values []T) error) error {
+	return view(m.memory(), "Managed.View", func() error {
+		return use(unsafe.Slice((*T)(pointerTo(m.host)), m.length))
+	})
+}
+
+// BeginHostAccess begins an access of the CPU, which lasts until it is closed; see [Memory.BeginHostAccess].
+func (m *Managed[T]) BeginHostAccess() (*HostAccess[T], error) {
+	return beginHostAccess[T](m.memory(), "Managed.BeginHostAccess", m.Len())
+}
+
+// HostAccess is an access of the CPU to managed memory, from BeginHostAccess until Close.
+type HostAccess[T any] struct {
+	gate
+	memory *Memory
+	length int
+	shown  atomic.Bool // A slice was handed out.
+}
+
+func beginHostAccess[T any](memory *Memory, function string, length int) (*HostAccess[T], error) {
+	if memory == nil || memory.handle == 0 {
+		return nil, refusal(ErrInvalidArgument, function, "the memory is nil")
+	}
+	if err := memory.hold(function); err != nil {
+		return nil, err
+	}
+	if err := memory.beginHostAccess(function); err != nil {
+		memory.release()
+		return nil, err
+	}
+	access := &HostAccess[T]{memory: memory, length: length}
+	closeWhenCollected(access, func(access *HostAccess[T]) outcome {
+		switch {
+		case access.memory.device.instance.closed():
+			return outcomeGone
+		case access.shown.Load():
+			return outcomeKept
+		}
+		return outcomeOf(access.Close())
+	})
+	return access, nil
+}
+
+// Close ends the access. Slices of it must not be used any more.
+func (a *HostAccess[T]) Close() error {
+	if a == nil || a.memory == nil {
+		return nil
+	}
+	done, err := a.gate.close("HostAccess.Close", func() error { return a.memory.endHostAccess("HostAccess.Close") })
+	if done {
+		closedByHand(a)
+		a.memory.release()
+	}
+	return err
+}
+
+// Slice returns the memory, or nil after Close. A slice is valid until Close.
+func (a *HostAccess[T]) Slice() []T {
+	if a == nil || a.memory == nil || a.closed() || a.memory.gone() {
+		return nil
+	}
+	a.shown.Store(true)
+	return unsafe.Slice((*T)(pointerTo(a.memory.host)), a.length)
 }
 
 // mapping is ordinary memory of the system, outside of Go's heap.

@@ -21,10 +21,11 @@ import (
 
 var vectorNames = map[string]uint64{
 	"pageable": uint64(KindPageable), "pinned": uint64(KindPinned), "registered": uint64(KindRegistered),
-	"device":   uint64(KindDevice),
+	"device": uint64(KindDevice), "managed": uint64(KindManaged), "virtual": uint64(KindVirtual),
 	"portable": uint64(MemoryPortable), "mapped": uint64(MemoryMapped), "write_combined": uint64(MemoryWriteCombined),
 	"read_only": uint64(MemoryReadOnly), "iomemory": uint64(MemoryIOMemory), "page_locked": uint64(MemoryPageLocked),
-	"numa_node":      uint64(MemoryNUMANode),
+	"numa_node": uint64(MemoryNUMANode), "attach_host": uint64(MemoryAttachHost),
+	"oversubscribe":  uint64(MemoryOversubscribe),
 	"disable_timing": uint64(EventDisableTiming), "blocking_sync": uint64(EventBlockingSync),
 	"geq": uint64(WaitGEQ), "eq": uint64(WaitEQ), "and": uint64(WaitAND), "nor": uint64(WaitNOR),
 	"none": uint64(AccessNone), "read": uint64(AccessRead), "readwrite": uint64(AccessReadWrite),

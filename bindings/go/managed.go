@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+)
+
+// Hints, which are advice, prefetches and discards, report whether they have an effect. It is false if the device or the
+// driver cannot use the hint: then nothing changed, and that is no error. Portable code gives hints everywhere and
+// ignores the answer.
+
+// hint returns whether a hint has an effect.
+func hint(result C.gpumem_go_result) (effective bool, err error) {
+	err = failure(result)
+	return err == nil && Status(result.status) == Success, err
+}
+
+func (m *Memory) beginHostAccess(name string) error {
+	err := failure(C.gpumem_go_managed_begin_host_access(m.device.instance.id(), C.uint64_t(m.address)))
+	runtime.KeepAlive(m)
+	return calledAs(name, err)
+}
+
+func (m *Memory) endHostAccess(name string) error {
+	err := failure(C.gpumem_go_managed_end_host_access(m.device.instance.id(), C.uint64_t(m.address)))
+	runtime.KeepAlive(m)
+	if isGone(err) {
+		return nil
+	}
+	return calledAs(name, err)
+}
+
+// BeginHostAccess begins an access of the CPU to managed memory: it waits until the CPU may touch the memory. The access
+// lasts until it is closed; [Memory.View] does both. Where all devices are concurrent it waits for nothing. On other
+// devices, work on the memory fails with ErrBusy until the access is closed. The memory cannot be closed before.
+func (m *Memory) BeginHostAccess() (*HostAccess[byte], error) {
+	return beginHostAccess[byte](m, "Memory.BeginHostAccess", int(m.Size()))
+}
+
+// Attach attaches managed memory in stream order, and replaces what the memory was attached to before. The address is
+// that of the allocation, and the size is 0 or that of the allocation; for pageable memory, the size is the bytes to
+// attach. With AttachSingle, only this stream may use the memory. On concurrent devices it restricts nothing.
+func (s *Stream) Attach(address Address, size uint64, attach Attach) error {
+	if err := s.enter("Stream.Attach", address, size); err != nil {
+		return err
+	}
+	defer address.leave()
+	err := failure(C.gpumem_go_managed_attach(s.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_attach(attach)))
+	runtime.KeepAlive(s)
+	return err
+}
+
+// Advise advises how a range of managed memory will be used, and reports whether that has an effect. No byte changes, and
+// nothing moves now. The location is that of a device or the host, as the advice allows; it is ignored where the advice
+// takes none.
+func (i *Instance) Advise(address Address, size uint64, advice Advice, location Location,
+	locationID int) (effective bool, err error) {
+	const name = "Instance.Advise"
+	if err := checkLocationID(name, locationID); err != nil {
+		return false, err
+	}
+	if err := address.enter(name, size); err != nil {
+		return false, err
+	}
+	defer address.leave()
+	effective, err = hint(C.gpumem_go_managed_advise(i.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_advice(advice), C.gpumem_location(location), C.int32_t(locationID)))
+	runtime.KeepAlive(i)
+	return effective, err
+}
+
+// Prefetch moves a range of managed memory to a location, in stream order, and reports whether that has an effect. No
+// result depends on it, and the memory may be used meanwhile.
+func (s *Stream) Prefetch(address Address, size uint64, location Location, locationID int) (effective bool, err error) {
+	const name = "Stream.Prefetch"
+	if err := checkLocationID(name, locationID); err != nil {
+		return false, err
+	}
+	if err := s.enter(name, address, size); err != nil {
+		return false, err
+	}
+	defer address.leave()
+	effective, err = hint(C.gpumem_go_managed_prefetch(s.id(), C.uint64_t(address.value), C.uint64_t(size),
+		C.gpumem_location(location), C.int32_t(locationID)))
+	runtime.KeepAlive(s)
+	return effective, err
+}
+
+// ManagedRange is a range of a batch.
+type ManagedRange struct {
+	Address    Address  // First byte.
+	Size       uint64   // Bytes.
+	Location   Location // Where to move the range; LocationNone for a discard.
+	LocationID int      // Ordinal of the device or number of the NUMA node; otherwise 0.
+}
+
+// PrefetchBatch moves each range to its location, and reports whether that has an effect. The batch is ordered against
+// other work of the stream; its ranges are not ordered among themselves. Every range is checked before any is enqueued.
+func (s *Stream) PrefetchBatch(ranges []ManagedRange) (effective bool, err error) {
+	return s.managedBatch("Stream.PrefetchBatch", ranges, func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_managed_prefetch_batch(s.id(), first, count)
+	})
+}
+
+// DiscardBatch declares the contents of ranges useless, in stream order, and reports whether that has an effect. Until a
+// byte is written or prefetched, reading it gives an indeterminate value. Advice stays. Only pages that lie whole in a
+// range are discarded, and nothing else may use the ranges meanwhile.
+func (s *Stream) DiscardBatch(ranges []ManagedRange) (effective bool, err error) {
+	return s.managedBatch("Stream.DiscardBatch", ranges, func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result {
+		return C.gpumem_go_managed_discard_batch(s.id(), first, count)
+	})
+}
+
+// DiscardAndPrefetchBatch is DiscardBatch, then PrefetchBatch, but moves no byte.
+func (s *Stream) DiscardAndPrefetchBatch(ranges []ManagedRange) (effective bool, err error) {
+	return s.managedBatch("Stream.DiscardAndPrefetchBatch", ranges,
+		func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result {
+			return C.gpumem_go_managed_discard_and_prefetch_batch(s.id(), first, count)
+		})
+}
+
+func (s *Stream) managedBatch(name string, ranges []ManagedRange,
+	call func(first *C.uint8_t, count C.uint64_t) C.gpumem_go_result) (effective bool, err error) {
+	native := make([]nativeManagedRange, len(ranges))
+	entered := 0
+	defer func() {
+		for _, one := range ranges[:entered] {
+			one.Address.leave()
+		}
+	}()
+	for index, one := range ranges {
+		err := checkLocationID(name, one.LocationID)
+		if err == nil {
+			err = s.enter(name, one.Address, one.Size)
+		}
+		if detail, ok := err.(*Error); ok {
+			detail.Message = fmt.Sprintf("range %d: %s", index, detail.Message)
+			return false, detail
+		}
+		entered++
+		native[index] = nativeManagedRange{unsafe.Sizeof(native[index]), one.Address.value, one.Size, int32(one.Location),
+			int32(one.LocationID)}
+	}
+	var first *C.uint8_t
+	if len(native) > 0 {
+		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
+	}
+	effective, err = hint(call(first, C.uint64_t(len(native))))
+	runtime.KeepAlive(s)
+	return effective, err
+}
+
+// ManagedInfo is what is known about a range of managed memory: at one moment, and true of every page of the range.
+type ManagedInfo struct {
+	ReadMostly             bool     // Every page is read-mostly.
+	PreferredLocation      Location // That all pages share; LocationNone if they differ or have none.
+	PreferredLocationID    int      // Its device ordinal or NUMA node; -1 if it has none.
+	LastPrefetchLocation   Location // That all pages were last asked to move to; LocationNone if they differ or one never was.
+	LastPrefetchLocationID int      // Its device ordinal or NUMA node; -1 if it has none.
+	AccessedByHost         bool     // The CPU is set as an accessor of every page.
+	AccessedByDevices      []int    // Ordinals of the devices that are set as accessors of every page.
+}
+
+// ManagedInfo gets the advice and the last prefetch of a range of managed memory.
+func (i *Instance) ManagedInfo(address Address, size uint64) (ManagedInfo, error) {
+	if err := address.enter("Instance.ManagedInfo", size); err != nil {
+		return ManagedInfo{}, err
+	}
+	defer address.leave()
+	var info nativeManagedInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_managed_get_info(i.id(), C.uint64_t(address.value), C.uint64_t(size),
+		(*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(i)
+	if err != nil {
+		return ManagedInfo{}, err
+	}
+	var devices []int
+	for ordinal := 0; ordinal < 64; ordinal++ {
+		if info.accessedByDevices>>ordinal&1 != 0 {
+			devices = append(devices, ordinal)
+		}
+	}
+	return ManagedInfo{
+		ReadMostly:             info.readMostly != 0,
+		PreferredLocation:      Location(info.preferredLocation),
+		PreferredLocationID:    int(info.preferredLocationID),
+		LastPrefetchLocation:   Location(info.lastPrefetchLocation),
+		LastPrefetchLocationID: int(info.lastPrefetchLocationID),
+		AccessedByHost:         info.accessedByHost != 0,
+		AccessedByDevices:      devices,
+	}, nil
+}

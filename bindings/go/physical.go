@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"unsafe"
+)
+
+// PhysicalOptions are options for physical memory.
+type PhysicalOptions struct {
+	Location    Location      // LocationDevice, or LocationNone for it; LocationHost; or LocationHostNUMA.
+	LocationID  int32         // NUMA node for LocationHostNUMA; otherwise 0.
+	Size        uint64        // Bytes, a multiple of the granularity.
+	HandleTypes HandleTypes   // Ways of sharing that must be possible.
+	Require     PhysicalFlags // Properties that the memory must have; otherwise the call fails.
+	Prefer      PhysicalFlags // Properties that the memory should have if possible.
+	Name        string        // For messages and reports, up to 63 bytes.
+}
+
+func (o *PhysicalOptions) native() nativePhysicalDesc {
+	desc := nativePhysicalDesc{
+		location:    int32(o.Location),
+		locationID:  o.LocationID,
+		size:        o.Size,
+		handleTypes: uint64(o.HandleTypes),
+		require:     uint64(o.Require),
+		prefer:      uint64(o.Prefer),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	return desc
+}
+
+// Physical is memory without an address, on a device or on the host, to be mapped into an [AddressRange]. The memory
+// lives while anything refers to it: a Physical, a mapping, a file, or another process that imported it.
+type Physical struct {
+	instance *Instance
+	handle   uintptr
+	done     atomic.Bool
+}
+
+func (p *Physical) id() C.uintptr_t {
+	if p == nil {
+		return 0
+	}
+	return C.uintptr_t(p.handle)
+}
+
+// PhysicalGranularity gets the units in which physical memory with these options is made and mapped: the smallest, and
+// the one for the best performance. Size is ignored.
+func (d *Device) PhysicalGranularity(options PhysicalOptions) (minimum, recommended uint64, err error) {
+	desc := options.native()
+	var least, best C.uint64_t
+	err = failure(C.gpumem_go_physical_get_granularity(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), &least, &best))
+	runtime.KeepAlive(d)
+	return uint64(least), uint64(best), err
+}
+
+// NewPhysical makes physical memory. Its contents are indeterminate, and nobody can access it before it is mapped.
+func (d *Device) NewPhysical(options PhysicalOptions) (*Physical, error) {
+	if err := checkTexts("Device.NewPhysical", options.Name); err != nil {
+		return nil, err
+	}
+	desc := options.native()
+	result := C.gpumem_go_physical_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	return d.Instance().physical(result)
+}
+
+// ImportPhysical makes a Physical of a file that [Physical.Export] made, here or in another process. Location, size and
+// handle types are those with which the memory was made; Require and Prefer are 0. The file stays the caller's, who may
+// close it afterwards.
+func (d *Device) ImportPhysical(file *os.File, options PhysicalOptions) (*Physical, error) {
+	const name = "Device.ImportPhysical"
+	if err := checkTexts(name, options.Name); err != nil {
+		return nil, err
+	}
+	desc := options.native()
+	// Not file.Fd(), which would make a non-blocking file blocking.
+	connection, err := file.SyscallConn()
+	if err != nil {
+		return nil, refusal(ErrInvalidArgument, name, "the file is nil")
+	}
+	var imported *Physical
+	var importErr error
+	err = connection.Control(func(descriptor uintptr) {
+		imported, importErr = d.Instance().physical(C.gpumem_go_physical_import_fd(d.id(),
+			(*C.uint8_t)(unsafe.Pointer(&desc)), options.Name, C.int32_t(descriptor)))
+	})
+	if err != nil {
+		return nil, refusal(ErrInvalidArgument, name, "the file cannot be used: %v", err)
+	}
+	return imported, importErr
+}
+
+// RetainPhysical gets one more Physical of the memory that is mapped at an address.
+func (i *Instance) RetainPhysical(address Address) (*Physical, error) {
+	if err := address.enter("Instance.RetainPhysical", 1); err != nil {
+		return nil, err
+	}
+	defer address.leave()
+	return i.physical(C.gpumem_go_physical_retain(i.id(), C.uint64_t(address.value)))
+}
+
+func (i *Instance) physical(result C.gpumem_go_result) (*Physical, error) {
+	runtime.KeepAlive(i)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	p := &Physical{instance: i, handle: uintptr(result.value)}
+	// That is always safe, because mappings keep the memory.
+	closeWhenCollected(p, func(p *Physical) outcome {
+		if p.instance.closed() {
+			return outcomeGone
+		}
+		return outcomeOf(p.Close())
+	})
+	return p, nil
+}
+
+// Close releases the Physical. The memory lives on while it is mapped or shared.
+func (p *Physical) Close() error {
+	if p == nil || p.handle == 0 || p.done.Load() {
+		return nil
+	}
+	err := failure(C.gpumem_go_physical_release(p.id()))
+	if err == nil || isGone(err) {
+		if !p.done.Swap(true) {
+			closedByHand(p)
+		}
+		err = nil
+	}
+	runtime.KeepAlive(p)
+	return err
+}
+
+// PhysicalInfo is information about physical memory.
+type PhysicalInfo struct {
+	Location      Location      // Where it lies.
+	LocationID    int           // Ordinal of the device or NUMA node; -1 if it has none.
+	DeviceOrdinal int           // Ordinal of the device given at creation or import.
+	Imported      bool          // It came from a file.
+	Size          uint64        // Bytes.
+	Granularity   uint64        // Unit in which it is mapped, in bytes.
+	BlockID       uint64        // Number of the memory, unique in the process: the same for each Physical of it.
+	HandleTypes   HandleTypes   // Ways in which it can be shared.
+	GrantedFlags  PhysicalFlags // Properties of the memory; contains Require.
+	Name          string        // As given at creation.
+}
+
+// Info gets information about the physical memory. It works after the device was lost.
+func (p *Physical) Info() (PhysicalInfo, error) {
+	var info nativePhysicalInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_physical_get_info(p.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(p)
+	if err != nil {
+		return PhysicalInfo{}, err
+	}
+	return PhysicalInfo{
+		Location:      Location(info.location),
+		LocationID:    int(info.locationID),
+		DeviceOrdinal: int(info.deviceOrdinal),
+		Imported:      info.imported != 0,
+		Size:          info.size,
+		Granularity:   info.granularity,
+		BlockID:       info.blockID,
+		HandleTypes:   HandleTypes(info.handleTypes),
+		GrantedFlags:  PhysicalFlags(info.grantedFlags),
+		Name:          text(info.name[:]),
+	}, nil
+}
+
+// Export makes a file for physical memory with HandleTypePOSIXFD. Another process can import it; pass it there with
+// exec.Cmd.ExtraFiles or over a Unix socket. The file keeps the memory alive until it is closed. The CUDA driver does not
+// export memory that was imported.
+func (p *Physical) Export() (*os.File, error) {
+	result := C.gpumem_go_physical_export_fd(p.id())
+	runtime.KeepAlive(p)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(result.value), "gpumem.Physical"), nil
+}
