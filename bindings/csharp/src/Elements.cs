@@ -110,6 +110,12 @@ namespace GpuMem
     }
 #endif
 
+    internal static void RequireInside(T[] array, int start, int count, string name)
+    {
+      if (array == null) throw new ArgumentNullException(name);
+      if (start < 0 || count < 0 || start > array.Length - count) throw new ArgumentOutOfRangeException(name);
+    }
+
     static void Copy(IntPtr first, long index, byte* elements, int start, int count, bool toMemory)
     {
       if (count == 0) return;

@@ -111,6 +111,151 @@ namespace GpuMem
     Cuda = Constants.GPUMEM_NATIVE_CUDA,
   }
 
+  /// <summary>Kind of memory.</summary>
+  public enum MemoryKind
+  {
+    /// <summary>An address that the instance, the driver and the CPU do not know.</summary>
+    Unknown = Constants.GPUMEM_KIND_UNKNOWN,
+    /// <summary>Ordinary memory of the process.</summary>
+    Pageable = Constants.GPUMEM_KIND_PAGEABLE,
+    /// <summary>Page-locked host memory, allocated through this instance.</summary>
+    Pinned = Constants.GPUMEM_KIND_PINNED,
+    /// <summary>Memory of the caller, page-locked through this instance.</summary>
+    Registered = Constants.GPUMEM_KIND_REGISTERED,
+    /// <summary>Memory of one device.</summary>
+    Device = Constants.GPUMEM_KIND_DEVICE,
+    /// <summary>One address for the CPU and all devices; its pages move. See managed.h.</summary>
+    Managed = Constants.GPUMEM_KIND_MANAGED,
+    /// <summary>Reserved addresses, and what is mapped there. See range.h.</summary>
+    Virtual = Constants.GPUMEM_KIND_VIRTUAL,
+    /// <summary>Known to the driver, but made by other code.</summary>
+    Foreign = Constants.GPUMEM_KIND_FOREIGN,
+  }
+
+  /// <summary>Properties of memory.</summary>
+  [Flags]
+  public enum MemoryFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>All devices treat the memory as pinned. Pinned allocations always have it.</summary>
+    Portable = Constants.GPUMEM_MEMORY_PORTABLE,
+    /// <summary>The memory has a device pointer. Pinned allocations always have it.</summary>
+    Mapped = Constants.GPUMEM_MEMORY_MAPPED,
+    /// <summary>Pinned only: the CPU does not cache the memory, and may read it very slowly.</summary>
+    WriteCombined = Constants.GPUMEM_MEMORY_WRITE_COMBINED,
+    /// <summary>Registered only: devices may only read. Needed if the CPU mapping is read-only.</summary>
+    ReadOnly = Constants.GPUMEM_MEMORY_READ_ONLY,
+    /// <summary>Registered only: memory-mapped I/O of another device.</summary>
+    IoMemory = Constants.GPUMEM_MEMORY_IOMEMORY,
+    /// <summary>Pinned and registered: the pages are really locked.</summary>
+    PageLocked = Constants.GPUMEM_MEMORY_PAGE_LOCKED,
+    /// <summary>Pinned only: the pages lie on <c>numa_node</c>.</summary>
+    NumaNode = Constants.GPUMEM_MEMORY_NUMA_NODE,
+    /// <summary>
+    /// Managed only: created as if attached with <see cref="Attach.Host"/>. Without it, as if with <see
+    /// cref="Attach.Global"/>.
+    /// </summary>
+    AttachHost = Constants.GPUMEM_MEMORY_ATTACH_HOST,
+    /// <summary>
+    /// Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in
+    /// part.
+    /// </summary>
+    Oversubscribe = Constants.GPUMEM_MEMORY_OVERSUBSCRIBE,
+  }
+
+  /// <summary>Where memory lies, or a processor.</summary>
+  public enum Location
+  {
+    /// <summary>Nowhere in particular: the memory moves, or nothing is known.</summary>
+    None = Constants.GPUMEM_LOCATION_NONE,
+    /// <summary>A device; the id is its ordinal.</summary>
+    Device = Constants.GPUMEM_LOCATION_DEVICE,
+    /// <summary>The host, any NUMA node.</summary>
+    Host = Constants.GPUMEM_LOCATION_HOST,
+    /// <summary>The host; the id is the NUMA node.</summary>
+    HostNuma = Constants.GPUMEM_LOCATION_HOST_NUMA,
+    /// <summary>The NUMA node of the calling thread; only for prefetches and advice.</summary>
+    HostNumaCurrent = Constants.GPUMEM_LOCATION_HOST_NUMA_CURRENT,
+  }
+
+  /// <summary>What a processor may do with memory in place.</summary>
+  public enum Access
+  {
+    /// <summary>Nothing.</summary>
+    None = Constants.GPUMEM_ACCESS_NONE,
+    /// <summary>Read.</summary>
+    Read = Constants.GPUMEM_ACCESS_READ,
+    /// <summary>Read and write.</summary>
+    ReadWrite = Constants.GPUMEM_ACCESS_READWRITE,
+    /// <summary>Memory of other code: the driver does not report it.</summary>
+    Unknown = Constants.GPUMEM_ACCESS_UNKNOWN,
+  }
+
+  /// <summary>Properties of physical memory.</summary>
+  [Flags]
+  public enum PhysicalFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// The device may compress the memory. It may then not map on every device. Capability <c>vmm.compressible</c>.
+    /// </summary>
+    Compressible = Constants.GPUMEM_PHYSICAL_COMPRESSIBLE,
+    /// <summary>
+    /// Devices outside the GPU, such as network cards, may access the memory. Capability <c>vmm.rdma</c>.
+    /// </summary>
+    Rdma = Constants.GPUMEM_PHYSICAL_RDMA,
+  }
+
+  /// <summary>Ways to share physical memory with other processes.</summary>
+  [Flags]
+  public enum HandleTypes : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>A file descriptor. Capability <c>vmm.handle_posix_fd</c>.</summary>
+    PosixFd = Constants.GPUMEM_HANDLE_TYPE_POSIX_FD,
+    /// <summary>A handle for other nodes of the fabric. Capability <c>vmm.handle_fabric</c>.</summary>
+    Fabric = Constants.GPUMEM_HANDLE_TYPE_FABRIC,
+  }
+
+  /// <summary>How a range is reserved.</summary>
+  [Flags]
+  public enum RangeFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>At <c>address</c> exactly, or not at all.</summary>
+    Fixed = Constants.GPUMEM_RANGE_FIXED,
+  }
+
+  /// <summary>How a buffer behaves.</summary>
+  [Flags]
+  public enum BufferFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// When the reserved addresses are used up, move to a larger reservation. No byte is copied: the memory is mapped
+    /// there, and the address changes. All work on the buffer must then have been observed complete.
+    /// </summary>
+    Movable = Constants.GPUMEM_BUFFER_MOVABLE,
+  }
+
+  /// <summary>What happens to the content of a buffer that sleeps.</summary>
+  public enum Content
+  {
+    /// <summary>Kept in pinned memory: the fastest way back.</summary>
+    Pinned = Constants.GPUMEM_CONTENT_PINNED,
+    /// <summary>Kept in ordinary memory of the process.</summary>
+    Pageable = Constants.GPUMEM_CONTENT_PAGEABLE,
+    /// <summary>Not kept; all bytes are 0 after waking.</summary>
+    Zero = Constants.GPUMEM_CONTENT_ZERO,
+    /// <summary>Not kept; indeterminate after waking.</summary>
+    Drop = Constants.GPUMEM_CONTENT_DROP,
+  }
+
   /// <summary>Something that a device may be able to do.</summary>
   public enum Capability
   {
@@ -150,6 +295,21 @@ namespace GpuMem
     Pageable = Constants.GPUMEM_CAPABILITY_PAGEABLE,
     /// <summary><c>man.pageable_host_tables</c>: it does so through the host's page tables.</summary>
     PageableHostTables = Constants.GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES,
+    /// <summary><c>man.alloc</c>: managed memory.</summary>
+    Managed = Constants.GPUMEM_CAPABILITY_MANAGED,
+    /// <summary><c>man.concurrent</c>: the CPU and the device may use managed memory at the same time.</summary>
+    ManagedConcurrent = Constants.GPUMEM_CAPABILITY_MANAGED_CONCURRENT,
+    /// <summary><c>man.direct_from_host</c>: the CPU reaches managed pages on the device without moving them.</summary>
+    ManagedDirectFromHost = Constants.GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST,
+    /// <summary>
+    /// <c>man.numa_locations</c>: prefetches and advice can name a NUMA node. Drivers may ignore the node in advice,
+    /// which is then <see cref="Status.NoEffect"/>.
+    /// </summary>
+    ManagedNumaLocations = Constants.GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS,
+    /// <summary><c>man.batch</c>: prefetches of many ranges in one driver call.</summary>
+    ManagedBatch = Constants.GPUMEM_CAPABILITY_MANAGED_BATCH,
+    /// <summary><c>man.discard</c>: contents can be discarded.</summary>
+    ManagedDiscard = Constants.GPUMEM_CAPABILITY_MANAGED_DISCARD,
     /// <summary><c>stream.value32</c>: value writes and waits on 4 bytes.</summary>
     StreamValue32 = Constants.GPUMEM_CAPABILITY_STREAM_VALUE32,
     /// <summary><c>stream.value64</c>: value writes and waits on 8 bytes.</summary>
@@ -162,6 +322,24 @@ namespace GpuMem
     PeerAccess = Constants.GPUMEM_CAPABILITY_PEER_ACCESS,
     /// <summary><c>peer.atomics</c>: queried for a pair of devices.</summary>
     PeerAtomics = Constants.GPUMEM_CAPABILITY_PEER_ATOMICS,
+    /// <summary><c>vmm.device</c>: physical memory of the device can be mapped.</summary>
+    VmmDevice = Constants.GPUMEM_CAPABILITY_VMM_DEVICE,
+    /// <summary><c>vmm.host</c>: physical memory of the host can be mapped.</summary>
+    VmmHost = Constants.GPUMEM_CAPABILITY_VMM_HOST,
+    /// <summary><c>vmm.host_numa</c>: the same of a NUMA node.</summary>
+    VmmHostNuma = Constants.GPUMEM_CAPABILITY_VMM_HOST_NUMA,
+    /// <summary><c>vmm.granularity_min</c>: unit of physical memory of the device.</summary>
+    VmmGranularityMin = Constants.GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN,
+    /// <summary><c>vmm.granularity_rec</c>: the unit for best performance.</summary>
+    VmmGranularityRecommended = Constants.GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED,
+    /// <summary><c>vmm.handle_posix_fd</c>: physical memory can be shared by file descriptor.</summary>
+    VmmHandlePosixFd = Constants.GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD,
+    /// <summary><c>vmm.handle_fabric</c>: it can be shared over the fabric.</summary>
+    VmmHandleFabric = Constants.GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC,
+    /// <summary><c>vmm.compressible</c>: compressible physical memory.</summary>
+    VmmCompressible = Constants.GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
+    /// <summary><c>vmm.rdma</c>: physical memory for network cards.</summary>
+    VmmRdma = Constants.GPUMEM_CAPABILITY_VMM_RDMA,
   }
 
   /// <summary>Type of <c>value</c> in a gpumem_capability_info.</summary>
@@ -240,71 +418,6 @@ namespace GpuMem
     BlockingSync = Constants.GPUMEM_EVENT_BLOCKING_SYNC,
   }
 
-  /// <summary>Kind of memory.</summary>
-  public enum MemoryKind
-  {
-    /// <summary>An address that the instance, the driver and the CPU do not know.</summary>
-    Unknown = Constants.GPUMEM_KIND_UNKNOWN,
-    /// <summary>Ordinary memory of the process.</summary>
-    Pageable = Constants.GPUMEM_KIND_PAGEABLE,
-    /// <summary>Page-locked host memory, allocated through this instance.</summary>
-    Pinned = Constants.GPUMEM_KIND_PINNED,
-    /// <summary>Memory of the caller, page-locked through this instance.</summary>
-    Registered = Constants.GPUMEM_KIND_REGISTERED,
-    /// <summary>Memory of one device.</summary>
-    Device = Constants.GPUMEM_KIND_DEVICE,
-    /// <summary>Known to the driver, but made by other code.</summary>
-    Foreign = Constants.GPUMEM_KIND_FOREIGN,
-  }
-
-  /// <summary>Properties of memory.</summary>
-  [Flags]
-  public enum MemoryFlags : ulong
-  {
-    /// <summary>None.</summary>
-    None = 0,
-    /// <summary>All devices treat the memory as pinned. Pinned allocations always have it.</summary>
-    Portable = Constants.GPUMEM_MEMORY_PORTABLE,
-    /// <summary>The memory has a device pointer. Pinned allocations always have it.</summary>
-    Mapped = Constants.GPUMEM_MEMORY_MAPPED,
-    /// <summary>Pinned only: the CPU does not cache the memory, and may read it very slowly.</summary>
-    WriteCombined = Constants.GPUMEM_MEMORY_WRITE_COMBINED,
-    /// <summary>Registered only: devices may only read. Needed if the CPU mapping is read-only.</summary>
-    ReadOnly = Constants.GPUMEM_MEMORY_READ_ONLY,
-    /// <summary>Registered only: memory-mapped I/O of another device.</summary>
-    IoMemory = Constants.GPUMEM_MEMORY_IOMEMORY,
-    /// <summary>Pinned and registered: the pages are really locked.</summary>
-    PageLocked = Constants.GPUMEM_MEMORY_PAGE_LOCKED,
-    /// <summary>Pinned only: the pages lie on <c>numa_node</c>.</summary>
-    NumaNode = Constants.GPUMEM_MEMORY_NUMA_NODE,
-  }
-
-  /// <summary>Where memory lies, or a processor.</summary>
-  public enum Location
-  {
-    /// <summary>Nowhere in particular: the memory moves, or nothing is known.</summary>
-    None = Constants.GPUMEM_LOCATION_NONE,
-    /// <summary>A device; the id is its ordinal.</summary>
-    Device = Constants.GPUMEM_LOCATION_DEVICE,
-    /// <summary>The host, any NUMA node.</summary>
-    Host = Constants.GPUMEM_LOCATION_HOST,
-    /// <summary>The host; the id is the NUMA node.</summary>
-    HostNuma = Constants.GPUMEM_LOCATION_HOST_NUMA,
-  }
-
-  /// <summary>What a processor may do with memory in place.</summary>
-  public enum Access
-  {
-    /// <summary>Nothing.</summary>
-    None = Constants.GPUMEM_ACCESS_NONE,
-    /// <summary>Read.</summary>
-    Read = Constants.GPUMEM_ACCESS_READ,
-    /// <summary>Read and write.</summary>
-    ReadWrite = Constants.GPUMEM_ACCESS_READWRITE,
-    /// <summary>Memory of other code: the driver does not report it.</summary>
-    Unknown = Constants.GPUMEM_ACCESS_UNKNOWN,
-  }
-
   /// <summary>When the host backend locks pages.</summary>
   public enum HostLock
   {
@@ -352,6 +465,36 @@ namespace GpuMem
     Info = Constants.GPUMEM_LOG_INFO,
     /// <summary>The reason of each failing call.</summary>
     Debug = Constants.GPUMEM_LOG_DEBUG,
+  }
+
+  /// <summary>Who may access managed memory on devices that are not concurrent.</summary>
+  public enum Attach
+  {
+    /// <summary>Any stream of any device. The CPU may touch it while no device is active.</summary>
+    Global = Constants.GPUMEM_ATTACH_GLOBAL,
+    /// <summary>The CPU, at any time; no device.</summary>
+    Host = Constants.GPUMEM_ATTACH_HOST,
+    /// <summary>One stream. The CPU may touch it once the work of that stream is observed complete.</summary>
+    Single = Constants.GPUMEM_ATTACH_SINGLE,
+  }
+
+  /// <summary>Advice about managed memory.</summary>
+  public enum Advice
+  {
+    /// <summary>Mostly read: each reader may have a copy. The location is ignored.</summary>
+    SetReadMostly = Constants.GPUMEM_ADVICE_SET_READ_MOSTLY,
+    /// <summary>Undoes it. The location is ignored.</summary>
+    UnsetReadMostly = Constants.GPUMEM_ADVICE_UNSET_READ_MOSTLY,
+    /// <summary>The pages should lie at the location: a concurrent device, or the host. Nothing moves now.</summary>
+    SetPreferredLocation = Constants.GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
+    /// <summary>Undoes it. The location is ignored.</summary>
+    UnsetPreferredLocation = Constants.GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION,
+    /// <summary>
+    /// The location, a concurrent device or <see cref="Location.Host"/>, uses the pages: keep them mapped there.
+    /// </summary>
+    SetAccessedBy = Constants.GPUMEM_ADVICE_SET_ACCESSED_BY,
+    /// <summary>Undoes it for that location.</summary>
+    UnsetAccessedBy = Constants.GPUMEM_ADVICE_UNSET_ACCESSED_BY,
   }
 
   /// <summary>Condition that ends a value wait.</summary>

@@ -126,7 +126,7 @@ namespace GpuMem
       Check(Native.gpumem_device_disable_peer_access(Value, Other(peer), error), error);
     }
 
-    /// <summary>Allocates device or pinned memory. Its contents are indeterminate.</summary>
+    /// <summary>Allocates device, pinned or managed memory. Its contents are indeterminate.</summary>
     public GpuMemory Create(MemoryKind kind, long size, MemoryOptions options = default(MemoryOptions))
     {
       return GpuMemory.Create(this, kind, size, options);
@@ -153,15 +153,70 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      if (length < 0 || length > long.MaxValue / Elements<T>.Size)
-      {
-        throw new ArgumentOutOfRangeException(
-            nameof(length), length, "pass a number of elements from 0 to (2^63-1) / " + Elements<T>.Size);
-      }
-      GpuMemory allocation = length == 0
-          ? GpuMemory.Empty(this, MemoryKind.Pinned, options.Require | options.Prefer, options.Name)
-          : GpuMemory.Create(this, MemoryKind.Pinned, length * Elements<T>.Size, options);
-      return new PinnedMemory<T>(allocation, length);
+      return new PinnedMemory<T>(AllocateElements<T>(MemoryKind.Pinned, length, options), length);
+    }
+
+    /// <summary>
+    /// Allocates managed memory for elements of a type: one address for the CPU and all devices, between which its pages
+    /// move. This is CUDA's managed memory, not the garbage collector's.
+    /// </summary>
+    /// <param name="length">Number of elements.</param>
+    /// <param name="options">Alignment, properties and name.</param>
+    /// <exception cref="ArgumentOutOfRangeException">The length is negative, or its bytes exceed 2^63-1.</exception>
+    /// <remarks>No elements need no memory: all calls work with the result, and its pointer is zero.</remarks>
+    public UnifiedMemory<T> AllocateUnified<T>(long length, MemoryOptions options = default(MemoryOptions))
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      return new UnifiedMemory<T>(AllocateElements<T>(MemoryKind.Managed, length, options), length);
+    }
+
+    /// <summary>
+    /// Makes physical memory, which has no address: map it into an <see cref="AddressRange"/>. Its contents are
+    /// indeterminate.
+    /// </summary>
+    /// <param name="size">Bytes, a multiple of the granularity.</param>
+    /// <param name="options">Location, properties and name.</param>
+    public PhysicalMemory CreatePhysical(long size, PhysicalOptions options = default(PhysicalOptions))
+    {
+      return PhysicalMemory.Create(this, size, options);
+    }
+
+    /// <summary>
+    /// Makes a handle of the physical memory behind a file descriptor, which stays the caller's.
+    /// </summary>
+    /// <param name="descriptor">
+    /// Descriptor of <see cref="PhysicalMemory.ExportFileDescriptor"/>, of this process or another one.
+    /// </param>
+    /// <param name="size">Bytes, as in the process that exported it.</param>
+    /// <param name="options">Location and handle types, as there; no other properties.</param>
+    public PhysicalMemory ImportPhysical(
+        SafeHandle descriptor, long size, PhysicalOptions options = default(PhysicalOptions))
+    {
+      return PhysicalMemory.Import(this, descriptor, size, options);
+    }
+
+    /// <summary>
+    /// Gets the units in which physical memory with these properties is made and mapped: the smallest, and the one for
+    /// the best performance. Both are powers of two.
+    /// </summary>
+    public void GetGranularity(
+        out long minimum, out long recommended, PhysicalOptions options = default(PhysicalOptions))
+    {
+      PhysicalMemory.GetGranularity(this, options, out minimum, out recommended);
+    }
+
+    /// <summary>
+    /// Makes a buffer that grows and shrinks in place, and can sleep. Its contents are indeterminate.
+    /// </summary>
+    /// <param name="size">Bytes to begin with; may be 0.</param>
+    /// <param name="options">Addresses, location, properties, access and name.</param>
+    public GrowableBuffer CreateBuffer(long size, BufferOptions options = default(BufferOptions))
+    {
+      return GrowableBuffer.Create(this, size, options);
     }
 
     /// <summary>
@@ -256,6 +311,22 @@ namespace GpuMem
       gpumem_error* error = Error.Detail;
       Check(Native.gpumem_malloc(Value, (int)kind, (ulong)size, &pointer, error), error);
       return pointer;
+    }
+
+    GpuMemory AllocateElements<T>(MemoryKind kind, long length, MemoryOptions options)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      if (length < 0 || length > long.MaxValue / Elements<T>.Size)
+      {
+        throw new ArgumentOutOfRangeException(
+            nameof(length), length, "pass a number of elements from 0 to (2^63-1) / " + Elements<T>.Size);
+      }
+      return length == 0 ? GpuMemory.Empty(this, kind, options.Require | options.Prefer, options.Name)
+                         : GpuMemory.Create(this, kind, length * Elements<T>.Size, options);
     }
 
     static IntPtr Other(GpuDevice peer)

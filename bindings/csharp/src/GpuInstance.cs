@@ -134,7 +134,7 @@ namespace GpuMem
       if (!ofProcess) handle.Dispose();
     }
 
-    /// <summary>Reads the counters of one kind of memory: device, pinned or registered.</summary>
+    /// <summary>Reads the counters of one kind of memory that an instance makes or registers.</summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public KindStats GetStats(MemoryKind kind)
     {
@@ -264,6 +264,81 @@ namespace GpuMem
       Transfer.Fill2D(Usable(), null, destination, pitch, width, height, value, valueSize);
     }
 
+    /// <summary>Advises how managed memory will be used. No byte changes, and nothing moves now.</summary>
+    /// <param name="range">The memory; the advice is about every page that has a byte in it.</param>
+    /// <param name="advice">The advice.</param>
+    /// <param name="location">The location that it names; ignored by advice about read-mostly memory.</param>
+    /// <returns>False if the device or the driver cannot use the advice, so that nothing changed.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public bool Advise(GpuRange range, Advice advice, MemoryLocation location = default(MemoryLocation))
+    {
+      Usable();
+      int id = location.IdIn(this);
+      if (range.IsOfNothing) return true;
+      return While(range, error => Native.gpumem_managed_advise(
+          handle.Value, range.Pointer, (ulong)range.Size, (int)advice, (int)location.Kind, id, error));
+    }
+
+    /// <summary>Gets the advice and the last prefetch of managed memory.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public UnifiedInfo GetUnifiedInfo(GpuRange range)
+    {
+      Usable();
+      gpumem_managed_info info = default(gpumem_managed_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_managed_info);
+      gpumem_managed_info* written = &info;
+      if (range.IsOfNothing) return new UnifiedInfo(written);
+      While(range, error =>
+          Native.gpumem_managed_get_info(handle.Value, range.Pointer, (ulong)range.Size, written, error));
+      return new UnifiedInfo(written);
+    }
+
+    /// <summary>
+    /// Begins an access of the CPU to managed memory by its address. <see cref="UnifiedMemory{T}.BeginHostAccess"/> says
+    /// what it waits for.
+    /// </summary>
+    public HostAccess<byte> BeginHostAccess(GpuRange range)
+    {
+      return new HostAccess<byte>(HostAccessHandle.Begin(Usable(), range), range.Pointer, range.Size);
+    }
+
+    /// <summary>
+    /// Gets one more handle of the physical memory that is mapped at an address, with the same
+    /// <see cref="PhysicalMemory.BlockId"/>.
+    /// </summary>
+    public PhysicalMemory RetainPhysical(IntPtr pointer)
+    {
+      Usable();
+      return PhysicalMemory.Retain(this, pointer);
+    }
+
+    /// <summary>
+    /// Reserves addresses, far more than there is memory if wished. No processor can access them before something is
+    /// mapped.
+    /// </summary>
+    /// <param name="size">Bytes, a multiple of the granularity of every device.</param>
+    /// <param name="options">Alignment, address and name.</param>
+    public AddressRange ReserveRange(long size, RangeOptions options = default(RangeOptions))
+    {
+      Usable();
+      return AddressRange.Reserve(this, size, options);
+    }
+
+    /// <summary>
+    /// Gets what is mapped at an address. <see cref="GpuDevice.GetAccess"/> and <see cref="GetHostAccess"/> get what
+    /// processors may do there.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public MappingInfo GetMapping(IntPtr pointer)
+    {
+      gpumem_mapping_info info = default(gpumem_mapping_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_mapping_info);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_range_get_mapping(handle.Value, pointer, &info, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return new MappingInfo(&info);
+    }
+
     /// <summary>Its name, backend and devices.</summary>
     public override string ToString()
     {
@@ -278,6 +353,25 @@ namespace GpuMem
       catch (Exception problem) when (problem is GpuMemException || problem is ObjectDisposedException)
       {
         return text.ToString();
+      }
+    }
+
+    delegate int Call(gpumem_error* error);
+
+    // Nothing is freed during the call. False if it was a hint without an effect.
+    bool While(GpuRange range, Call call)
+    {
+      KeptMemory kept = range.Owner == null ? null : new KeptMemory(range);
+      try
+      {
+        gpumem_error* error = Error.Detail;
+        int status = call(error);
+        Error.Check(status, error, handle, nameof(GpuInstance));
+        return status == Constants.GPUMEM_SUCCESS;
+      }
+      finally
+      {
+        kept?.Release();
       }
     }
 
@@ -360,6 +454,9 @@ namespace GpuMem
       host.fill = (int)options.Fill;
       host.peers = peers;
       host.masked = masked;
+      host.concurrent = (int)options.Concurrent;
+      host.compressible = (int)options.Compressible;
+      host.vmm_granularity = Sizes.ToNative(options.VmmGranularity, nameof(options.VmmGranularity));
       return host;
     }
 

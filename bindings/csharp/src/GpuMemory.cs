@@ -101,7 +101,7 @@ namespace GpuMem
 
     /// <summary>
     /// Opens the bytes as a stream, if the CPU can access the memory. The memory is not freed before the view is
-    /// disposed.
+    /// disposed. A view of managed memory is an access of the CPU, as <see cref="HostAccess{T}"/> is.
     /// </summary>
     public Stream OpenView(FileAccess access = FileAccess.ReadWrite)
     {
@@ -110,7 +110,9 @@ namespace GpuMem
       {
         throw new InvalidOperationException("the CPU cannot access this memory; copy it to host memory first");
       }
-      return new MemoryView(new Use(handle), info.HostPointer, info.Size, access);
+      IDisposable use = info.Kind == MemoryKind.Managed ? HostAccessHandle.Begin(device.Instance.Handle, Range)
+                                                        : (IDisposable)new Use(handle);
+      return new MemoryView(use, info.HostPointer, info.Size, access);
     }
 
     /// <summary>Queries the information again. It works after the device was lost.</summary>
@@ -266,9 +268,9 @@ namespace GpuMem
   /// <summary>A stream over memory, which it keeps alive.</summary>
   sealed unsafe class MemoryView : UnmanagedMemoryStream
   {
-    readonly Use use;
+    readonly IDisposable use;
 
-    internal MemoryView(Use use, IntPtr pointer, long size, FileAccess access)
+    internal MemoryView(IDisposable use, IntPtr pointer, long size, FileAccess access)
         : base((byte*)pointer, size, size, access)
     {
       this.use = use;

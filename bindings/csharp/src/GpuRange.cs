@@ -6,17 +6,17 @@ using System;
 namespace GpuMem
 {
   /// <summary>
-  /// A range of bytes to copy or fill: memory of gpumem, which a copy keeps alive until it is complete, or a pointer,
-  /// which the caller must keep valid.
+  /// A range of bytes to copy or fill: memory, mapped addresses or a part of a buffer of gpumem, which a copy keeps alive
+  /// until it is complete, or a pointer, which the caller must keep valid.
   /// </summary>
   public struct GpuRange
   {
-    readonly AllocationHandle memory;
+    readonly GpuHandle owner;
     readonly long offset;
 
-    internal GpuRange(AllocationHandle memory, long offset, IntPtr pointer, long size)
+    internal GpuRange(GpuHandle owner, long offset, IntPtr pointer, long size)
     {
-      this.memory = memory;
+      this.owner = owner;
       this.offset = offset;
       Pointer = pointer;
       Size = size;
@@ -32,7 +32,30 @@ namespace GpuMem
     /// <summary>Number of bytes.</summary>
     public long Size { get; }
 
-    internal AllocationHandle Memory { get { return memory; } }
+    /// <summary>What must live as long as the range is used; null for a pointer.</summary>
+    internal GpuHandle Owner { get { return owner; } }
+
+    /// <summary>Takes a reference to the owner, so that the range can be used.</summary>
+    internal GpuHandle HoldOwner()
+    {
+      owner.Hold();
+      try
+      {
+        owner.RequireCurrent(this);
+      }
+      catch
+      {
+        owner.DangerousRelease();
+        throw;
+      }
+      return owner;
+    }
+
+    /// <summary>The same, if it is a memory.</summary>
+    internal AllocationHandle Memory { get { return owner as AllocationHandle; } }
+
+    /// <summary>Whether it is a part of memory of no bytes, which the library does not know.</summary>
+    internal bool IsOfNothing { get { return owner != null && owner.IsInvalid && !owner.IsDisposed; } }
 
     /// <summary>First byte, counted from the start of the memory.</summary>
     internal long Offset { get { return offset; } }
@@ -50,7 +73,7 @@ namespace GpuMem
         throw new ArgumentOutOfRangeException(
             nameof(size), size, "from offset " + offset + " the range has " + (Size - offset) + " bytes");
       }
-      return new GpuRange(memory, this.offset + offset, (IntPtr)unchecked((long)Pointer + offset), size);
+      return new GpuRange(owner, this.offset + offset, (IntPtr)unchecked((long)Pointer + offset), size);
     }
 
     /// <summary>Its address and size.</summary>

@@ -182,6 +182,72 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Attaches managed memory, in stream order: to this stream, to the CPU or to all. It replaces what the memory was
+    /// attached to before, and restricts nothing where all devices are concurrent.
+    /// </summary>
+    /// <param name="memory">A whole allocation; of pageable memory the bytes to attach.</param>
+    /// <param name="attach">Who may access it.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Attach(GpuRange memory, Attach attach)
+    {
+      Usable();
+      if (memory.IsOfNothing) return;
+      Enqueue(Keep(memory), error => Native.gpumem_managed_attach(
+          handle.Value, memory.Pointer, (ulong)memory.Size, (int)attach, error));
+    }
+
+    /// <summary>
+    /// Enqueues a move of managed memory to a location. It is never needed for correctness, and the memory may be used
+    /// meanwhile.
+    /// </summary>
+    /// <returns>False if the device or the driver cannot prefetch, so that nothing changed.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public bool Prefetch(GpuRange range, MemoryLocation location)
+    {
+      Usable();
+      int id = location.IdIn(device.Instance);
+      if (range.IsOfNothing) return true;
+      return Enqueue(Keep(range), error => Native.gpumem_managed_prefetch(
+          handle.Value, range.Pointer, (ulong)range.Size, (int)location.Kind, id, error));
+    }
+
+    /// <summary>
+    /// Enqueues moves of many ranges, each to its location. The batch is ordered against other work of the stream; its
+    /// ranges are not ordered among themselves. Every range is checked before any is enqueued.
+    /// </summary>
+    /// <returns>False if the device or the driver cannot prefetch, so that nothing changed.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public bool Prefetch(params PrefetchRange[] ranges)
+    {
+      return Enqueue(ranges, (first, count, error) =>
+          Native.gpumem_managed_prefetch_batch(handle.Value, first, count, error));
+    }
+
+    /// <summary>
+    /// Declares the contents of managed memory useless, in stream order: until a byte is written, or prefetched, reading
+    /// it gives an indeterminate value. Only pages that lie whole in a range are discarded.
+    /// </summary>
+    /// <returns>False if the driver cannot discard, or a device is not concurrent, so that nothing changed.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public bool Discard(params GpuRange[] ranges)
+    {
+      Usable();
+      if (ranges == null) throw new ArgumentNullException(nameof(ranges));
+      PrefetchRange[] batch = Array.ConvertAll(ranges, range => new PrefetchRange(range, default(MemoryLocation)));
+      return Enqueue(batch, (first, count, error) =>
+          Native.gpumem_managed_discard_batch(handle.Value, first, count, error));
+    }
+
+    /// <summary>Discards managed memory and moves it to its locations, without moving a byte.</summary>
+    /// <returns>False if the driver cannot discard, or a device is not concurrent, so that nothing changed.</returns>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public bool DiscardAndPrefetch(params PrefetchRange[] ranges)
+    {
+      return Enqueue(ranges, (first, count, error) =>
+          Native.gpumem_managed_discard_and_prefetch_batch(handle.Value, first, count, error));
+    }
+
+    /// <summary>
     /// Destroys the stream, or releases a wrapped one, as soon as nothing is kept for its work. It never waits, may be
     /// called repeatedly, and from any thread.
     /// </summary>
@@ -199,7 +265,11 @@ namespace GpuMem
 
     internal delegate int EnqueueCall(gpumem_error* error);
 
-    internal void Enqueue(IKept kept, EnqueueCall call)
+    /// <summary>
+    /// Enqueues work; false if it is a hint without an effect. What is kept stays kept after a failure of a batch, of
+    /// which some may be enqueued.
+    /// </summary>
+    internal bool Enqueue(IKept kept, EnqueueCall call, bool batch = false)
     {
       bool enqueued = false;
       try
@@ -207,15 +277,31 @@ namespace GpuMem
         lock (handle.Pending.Lock)
         {
           gpumem_error* error = Error.Detail;
-          Check(call(error), error);
-          handle.Pending.Keep(kept);
-          enqueued = true;
+          int status = call(error);
+          enqueued = status == Constants.GPUMEM_SUCCESS || (batch && status < 0 && !handle.IsDisposed);
+          if (enqueued) handle.Pending.Keep(kept);
+          Check(status, error);
+          return enqueued;
         }
       }
       finally
       {
         if (!enqueued) kept?.Release();
       }
+    }
+
+    delegate int BatchCall(gpumem_managed_range* first, ulong count, gpumem_error* error);
+
+    bool Enqueue(PrefetchRange[] ranges, BatchCall call)
+    {
+      Usable();
+      if (ranges == null) throw new ArgumentNullException(nameof(ranges));
+      ranges = Array.FindAll(ranges, one => !one.Range.IsOfNothing);
+      gpumem_managed_range[] native = Array.ConvertAll(ranges, one => one.Describe(device.Instance));
+      return Enqueue(new KeptBatch(ranges), error =>
+      {
+        fixed (gpumem_managed_range* first = native) return call(first, (ulong)native.Length, error);
+      }, true);
     }
 
     internal static GpuStream Create(GpuDevice device, int priority, string name)
@@ -231,7 +317,7 @@ namespace GpuMem
       return Make(device, null, handle => WrapNative(device, handle, nativeStream));
     }
 
-    static IKept Keep(GpuRange range) { return range.Memory == null ? null : new KeptMemory(range.Memory); }
+    static IKept Keep(GpuRange range) { return range.Owner == null ? null : new KeptMemory(range); }
 
     static uint SizeOf(GpuRange word) { return (uint)Math.Min(word.Size, uint.MaxValue); }
 

@@ -2,6 +2,7 @@
 // Information and counters that the library returns, as plain values.
 
 using System;
+using System.Collections.Generic;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -372,6 +373,286 @@ namespace GpuMem
           .Add(nameof(HostPointer), HostPointer).Add(nameof(DevicePointer), DevicePointer).Add(nameof(Base), Base)
           .Add(nameof(Size), Size).Add(nameof(BufferId), BufferId).Add(nameof(GrantedFlags), GrantedFlags)
           .Add(nameof(IsOfInstance), IsOfInstance).ToString();
+    }
+  }
+
+  /// <summary>
+  /// Information about a range of managed memory: at one moment, and true of every page of the range.
+  /// </summary>
+  public sealed unsafe class UnifiedInfo
+  {
+    internal UnifiedInfo(gpumem_managed_info* info)
+    {
+      ReadMostly = info->read_mostly != 0;
+      PreferredLocation = new MemoryLocation((Location)info->preferred_location, info->preferred_location_id);
+      LastPrefetchLocation = new MemoryLocation((Location)info->last_prefetch_location, info->last_prefetch_location_id);
+      AccessedByHost = info->accessed_by_host != 0;
+      ulong mask = info->accessed_by_devices;
+      var ordinals = new List<int>();
+      for (int i = 0; i < 64; ++i) if ((mask >> i & 1) != 0) ordinals.Add(i);
+      AccessedByDevices = ordinals.ToArray();
+    }
+
+    /// <summary>Every page is read-mostly.</summary>
+    public bool ReadMostly { get; private set; }
+
+    /// <summary>
+    /// Preferred location that all pages share; of kind <see cref="Location.None"/> if they differ or have none.
+    /// </summary>
+    public MemoryLocation PreferredLocation { get; private set; }
+
+    /// <summary>
+    /// Location that all pages were last asked to move to; of kind <see cref="Location.None"/> if they differ or one
+    /// never was.
+    /// </summary>
+    public MemoryLocation LastPrefetchLocation { get; private set; }
+
+    /// <summary>The CPU is set as an accessor of every page.</summary>
+    public bool AccessedByHost { get; private set; }
+
+    /// <summary>Numbers of the devices that are set as accessors of every page.</summary>
+    public IReadOnlyList<int> AccessedByDevices { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(UnifiedInfo)).Add(nameof(ReadMostly), ReadMostly)
+          .Add(nameof(PreferredLocation), PreferredLocation).Add(nameof(LastPrefetchLocation), LastPrefetchLocation)
+          .Add(nameof(AccessedByHost), AccessedByHost).Add(nameof(AccessedByDevices), AccessedByDevices).ToString();
+    }
+  }
+
+  /// <summary>Information about physical memory.</summary>
+  public sealed unsafe class PhysicalInfo
+  {
+    internal PhysicalInfo(gpumem_physical_info* info)
+    {
+      Location = new MemoryLocation((Location)info->location, info->location_id);
+      DeviceOrdinal = (int)info->device_ordinal;
+      Imported = info->imported != 0;
+      Size = Sizes.FromNative(info->size);
+      Granularity = Sizes.FromNative(info->granularity);
+      BlockId = info->block_id;
+      HandleTypes = (HandleTypes)info->handle_types;
+      GrantedFlags = (PhysicalFlags)info->granted_flags;
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Adds what physical memory prints of itself.</summary>
+    internal Printed Print(Printed text)
+    {
+      return text.Add(nameof(Size), Size).Add(nameof(Location), Location).AddIf(nameof(Name), Name);
+    }
+
+    /// <summary>Where it lies.</summary>
+    public MemoryLocation Location { get; private set; }
+
+    /// <summary>Number of the device given at creation or import.</summary>
+    public int DeviceOrdinal { get; private set; }
+
+    /// <summary>It came from a file descriptor.</summary>
+    public bool Imported { get; private set; }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Unit in which it is mapped, in bytes.</summary>
+    public long Granularity { get; private set; }
+
+    /// <summary>Number of the block behind the handle, unique in the process.</summary>
+    public ulong BlockId { get; private set; }
+
+    /// <summary>Ways in which it can be shared.</summary>
+    public HandleTypes HandleTypes { get; private set; }
+
+    /// <summary>Properties of the memory; they contain the required ones.</summary>
+    public PhysicalFlags GrantedFlags { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PhysicalInfo)).Add(nameof(Location), Location).Add(nameof(DeviceOrdinal), DeviceOrdinal)
+          .Add(nameof(Imported), Imported).Add(nameof(Size), Size).Add(nameof(Granularity), Granularity)
+          .Add(nameof(BlockId), BlockId).Add(nameof(HandleTypes), HandleTypes).Add(nameof(GrantedFlags), GrantedFlags)
+          .Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Information about a range of addresses.</summary>
+  public sealed unsafe class AddressRangeInfo
+  {
+    internal AddressRangeInfo(gpumem_range_info* info)
+    {
+      Base = info->@base;
+      Size = Sizes.FromNative(info->size);
+      Granularity = Sizes.FromNative(info->granularity);
+      MappedSize = Sizes.FromNative(info->mapped_size);
+      MappingCount = Sizes.FromNative(info->mapping_count);
+      BufferId = info->buffer_id;
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>First byte.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes reserved.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Offsets of mappings are multiples of this.</summary>
+    public long Granularity { get; private set; }
+
+    /// <summary>Bytes mapped.</summary>
+    public long MappedSize { get; private set; }
+
+    /// <summary>Number of mappings.</summary>
+    public long MappingCount { get; private set; }
+
+    /// <summary>Number of this reservation, unique in the process and never reused.</summary>
+    public ulong BufferId { get; private set; }
+
+    /// <summary>As given when it was reserved.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(AddressRangeInfo)).Add(nameof(Base), Base).Add(nameof(Size), Size)
+          .Add(nameof(Granularity), Granularity).Add(nameof(MappedSize), MappedSize)
+          .Add(nameof(MappingCount), MappingCount).Add(nameof(BufferId), BufferId).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Information about a buffer, as it was after its last change.</summary>
+  public sealed unsafe class BufferInfo
+  {
+    internal BufferInfo(gpumem_buffer_info* info)
+    {
+      Base = info->@base;
+      Size = Sizes.FromNative(info->size);
+      Capacity = Sizes.FromNative(info->capacity);
+      ReservedSize = Sizes.FromNative(info->reserved_size);
+      Granularity = Sizes.FromNative(info->granularity);
+      BlockCount = Sizes.FromNative(info->block_count);
+      Generation = Sizes.FromNative(info->generation);
+      StoredSize = Sizes.FromNative(info->stored_size);
+      Location = new MemoryLocation((Location)info->location, info->location_id);
+      DeviceOrdinal = (int)info->device_ordinal;
+      Asleep = info->asleep != 0;
+      Range = info->range;
+      BufferId = info->buffer_id;
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Adds what a buffer prints of itself.</summary>
+    internal Printed Print(Printed text)
+    {
+      return text.Add(nameof(Size), Size).Add(nameof(Location), Location).AddIf(nameof(Asleep), Asleep)
+          .AddIf(nameof(Name), Name);
+    }
+
+    /// <summary>The range that it is mapped in.</summary>
+    internal IntPtr Range { get; private set; }
+
+    /// <summary>First byte.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes, as last asked for: the only ones that may be used.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Bytes that have memory, or had when the buffer went to sleep.</summary>
+    public long Capacity { get; private set; }
+
+    /// <summary>Bytes of addresses: what the buffer can grow to in place.</summary>
+    public long ReservedSize { get; private set; }
+
+    /// <summary>Unit in which it grows, in bytes.</summary>
+    public long Granularity { get; private set; }
+
+    /// <summary>Blocks of physical memory that it is made of.</summary>
+    public long BlockCount { get; private set; }
+
+    /// <summary>
+    /// How often it has woken or moved: what other code derived from it before, such as a registration, is out of date.
+    /// </summary>
+    public long Generation { get; private set; }
+
+    /// <summary>Bytes of the host that keep its content while it sleeps.</summary>
+    public long StoredSize { get; private set; }
+
+    /// <summary>Where its memory lies.</summary>
+    public MemoryLocation Location { get; private set; }
+
+    /// <summary>Number of the device given at creation.</summary>
+    public int DeviceOrdinal { get; private set; }
+
+    /// <summary>It sleeps.</summary>
+    public bool Asleep { get; private set; }
+
+    /// <summary>Number of its reservation, unique in the process and never reused.</summary>
+    public ulong BufferId { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(BufferInfo)).Add(nameof(Base), Base).Add(nameof(Size), Size)
+          .Add(nameof(Capacity), Capacity).Add(nameof(ReservedSize), ReservedSize).Add(nameof(Granularity), Granularity)
+          .Add(nameof(BlockCount), BlockCount).Add(nameof(Generation), Generation).Add(nameof(StoredSize), StoredSize)
+          .Add(nameof(Location), Location).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Asleep), Asleep)
+          .Add(nameof(BufferId), BufferId).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Information about a mapping.</summary>
+  public sealed unsafe class MappingInfo
+  {
+    readonly IntPtr range;
+
+    internal MappingInfo(gpumem_mapping_info* info)
+    {
+      range = info->range;
+      Base = info->@base;
+      Size = Sizes.FromNative(info->size);
+      BlockId = info->block_id;
+      Location = new MemoryLocation((Location)info->location, info->location_id);
+    }
+
+    /// <summary>First byte of the mapping.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes of the mapping.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Number of the physical memory; the same for every mapping and handle of it.</summary>
+    public ulong BlockId { get; private set; }
+
+    /// <summary>Where the memory lies.</summary>
+    public MemoryLocation Location { get; private set; }
+
+    /// <summary>Whether the mapping is in a range.</summary>
+    public bool IsIn(AddressRange other)
+    {
+      if (other == null) throw new ArgumentNullException(nameof(other));
+      return other.Handle.Value == range;
+    }
+
+    /// <summary>Whether the mapping is part of a buffer.</summary>
+    public bool IsIn(GrowableBuffer buffer)
+    {
+      if (buffer == null) throw new ArgumentNullException(nameof(buffer));
+      return buffer.Info.Range == range;
+    }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(MappingInfo)).Add(nameof(Base), Base).Add(nameof(Size), Size)
+          .Add(nameof(BlockId), BlockId).Add(nameof(Location), Location).ToString();
     }
   }
 

@@ -103,6 +103,20 @@ namespace GpuMem
     /// </summary>
     public string Masked { get; set; }
 
+    /// <summary>
+    /// The CPU and devices use managed memory at the same time; on by default. Off, the rules of older GPUs hold: a touch
+    /// of the CPU at the wrong time faults.
+    /// </summary>
+    public Toggle Concurrent { get; set; }
+
+    /// <summary>Physical memory can be compressible; on by default.</summary>
+    public Toggle Compressible { get; set; }
+
+    /// <summary>
+    /// Unit of physical memory and of mappings in bytes: a power of two from the page size to 1 GiB; 0 means 2 MiB.
+    /// </summary>
+    public long VmmGranularity { get; set; }
+
     /// <summary>Its options.</summary>
     public override string ToString()
     {
@@ -111,7 +125,8 @@ namespace GpuMem
           .Add(nameof(SamePointer), SamePointer).Add(nameof(LockMode), LockMode).Add(nameof(NumaNodes), NumaNodes)
           .Add(nameof(RegisterCountMax), RegisterCountMax).Add(nameof(LockPiece), LockPiece)
           .Add(nameof(Quarantine), Quarantine).Add(nameof(Fill), Fill).Add(nameof(Peers), Peers)
-          .Add(nameof(Masked), Masked).ToString();
+          .Add(nameof(Masked), Masked).Add(nameof(Concurrent), Concurrent).Add(nameof(Compressible), Compressible)
+          .Add(nameof(VmmGranularity), VmmGranularity).ToString();
     }
   }
 
@@ -158,6 +173,101 @@ namespace GpuMem
     {
       return new Printed(nameof(RegisterOptions)).Add(nameof(Require), Require).Add(nameof(Prefer), Prefer)
           .Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Options for physical memory.</summary>
+  public struct PhysicalOptions
+  {
+    /// <summary>
+    /// Where it lies: the device of the call, unless set, <see cref="MemoryLocation.Host"/> or a NUMA node of the host.
+    /// </summary>
+    public MemoryLocation Location { get; set; }
+
+    /// <summary>Ways of sharing that must be possible.</summary>
+    public HandleTypes HandleTypes { get; set; }
+
+    /// <summary>Properties that the memory must have; otherwise the call fails.</summary>
+    public PhysicalFlags Require { get; set; }
+
+    /// <summary>Properties that the memory should have if possible.</summary>
+    public PhysicalFlags Prefer { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PhysicalOptions)).Add(nameof(Location), Location).Add(nameof(HandleTypes), HandleTypes)
+          .Add(nameof(Require), Require).Add(nameof(Prefer), Prefer).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Options for a range of addresses.</summary>
+  public struct RangeOptions
+  {
+    /// <summary>Power of two in bytes, met exactly or refused; 0 means the granularity.</summary>
+    public long Alignment { get; set; }
+
+    /// <summary>Where the range should begin; zero means anywhere.</summary>
+    public IntPtr Address { get; set; }
+
+    /// <summary>How it is reserved.</summary>
+    public RangeFlags Flags { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RangeOptions)).Add(nameof(Alignment), Alignment).Add(nameof(Address), Address)
+          .Add(nameof(Flags), Flags).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Options for a buffer.</summary>
+  public struct BufferOptions
+  {
+    /// <summary>
+    /// Bytes of addresses to reserve, rounded up; 0 means as much as the device, or the host, has memory. If so much
+    /// cannot be reserved, half of it is tried, and so on down to the size.
+    /// </summary>
+    public long Reserve { get; set; }
+
+    /// <summary>
+    /// Where it lies: the device of the call, unless set, <see cref="MemoryLocation.Host"/> or a NUMA node of the host.
+    /// </summary>
+    public MemoryLocation Location { get; set; }
+
+    /// <summary>Ways of sharing that must be possible for its physical memory.</summary>
+    public HandleTypes HandleTypes { get; set; }
+
+    /// <summary>Properties that the memory must have; otherwise the call fails.</summary>
+    public PhysicalFlags Require { get; set; }
+
+    /// <summary>Properties that the memory should have if possible.</summary>
+    public PhysicalFlags Prefer { get; set; }
+
+    /// <summary>How it behaves.</summary>
+    public BufferFlags Flags { get; set; }
+
+    /// <summary>
+    /// Who may access it. Null or empty means: the device of the call, and for memory of the host the CPU too, may read
+    /// and write.
+    /// </summary>
+    public ProcessorAccess[] Accesses { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(BufferOptions)).Add(nameof(Reserve), Reserve).Add(nameof(Location), Location)
+          .Add(nameof(HandleTypes), HandleTypes).Add(nameof(Require), Require).Add(nameof(Prefer), Prefer)
+          .Add(nameof(Flags), Flags).Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).ToString();
     }
   }
 

@@ -18,13 +18,9 @@ namespace GpuMem
   /// <summary>Keeps memory from being freed.</summary>
   sealed class KeptMemory : IKept
   {
-    readonly AllocationHandle handle;
+    readonly GpuHandle handle;
 
-    internal KeptMemory(AllocationHandle handle)
-    {
-      handle.Hold();
-      this.handle = handle;
-    }
+    internal KeptMemory(GpuRange range) { handle = range.HoldOwner(); }
 
     public Exception Release()
     {
@@ -33,20 +29,33 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Keeps the memory of a batch of regions from being freed.</summary>
-  sealed class KeptRegions : IKept
+  /// <summary>Keeps the memory of a batch from being freed.</summary>
+  sealed class KeptBatch : IKept
   {
-    readonly List<AllocationHandle> handles = new List<AllocationHandle>();
+    readonly List<GpuHandle> handles = new List<GpuHandle>();
 
-    internal KeptRegions(CopyRegion[] regions)
+    internal KeptBatch(CopyRegion[] regions)
     {
       try
       {
         foreach (CopyRegion region in regions)
         {
-          Hold(region.Destination.Range.Memory);
-          Hold(region.Source.Range.Memory);
+          Hold(region.Destination.Range);
+          Hold(region.Source.Range);
         }
+      }
+      catch
+      {
+        Release();
+        throw;
+      }
+    }
+
+    internal KeptBatch(PrefetchRange[] ranges)
+    {
+      try
+      {
+        foreach (PrefetchRange one in ranges) Hold(one.Range);
       }
       catch
       {
@@ -57,15 +66,13 @@ namespace GpuMem
 
     public Exception Release()
     {
-      foreach (AllocationHandle handle in handles) handle.DangerousRelease();
+      foreach (GpuHandle handle in handles) handle.DangerousRelease();
       return null;
     }
 
-    void Hold(AllocationHandle handle)
+    void Hold(GpuRange range)
     {
-      if (handle == null) return;
-      handle.Hold();
-      handles.Add(handle);
+      if (range.Owner != null) handles.Add(range.HoldOwner());
     }
   }
 

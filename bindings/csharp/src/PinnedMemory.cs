@@ -113,7 +113,7 @@ namespace GpuMem
     public void CopyFrom(T[] source, int sourceStart, long start, int count)
     {
       Usable();
-      RequireInside(source, sourceStart, count, nameof(source));
+      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
       RequireInside(start, count);
       using (new Use(allocation.Handle)) Elements<T>.Write(first, start, source, sourceStart, count);
     }
@@ -130,7 +130,7 @@ namespace GpuMem
     public void CopyTo(long start, T[] destination, int destinationStart, int count)
     {
       Usable();
-      RequireInside(destination, destinationStart, count, nameof(destination));
+      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
       RequireInside(start, count);
       using (new Use(allocation.Handle)) Elements<T>.Read(first, start, destination, destinationStart, count);
     }
@@ -221,12 +221,6 @@ namespace GpuMem
     {
       if (start < 0 || start > Length) throw Outside(nameof(start), start);
       if (count < 0 || count > length - start) throw Outside(nameof(count), count);
-    }
-
-    static void RequireInside(T[] array, int start, int count, string name)
-    {
-      if (array == null) throw new ArgumentNullException(name);
-      if (start < 0 || count < 0 || start > array.Length - count) throw new ArgumentOutOfRangeException(name);
     }
   }
 }

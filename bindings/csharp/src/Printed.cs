@@ -38,6 +38,10 @@ namespace GpuMem
       if (value is IntPtr) return "0x" + ((long)(IntPtr)value).ToString("x");
       byte[] bytes = value as byte[];
       if (bytes != null) return BitConverter.ToString(bytes).Replace("-", "").ToLowerInvariant();
+      int[] numbers = value as int[];
+      if (numbers != null) return "[" + string.Join(", ", numbers) + "]";
+      ProcessorAccess[] accesses = value as ProcessorAccess[];
+      if (accesses != null) return "[" + string.Join(", ", accesses) + "]";
       return Convert.ToString(value, CultureInfo.InvariantCulture);
     }
   }

@@ -58,7 +58,7 @@ namespace GpuMem
     {
       if (regions == null) throw new ArgumentNullException(nameof(regions));
       for (int i = 0; i < regions.Length; ++i) regions[i].Check(i);
-      var kept = new KeptRegions(regions);
+      var kept = new KeptBatch(regions);
       bool enqueued = false;
       try
       {
@@ -89,8 +89,8 @@ namespace GpuMem
       bool enqueued = false;
       try
       {
-        if (first.Memory != null) one = new KeptMemory(first.Memory);
-        if (second.Memory != null) two = new KeptMemory(second.Memory);
+        if (first.Owner != null) one = new KeptMemory(first);
+        if (second.Owner != null) two = new KeptMemory(second);
         if (stream == null)
         {
           Error.Check(call(error), error, instance, nameof(GpuInstance));

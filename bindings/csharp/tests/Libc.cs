@@ -14,6 +14,12 @@ namespace GpuMem.Tests
     [DllImport("libc", SetLastError = true)]
     internal static extern int munmap(IntPtr address, UIntPtr size);
 
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int open(string path, int flags);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int fcntl(int file, int command);
+
     [DllImport("libc")]
     internal static extern int fork();
 

@@ -13,6 +13,9 @@ namespace GpuMem.Tests
       Layout.Run();
       Vectors.Run();
       Behaviour.Run();
+      Unified.Run();
+      Ranges.Run();
+      Buffers.Run();
       Objects.Run();
       Collection.Run();
       Children.RunAll();

@@ -57,6 +57,47 @@ namespace GpuMem.Interop
     public const int GPUMEM_NATIVE_NONE = 0;
     public const int GPUMEM_NATIVE_ERRNO = 1;
     public const int GPUMEM_NATIVE_CUDA = 2;
+    // memory.h
+    public const int GPUMEM_KIND_UNKNOWN = 0;
+    public const int GPUMEM_KIND_PAGEABLE = 1;
+    public const int GPUMEM_KIND_PINNED = 2;
+    public const int GPUMEM_KIND_REGISTERED = 3;
+    public const int GPUMEM_KIND_DEVICE = 4;
+    public const int GPUMEM_KIND_MANAGED = 5;
+    public const int GPUMEM_KIND_VIRTUAL = 7;
+    public const int GPUMEM_KIND_FOREIGN = 9;
+    public const ulong GPUMEM_MEMORY_PORTABLE = 0x1;
+    public const ulong GPUMEM_MEMORY_MAPPED = 0x2;
+    public const ulong GPUMEM_MEMORY_WRITE_COMBINED = 0x4;
+    public const ulong GPUMEM_MEMORY_READ_ONLY = 0x8;
+    public const ulong GPUMEM_MEMORY_IOMEMORY = 0x10;
+    public const ulong GPUMEM_MEMORY_PAGE_LOCKED = 0x20;
+    public const ulong GPUMEM_MEMORY_NUMA_NODE = 0x40;
+    public const ulong GPUMEM_MEMORY_ATTACH_HOST = 0x80;
+    public const ulong GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100;
+    // pointer.h
+    public const int GPUMEM_LOCATION_NONE = 0;
+    public const int GPUMEM_LOCATION_DEVICE = 1;
+    public const int GPUMEM_LOCATION_HOST = 2;
+    public const int GPUMEM_LOCATION_HOST_NUMA = 3;
+    public const int GPUMEM_LOCATION_HOST_NUMA_CURRENT = 4;
+    public const int GPUMEM_ACCESS_NONE = 0;
+    public const int GPUMEM_ACCESS_READ = 1;
+    public const int GPUMEM_ACCESS_READWRITE = 3;
+    public const int GPUMEM_ACCESS_UNKNOWN = 4;
+    // physical.h
+    public const ulong GPUMEM_PHYSICAL_COMPRESSIBLE = 0x1;
+    public const ulong GPUMEM_PHYSICAL_RDMA = 0x2;
+    public const ulong GPUMEM_HANDLE_TYPE_POSIX_FD = 0x1;
+    public const ulong GPUMEM_HANDLE_TYPE_FABRIC = 0x8;
+    // range.h
+    public const ulong GPUMEM_RANGE_FIXED = 0x1;
+    // buffer.h
+    public const ulong GPUMEM_BUFFER_MOVABLE = 0x1;
+    public const int GPUMEM_CONTENT_PINNED = 0;
+    public const int GPUMEM_CONTENT_PAGEABLE = 1;
+    public const int GPUMEM_CONTENT_ZERO = 2;
+    public const int GPUMEM_CONTENT_DROP = 3;
     // capability.h
     public const int GPUMEM_CAPABILITY_UVA = 1;
     public const int GPUMEM_CAPABILITY_DEVICE_COUNT = 2;
@@ -75,12 +116,27 @@ namespace GpuMem.Interop
     public const int GPUMEM_CAPABILITY_HOST_ATOMICS = 20;
     public const int GPUMEM_CAPABILITY_PAGEABLE = 30;
     public const int GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES = 31;
+    public const int GPUMEM_CAPABILITY_MANAGED = 32;
+    public const int GPUMEM_CAPABILITY_MANAGED_CONCURRENT = 33;
+    public const int GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST = 34;
+    public const int GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS = 35;
+    public const int GPUMEM_CAPABILITY_MANAGED_BATCH = 36;
+    public const int GPUMEM_CAPABILITY_MANAGED_DISCARD = 37;
     public const int GPUMEM_CAPABILITY_STREAM_VALUE32 = 40;
     public const int GPUMEM_CAPABILITY_STREAM_VALUE64 = 41;
     public const int GPUMEM_CAPABILITY_STREAM_VALUE_NOR = 42;
     public const int GPUMEM_CAPABILITY_COPY_ENGINES = 50;
     public const int GPUMEM_CAPABILITY_PEER_ACCESS = 60;
     public const int GPUMEM_CAPABILITY_PEER_ATOMICS = 61;
+    public const int GPUMEM_CAPABILITY_VMM_DEVICE = 70;
+    public const int GPUMEM_CAPABILITY_VMM_HOST = 71;
+    public const int GPUMEM_CAPABILITY_VMM_HOST_NUMA = 72;
+    public const int GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN = 73;
+    public const int GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED = 74;
+    public const int GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD = 75;
+    public const int GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC = 76;
+    public const int GPUMEM_CAPABILITY_VMM_COMPRESSIBLE = 77;
+    public const int GPUMEM_CAPABILITY_VMM_RDMA = 78;
     public const int GPUMEM_ANSWER_TYPE_TRI = 1;
     public const int GPUMEM_ANSWER_TYPE_INT = 2;
     public const int GPUMEM_ANSWER_TYPE_BYTES = 3;
@@ -103,29 +159,6 @@ namespace GpuMem.Interop
     // event.h
     public const ulong GPUMEM_EVENT_DISABLE_TIMING = 0x1;
     public const ulong GPUMEM_EVENT_BLOCKING_SYNC = 0x2;
-    // memory.h
-    public const int GPUMEM_KIND_UNKNOWN = 0;
-    public const int GPUMEM_KIND_PAGEABLE = 1;
-    public const int GPUMEM_KIND_PINNED = 2;
-    public const int GPUMEM_KIND_REGISTERED = 3;
-    public const int GPUMEM_KIND_DEVICE = 4;
-    public const int GPUMEM_KIND_FOREIGN = 9;
-    public const ulong GPUMEM_MEMORY_PORTABLE = 0x1;
-    public const ulong GPUMEM_MEMORY_MAPPED = 0x2;
-    public const ulong GPUMEM_MEMORY_WRITE_COMBINED = 0x4;
-    public const ulong GPUMEM_MEMORY_READ_ONLY = 0x8;
-    public const ulong GPUMEM_MEMORY_IOMEMORY = 0x10;
-    public const ulong GPUMEM_MEMORY_PAGE_LOCKED = 0x20;
-    public const ulong GPUMEM_MEMORY_NUMA_NODE = 0x40;
-    // pointer.h
-    public const int GPUMEM_LOCATION_NONE = 0;
-    public const int GPUMEM_LOCATION_DEVICE = 1;
-    public const int GPUMEM_LOCATION_HOST = 2;
-    public const int GPUMEM_LOCATION_HOST_NUMA = 3;
-    public const int GPUMEM_ACCESS_NONE = 0;
-    public const int GPUMEM_ACCESS_READ = 1;
-    public const int GPUMEM_ACCESS_READWRITE = 3;
-    public const int GPUMEM_ACCESS_UNKNOWN = 4;
     // host.h
     public const int GPUMEM_HOST_LOCK_DEFAULT = 0;
     public const int GPUMEM_HOST_LOCK_TRY = 1;
@@ -142,6 +175,16 @@ namespace GpuMem.Interop
     public const int GPUMEM_LOG_WARNING = 2;
     public const int GPUMEM_LOG_INFO = 3;
     public const int GPUMEM_LOG_DEBUG = 4;
+    // managed.h
+    public const int GPUMEM_ATTACH_GLOBAL = 1;
+    public const int GPUMEM_ATTACH_HOST = 2;
+    public const int GPUMEM_ATTACH_SINGLE = 4;
+    public const int GPUMEM_ADVICE_SET_READ_MOSTLY = 1;
+    public const int GPUMEM_ADVICE_UNSET_READ_MOSTLY = 2;
+    public const int GPUMEM_ADVICE_SET_PREFERRED_LOCATION = 3;
+    public const int GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION = 4;
+    public const int GPUMEM_ADVICE_SET_ACCESSED_BY = 5;
+    public const int GPUMEM_ADVICE_UNSET_ACCESSED_BY = 6;
     // stream.h
     public const int GPUMEM_WAIT_GEQ = 0;
     public const int GPUMEM_WAIT_EQ = 1;

@@ -45,6 +45,95 @@ namespace GpuMem.Interop
     public static extern int gpumem_status_get_info(int status, gpumem_status_info* out_info, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_status_enumerate(uint index, int* out_status, gpumem_error* error);
+    // memory.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_memory_create(
+        IntPtr device, gpumem_memory_desc* desc, IntPtr* out_memory, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_memory_register(
+        IntPtr device, gpumem_register_desc* desc, IntPtr* out_memory, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_memory_destroy(IntPtr memory, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_memory_get_info(IntPtr memory, gpumem_memory_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_malloc(
+        IntPtr device, int kind, ulong size, IntPtr* out_pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_free(IntPtr instance, IntPtr pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_register(
+        IntPtr device, IntPtr pointer, ulong size, ulong require, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_unregister(IntPtr instance, IntPtr pointer, gpumem_error* error);
+    // pointer.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pointer_get_info(
+        IntPtr instance, IntPtr pointer, gpumem_pointer_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pointer_get_access(
+        IntPtr instance, IntPtr pointer, int location, int location_id, int* out_access, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_pointer_get_device_pointer(
+        IntPtr device, IntPtr pointer, IntPtr* out_device_pointer, gpumem_error* error);
+    // physical.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_get_granularity(
+        IntPtr device, gpumem_physical_desc* desc, ulong* out_minimum, ulong* out_recommended, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_create(
+        IntPtr device, gpumem_physical_desc* desc, IntPtr* out_physical, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_release(IntPtr physical, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_get_info(
+        IntPtr physical, gpumem_physical_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_retain(
+        IntPtr instance, IntPtr pointer, IntPtr* out_physical, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_export_fd(IntPtr physical, int* out_fd, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_import_fd(
+        IntPtr device, gpumem_physical_desc* desc, int fd, IntPtr* out_physical, gpumem_error* error);
+    // range.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_reserve(
+        IntPtr instance, gpumem_range_desc* desc, IntPtr* out_range, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_release(IntPtr range, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_get_info(IntPtr range, gpumem_range_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_map(
+        IntPtr range, ulong offset, IntPtr* physicals, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_unmap(IntPtr range, ulong offset, ulong size, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_set_access(
+        IntPtr range, ulong offset, ulong size, gpumem_access_desc* accesses, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_range_get_mapping(
+        IntPtr instance, IntPtr pointer, gpumem_mapping_info* out_info, gpumem_error* error);
+    // buffer.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_create(
+        IntPtr device, gpumem_buffer_desc* desc, IntPtr* out_buffer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_destroy(IntPtr buffer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_get_info(IntPtr buffer, gpumem_buffer_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_resize(IntPtr buffer, ulong size, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_set_capacity(IntPtr buffer, ulong capacity, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_set_access(
+        IntPtr buffer, gpumem_access_desc* accesses, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_sleep(IntPtr buffer, int content, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_wake(IntPtr buffer, gpumem_error* error);
     // capability.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_device_get_capability(
@@ -123,37 +212,6 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_event_get_elapsed_time(
         IntPtr start, IntPtr end, long* out_nanoseconds, gpumem_error* error);
-    // memory.h
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_memory_create(
-        IntPtr device, gpumem_memory_desc* desc, IntPtr* out_memory, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_memory_register(
-        IntPtr device, gpumem_register_desc* desc, IntPtr* out_memory, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_memory_destroy(IntPtr memory, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_memory_get_info(IntPtr memory, gpumem_memory_info* out_info, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_malloc(
-        IntPtr device, int kind, ulong size, IntPtr* out_pointer, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_free(IntPtr instance, IntPtr pointer, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_register(
-        IntPtr device, IntPtr pointer, ulong size, ulong require, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_unregister(IntPtr instance, IntPtr pointer, gpumem_error* error);
-    // pointer.h
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_pointer_get_info(
-        IntPtr instance, IntPtr pointer, gpumem_pointer_info* out_info, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_pointer_get_access(
-        IntPtr instance, IntPtr pointer, int location, int location_id, int* out_access, gpumem_error* error);
-    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_pointer_get_device_pointer(
-        IntPtr device, IntPtr pointer, IntPtr* out_device_pointer, gpumem_error* error);
     // host.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_host_launch(IntPtr stream, IntPtr function, IntPtr user_data, gpumem_error* error);
@@ -200,6 +258,32 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_log_set_function(
         IntPtr function, IntPtr user_data, int max_level, gpumem_error* error);
+    // managed.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_attach(
+        IntPtr stream, IntPtr pointer, ulong size, int attach, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_advise(
+        IntPtr instance, IntPtr pointer, ulong size, int advice, int location, int location_id, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_prefetch(
+        IntPtr stream, IntPtr pointer, ulong size, int location, int location_id, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_prefetch_batch(
+        IntPtr stream, gpumem_managed_range* ranges, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_discard_batch(
+        IntPtr stream, gpumem_managed_range* ranges, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_discard_and_prefetch_batch(
+        IntPtr stream, gpumem_managed_range* ranges, ulong count, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_get_info(
+        IntPtr instance, IntPtr pointer, ulong size, gpumem_managed_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_begin_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_managed_end_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
     // stats.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stats_get(IntPtr instance, gpumem_stats* out_stats, gpumem_error* error);

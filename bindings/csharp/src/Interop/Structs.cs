@@ -35,6 +35,182 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_memory_desc
+  {
+    public UIntPtr struct_size;
+    public int kind;
+    public int numa_node;
+    public ulong size;
+    public ulong alignment;
+    public ulong require;
+    public ulong prefer;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_register_desc
+  {
+    public UIntPtr struct_size;
+    public IntPtr pointer;
+    public ulong size;
+    public ulong require;
+    public ulong prefer;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_memory_info
+  {
+    public UIntPtr struct_size;
+    public int kind;
+    public int numa_node;
+    public IntPtr device;
+    public uint device_ordinal;
+    public uint reserved;
+    public IntPtr host_pointer;
+    public IntPtr device_pointer;
+    public ulong size;
+    public ulong granted_size;
+    public ulong alignment;
+    public ulong requested_flags;
+    public ulong granted_flags;
+    public ulong buffer_id;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_pointer_info
+  {
+    public UIntPtr struct_size;
+    public int kind;
+    public int location;
+    public int location_id;
+    public int device_ordinal;
+    public IntPtr host_pointer;
+    public IntPtr device_pointer;
+    public IntPtr @base;
+    public ulong size;
+    public ulong buffer_id;
+    public ulong granted_flags;
+    public IntPtr memory;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_physical_desc
+  {
+    public UIntPtr struct_size;
+    public int location;
+    public int location_id;
+    public ulong size;
+    public ulong handle_types;
+    public ulong require;
+    public ulong prefer;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_physical_info
+  {
+    public UIntPtr struct_size;
+    public int location;
+    public int location_id;
+    public IntPtr device;
+    public uint device_ordinal;
+    public uint imported;
+    public ulong size;
+    public ulong granularity;
+    public ulong block_id;
+    public ulong handle_types;
+    public ulong granted_flags;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_range_desc
+  {
+    public UIntPtr struct_size;
+    public ulong size;
+    public ulong alignment;
+    public IntPtr address;
+    public ulong flags;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_range_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr @base;
+    public ulong size;
+    public ulong granularity;
+    public ulong mapped_size;
+    public ulong mapping_count;
+    public ulong buffer_id;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_access_desc
+  {
+    public UIntPtr struct_size;
+    public int location;
+    public int location_id;
+    public int access;
+    public uint reserved;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_mapping_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr range;
+    public IntPtr @base;
+    public ulong size;
+    public ulong block_id;
+    public int location;
+    public int location_id;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_buffer_desc
+  {
+    public UIntPtr struct_size;
+    public ulong size;
+    public ulong reserve;
+    public int location;
+    public int location_id;
+    public ulong handle_types;
+    public ulong require;
+    public ulong prefer;
+    public ulong flags;
+    public gpumem_access_desc* accesses;
+    public ulong access_count;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_buffer_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr @base;
+    public ulong size;
+    public ulong capacity;
+    public ulong reserved_size;
+    public ulong granularity;
+    public ulong block_count;
+    public ulong generation;
+    public ulong stored_size;
+    public int location;
+    public int location_id;
+    public IntPtr device;
+    public uint device_ordinal;
+    public uint asleep;
+    public IntPtr range;
+    public ulong buffer_id;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_capability_info
   {
     public UIntPtr struct_size;
@@ -127,67 +303,6 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
-  public unsafe struct gpumem_memory_desc
-  {
-    public UIntPtr struct_size;
-    public int kind;
-    public int numa_node;
-    public ulong size;
-    public ulong alignment;
-    public ulong require;
-    public ulong prefer;
-    public IntPtr name;
-  }
-
-  [StructLayout(LayoutKind.Sequential)]
-  public unsafe struct gpumem_register_desc
-  {
-    public UIntPtr struct_size;
-    public IntPtr pointer;
-    public ulong size;
-    public ulong require;
-    public ulong prefer;
-    public IntPtr name;
-  }
-
-  [StructLayout(LayoutKind.Sequential)]
-  public unsafe struct gpumem_memory_info
-  {
-    public UIntPtr struct_size;
-    public int kind;
-    public int numa_node;
-    public IntPtr device;
-    public uint device_ordinal;
-    public uint reserved;
-    public IntPtr host_pointer;
-    public IntPtr device_pointer;
-    public ulong size;
-    public ulong granted_size;
-    public ulong alignment;
-    public ulong requested_flags;
-    public ulong granted_flags;
-    public ulong buffer_id;
-    public fixed byte name[64];
-  }
-
-  [StructLayout(LayoutKind.Sequential)]
-  public unsafe struct gpumem_pointer_info
-  {
-    public UIntPtr struct_size;
-    public int kind;
-    public int location;
-    public int location_id;
-    public int device_ordinal;
-    public IntPtr host_pointer;
-    public IntPtr device_pointer;
-    public IntPtr @base;
-    public ulong size;
-    public ulong buffer_id;
-    public ulong granted_flags;
-    public IntPtr memory;
-  }
-
-  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_host_options
   {
     public UIntPtr struct_size;
@@ -205,6 +320,9 @@ namespace GpuMem.Interop
     public int fill;
     public IntPtr peers;
     public IntPtr masked;
+    public int concurrent;
+    public int compressible;
+    public ulong vmm_granularity;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -244,6 +362,29 @@ namespace GpuMem.Interop
     public uint reserved;
     public fixed byte name[64];
     public fixed byte fallback_reason[256];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_managed_range
+  {
+    public UIntPtr struct_size;
+    public IntPtr pointer;
+    public ulong size;
+    public int location;
+    public int location_id;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_managed_info
+  {
+    public UIntPtr struct_size;
+    public uint read_mostly;
+    public int preferred_location;
+    public int preferred_location_id;
+    public int last_prefetch_location;
+    public int last_prefetch_location_id;
+    public uint accessed_by_host;
+    public ulong accessed_by_devices;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -301,6 +442,39 @@ namespace GpuMem.Interop
     public IntPtr gpumem_status_name;
     public IntPtr gpumem_status_get_info;
     public IntPtr gpumem_status_enumerate;
+    public IntPtr gpumem_memory_create;
+    public IntPtr gpumem_memory_register;
+    public IntPtr gpumem_memory_destroy;
+    public IntPtr gpumem_memory_get_info;
+    public IntPtr gpumem_malloc;
+    public IntPtr gpumem_free;
+    public IntPtr gpumem_register;
+    public IntPtr gpumem_unregister;
+    public IntPtr gpumem_pointer_get_info;
+    public IntPtr gpumem_pointer_get_access;
+    public IntPtr gpumem_pointer_get_device_pointer;
+    public IntPtr gpumem_physical_get_granularity;
+    public IntPtr gpumem_physical_create;
+    public IntPtr gpumem_physical_release;
+    public IntPtr gpumem_physical_get_info;
+    public IntPtr gpumem_physical_retain;
+    public IntPtr gpumem_physical_export_fd;
+    public IntPtr gpumem_physical_import_fd;
+    public IntPtr gpumem_range_reserve;
+    public IntPtr gpumem_range_release;
+    public IntPtr gpumem_range_get_info;
+    public IntPtr gpumem_range_map;
+    public IntPtr gpumem_range_unmap;
+    public IntPtr gpumem_range_set_access;
+    public IntPtr gpumem_range_get_mapping;
+    public IntPtr gpumem_buffer_create;
+    public IntPtr gpumem_buffer_destroy;
+    public IntPtr gpumem_buffer_get_info;
+    public IntPtr gpumem_buffer_resize;
+    public IntPtr gpumem_buffer_set_capacity;
+    public IntPtr gpumem_buffer_set_access;
+    public IntPtr gpumem_buffer_sleep;
+    public IntPtr gpumem_buffer_wake;
     public IntPtr gpumem_device_get_capability;
     public IntPtr gpumem_capability_enumerate;
     public IntPtr gpumem_copy;
@@ -327,17 +501,6 @@ namespace GpuMem.Interop
     public IntPtr gpumem_event_query;
     public IntPtr gpumem_event_synchronize;
     public IntPtr gpumem_event_get_elapsed_time;
-    public IntPtr gpumem_memory_create;
-    public IntPtr gpumem_memory_register;
-    public IntPtr gpumem_memory_destroy;
-    public IntPtr gpumem_memory_get_info;
-    public IntPtr gpumem_malloc;
-    public IntPtr gpumem_free;
-    public IntPtr gpumem_register;
-    public IntPtr gpumem_unregister;
-    public IntPtr gpumem_pointer_get_info;
-    public IntPtr gpumem_pointer_get_access;
-    public IntPtr gpumem_pointer_get_device_pointer;
     public IntPtr gpumem_host_launch;
     public IntPtr gpumem_host_kernel_view;
     public IntPtr gpumem_host_native_stream_create;
@@ -355,6 +518,15 @@ namespace GpuMem.Interop
     public IntPtr gpumem_instance_default;
     public IntPtr gpumem_instance_get_info;
     public IntPtr gpumem_log_set_function;
+    public IntPtr gpumem_managed_attach;
+    public IntPtr gpumem_managed_advise;
+    public IntPtr gpumem_managed_prefetch;
+    public IntPtr gpumem_managed_prefetch_batch;
+    public IntPtr gpumem_managed_discard_batch;
+    public IntPtr gpumem_managed_discard_and_prefetch_batch;
+    public IntPtr gpumem_managed_get_info;
+    public IntPtr gpumem_managed_begin_host_access;
+    public IntPtr gpumem_managed_end_host_access;
     public IntPtr gpumem_stats_get;
     public IntPtr gpumem_stats_get_kind;
     public IntPtr gpumem_stats_reset_peaks;

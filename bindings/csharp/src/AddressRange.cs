@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Reserved addresses, and the physical memory that is mapped there.
+
+using System;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// Reserved addresses, into which blocks of <see cref="PhysicalMemory"/> are mapped, of several devices and of the
+  /// host if wished. Offsets count from the first byte. Mapping, unmapping and changes of access happen at the call, not
+  /// in the order of a stream.
+  /// </summary>
+  public sealed unsafe class AddressRange : IDisposable
+  {
+    readonly RangeHandle handle;
+    readonly GpuInstance instance;
+    readonly IntPtr pointer;
+    readonly long size;
+
+    AddressRange(GpuInstance instance, RangeHandle handle, AddressRangeInfo info)
+    {
+      this.instance = instance;
+      this.handle = handle;
+      pointer = info.Base;
+      size = info.Size;
+    }
+
+    /// <summary>Its instance.</summary>
+    public GpuInstance Instance
+    {
+      get
+      {
+        Usable();
+        return instance;
+      }
+    }
+
+    /// <summary>First byte. It never changes.</summary>
+    public IntPtr Pointer
+    {
+      get
+      {
+        Usable();
+        return pointer;
+      }
+    }
+
+    /// <summary>Bytes reserved.</summary>
+    public long Size
+    {
+      get
+      {
+        Usable();
+        return size;
+      }
+    }
+
+    /// <summary>Information about the range and what is mapped now.</summary>
+    public AddressRangeInfo Info { get { return GetInfo(Usable()); } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal RangeHandle Handle { get { return handle; } }
+
+    /// <summary>A part of the range, as an operand of a copy or fill. Every byte must be mapped.</summary>
+    public GpuRange Slice(long offset, long size)
+    {
+      Usable();
+      return new GpuRange(handle, 0, pointer, this.size).Slice(offset, size);
+    }
+
+    /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
+    public void CopyFrom<T>(long offset, T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
+    }
+
+    /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
+    public void CopyTo<T>(long offset, T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
+    }
+
+    /// <summary>
+    /// Maps blocks of physical memory one behind the other, all or none. Each is mapped whole, and the mapping keeps it
+    /// alive. No processor has access to a new mapping: see <see cref="SetAccess(long, long, ProcessorAccess[])"/>.
+    /// </summary>
+    /// <param name="offset">Where the first block begins, a multiple of the granularity.</param>
+    /// <param name="physicals">The blocks; one may be there more than once.</param>
+    public void Map(long offset, params PhysicalMemory[] physicals)
+    {
+      Usable();
+      ulong begin = Sizes.ToNative(offset, nameof(offset));
+      if (physicals == null || Array.IndexOf(physicals, null) >= 0) throw new ArgumentNullException(nameof(physicals));
+      lock (handle.Lock)
+      {
+        MapNative(begin, Array.ConvertAll(physicals, block => block.Handle.Value));
+        GC.KeepAlive(physicals);
+        foreach (PhysicalMemory block in physicals)
+        {
+          long bytes = block.Handle.Info.Size;
+          handle.Mapped(offset, bytes);
+          offset += bytes;
+        }
+      }
+    }
+
+    /// <summary>
+    /// Unmaps whole mappings, one or several in a row. All work that uses them must have been observed complete: a wait
+    /// of one stream for another is no such observation.
+    /// </summary>
+    /// <param name="offset">Where the first mapping begins.</param>
+    /// <param name="size">Bytes, up to the end of the last mapping.</param>
+    public void Unmap(long offset, long size)
+    {
+      Usable();
+      Sizes.ToNative(offset, nameof(offset));
+      Sizes.ToNative(size, nameof(size));
+      lock (handle.Lock)
+      {
+        UnmapNative((ulong)offset, (ulong)size);
+        handle.Unmapped(offset, size);
+      }
+    }
+
+    /// <summary>
+    /// Sets what processors may do with whole mappings, one or several in a row; all is set or nothing. Processors that
+    /// are not named keep what they have. Before access is taken away, all work that uses it must have been observed
+    /// complete.
+    /// </summary>
+    /// <param name="offset">Where the first mapping begins.</param>
+    /// <param name="size">Bytes, up to the end of the last mapping.</param>
+    /// <param name="accesses">The processors, and what each may do.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetAccess(long offset, long size, params ProcessorAccess[] accesses)
+    {
+      Usable();
+      ulong begin = Sizes.ToNative(offset, nameof(offset)), bytes = Sizes.ToNative(size, nameof(size));
+      if (accesses == null) throw new ArgumentNullException(nameof(accesses));
+      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(instance));
+      gpumem_error* error = Error.Detail;
+      fixed (gpumem_access_desc* first = native)
+      {
+        Check(Native.gpumem_range_set_access(handle.Value, begin, bytes, first, (ulong)native.Length, error), error);
+      }
+    }
+
+    /// <summary>The same for one processor: a device, or <see cref="MemoryLocation.Host"/> for the CPU.</summary>
+    public void SetAccess(long offset, long size, MemoryLocation processor, Access access)
+    {
+      SetAccess(offset, size, new ProcessorAccess(processor, access));
+    }
+
+    /// <summary>Gets what is mapped at an offset.</summary>
+    public MappingInfo GetMapping(long offset)
+    {
+      Usable();
+      if (offset < 0 || offset >= size)
+      {
+        throw new ArgumentOutOfRangeException(nameof(offset), offset, "the range has " + size + " bytes");
+      }
+      return instance.GetMapping((IntPtr)((long)pointer + offset));
+    }
+
+    /// <summary>
+    /// Unmaps everything and gives the addresses back, as soon as no work that this binding enqueued can still use them.
+    /// Wait for other work first. It may be called repeatedly, and from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>Its name and size.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    internal static AddressRange Reserve(GpuInstance instance, long size, RangeOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(options.Alignment, nameof(options.Alignment));
+      Leftovers.Sweep();
+      var handle = new RangeHandle(instance.Handle, size, options.Name);
+      try
+      {
+        using (var name = new CText(options.Name)) ReserveNative(instance, handle, size, options, name.Pointer);
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+      try
+      {
+        return new AddressRange(instance, handle, GetInfo(handle));
+      }
+      catch
+      {
+        handle.Dispose();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void ReserveNative(GpuInstance instance, RangeHandle handle, long size, RangeOptions options, IntPtr name)
+    {
+      gpumem_range_desc desc = default(gpumem_range_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_range_desc);
+      desc.size = (ulong)size;
+      desc.alignment = (ulong)options.Alignment;
+      desc.address = options.Address;
+      desc.flags = (ulong)options.Flags;
+      desc.name = name;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_range_reserve(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void MapNative(ulong offset, IntPtr[] physicals)
+    {
+      gpumem_error* error = Error.Detail;
+      fixed (IntPtr* first = physicals)
+      {
+        Check(Native.gpumem_range_map(handle.Value, offset, first, (ulong)physicals.Length, error), error);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void UnmapNative(ulong offset, ulong size)
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_range_unmap(handle.Value, offset, size, error), error);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static AddressRangeInfo GetInfo(RangeHandle handle)
+    {
+      gpumem_range_info info = default(gpumem_range_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_range_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_range_get_info(handle.Value, &info, error), error, handle, nameof(AddressRange));
+      return new AddressRangeInfo(&info);
+    }
+
+    void CopyNow(GpuRange destination, GpuRange source)
+    {
+      Transfer.Copy(instance.Handle, null, destination, source, default(CopyOptions));
+    }
+
+    RangeHandle Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(AddressRange));
+      return handle;
+    }
+
+    void Check(int status, gpumem_error* error)
+    {
+      Error.Check(status, error, handle, nameof(AddressRange));
+      GC.KeepAlive(this);
+    }
+  }
+}

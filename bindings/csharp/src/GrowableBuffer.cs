@@ -1,0 +1,529 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Buffers that grow and shrink in place and can sleep, and views of them for the CPU.
+
+using System;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// A buffer that grows and shrinks in place: it reserves addresses once, and maps physical memory behind one another.
+  /// Nothing in it is copied or touched, and work on it may be in flight while it grows. A buffer that sleeps gives its
+  /// memory back and keeps its address. Calls that change it run one after the other, and take effect at the call, not
+  /// in the order of a stream.
+  /// </summary>
+  public sealed unsafe class GrowableBuffer : IDisposable
+  {
+    readonly BufferHandle handle;
+    readonly GpuDevice device;
+
+    GrowableBuffer(GpuDevice device, BufferHandle handle)
+    {
+      this.device = device;
+      this.handle = handle;
+    }
+
+    /// <summary>Device given at creation.</summary>
+    public GpuDevice Device
+    {
+      get
+      {
+        Checked();
+        return device;
+      }
+    }
+
+    /// <summary>Information about the buffer. The object does not change with the buffer.</summary>
+    public BufferInfo Info { get { return Checked(); } }
+
+    /// <summary>First byte. Only a buffer with <see cref="BufferFlags.Movable"/> can change it, when it grows.</summary>
+    public IntPtr Pointer { get { return Checked().Base; } }
+
+    /// <summary>Bytes that may be used.</summary>
+    public long Size { get { return Checked().Size; } }
+
+    /// <summary>Bytes that have memory, or had when the buffer went to sleep.</summary>
+    public long Capacity { get { return Checked().Capacity; } }
+
+    /// <summary>Whether it sleeps.</summary>
+    public bool IsAsleep { get { return Checked().Asleep; } }
+
+    /// <summary>
+    /// The whole buffer, as an operand of a copy or fill. A range that the buffer has moved or shrunk away from since is
+    /// refused.
+    /// </summary>
+    public GpuRange Range
+    {
+      get
+      {
+        BufferInfo info = Checked();
+        return new GpuRange(handle, 0, info.Base, info.Size);
+      }
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    /// <summary>The whole buffer, as an operand of a copy or fill.</summary>
+    public static implicit operator GpuRange(GrowableBuffer buffer)
+    {
+      if (buffer == null) throw new ArgumentNullException(nameof(buffer));
+      return buffer.Range;
+    }
+
+    /// <summary>The whole buffer without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(GrowableBuffer buffer) { return new CopyOperand(buffer); }
+
+    /// <summary>A part of the buffer, as an operand of a copy or fill.</summary>
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>Copies an array to an offset, and returns when it is copied.</summary>
+    public void CopyFrom<T>(long offset, T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Checked();
+      using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
+    }
+
+    /// <summary>Copies from an offset to an array, and returns when it is copied.</summary>
+    public void CopyTo<T>(long offset, T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Checked();
+      using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
+    }
+
+    /// <summary>
+    /// Grows or shrinks the buffer. The bytes that remain are not touched. Before it shrinks or moves, all work on what
+    /// is freed, or on a buffer that moves, must have been observed complete. If the call fails, nothing has changed.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Resize(long size)
+    {
+      ulong bytes = Argument(size, nameof(size));
+      Change(error => Native.gpumem_buffer_resize(handle.Value, bytes, error));
+    }
+
+    /// <summary>
+    /// Makes sure that so many bytes have memory, ahead of growth, and frees whole blocks behind them. The size stays.
+    /// </summary>
+    /// <param name="capacity">Bytes, at least the size; 0 means no more than the size needs.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetCapacity(long capacity)
+    {
+      ulong bytes = Argument(capacity, nameof(capacity));
+      Change(error => Native.gpumem_buffer_set_capacity(handle.Value, bytes, error));
+    }
+
+    /// <summary>Frees the memory that the size does not need.</summary>
+    public void Trim() { SetCapacity(0); }
+
+    /// <summary>
+    /// Sets what processors may do with the buffer, now and as it grows. Processors that are not named keep what they
+    /// have. Before access is taken away, all work that uses it must have been observed complete.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetAccess(params ProcessorAccess[] accesses)
+    {
+      Checked();
+      if (accesses == null) throw new ArgumentNullException(nameof(accesses));
+      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
+      Change(error =>
+      {
+        fixed (gpumem_access_desc* first = native)
+        {
+          return Native.gpumem_buffer_set_access(handle.Value, first, (ulong)native.Length, error);
+        }
+      });
+    }
+
+    /// <summary>The same for one processor: a device, or <see cref="MemoryLocation.Host"/> for the CPU.</summary>
+    public void SetAccess(MemoryLocation processor, Access access)
+    {
+      SetAccess(new ProcessorAccess(processor, access));
+    }
+
+    /// <summary>
+    /// Frees the memory and keeps the addresses until <see cref="Wake"/>. All work on the buffer must have been observed
+    /// complete. If the call fails, the buffer is awake, with its content.
+    /// </summary>
+    /// <param name="content">Where its content is kept, or that it is not.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Sleep(Content content = Content.Pinned)
+    {
+      Checked();
+      Change(error => Native.gpumem_buffer_sleep(handle.Value, (int)content, error));
+    }
+
+    /// <summary>
+    /// Wakes the buffer: at the same address, with its size, the access of each processor, and the content that was kept.
+    /// If the call fails, the buffer sleeps on, and nothing is lost.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Wake()
+    {
+      Checked();
+      Change(error => Native.gpumem_buffer_wake(handle.Value, error));
+    }
+
+    /// <summary>
+    /// Gets the elements for the CPU, which must have the right to read and write. The view is valid until the buffer is
+    /// changed: by <see cref="Resize"/>, <see cref="SetCapacity"/>, <see cref="SetAccess(ProcessorAccess[])"/>,
+    /// <see cref="Sleep"/> or <see cref="Wake"/>. Bytes that do not make a whole element are left out.
+    /// </summary>
+    /// <exception cref="InvalidOperationException">The CPU may not read and write the buffer, or it sleeps.</exception>
+    public BufferView<T> GetView<T>()
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Checked();
+      int size = Elements<T>.Size;
+      lock (handle.Lock)
+      {
+        BufferInfo info = Checked();
+        RequireHostAccess(info);
+        return new BufferView<T>(handle, handle.ChangeCount, info.Base, info.Size / size);
+      }
+    }
+
+    /// <summary>
+    /// Frees the buffer, awake or asleep, as soon as no work that this binding enqueued can still use it. Wait for other
+    /// work first. It may be called repeatedly, and from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>Its name, size and location.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    internal static GrowableBuffer Create(GpuDevice device, long size, BufferOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      Sizes.ToNative(options.Reserve, nameof(options.Reserve));
+      Leftovers.Sweep();
+      var handle = new BufferHandle(device.Instance.Handle);
+      try
+      {
+        Forgotten.Retry(() =>
+        {
+          using (var name = new CText(options.Name)) CreateNative(device, handle, size, options, name.Pointer);
+          return handle;
+        });
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+      try
+      {
+        handle.Change(() => { }, () => GetInfo(handle));
+        return new GrowableBuffer(device, handle);
+      }
+      catch
+      {
+        handle.Dispose();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void CreateNative(GpuDevice device, BufferHandle handle, long size, BufferOptions options, IntPtr name)
+    {
+      ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
+      gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
+      gpumem_buffer_desc desc = default(gpumem_buffer_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_desc);
+      desc.size = (ulong)size;
+      desc.reserve = (ulong)options.Reserve;
+      desc.location = (int)options.Location.Kind;
+      desc.location_id = options.Location.IdFor(device);
+      desc.handle_types = (ulong)options.HandleTypes;
+      desc.require = (ulong)options.Require;
+      desc.prefer = (ulong)options.Prefer;
+      desc.flags = (ulong)options.Flags;
+      desc.access_count = (ulong)native.Length;
+      desc.name = name;
+      gpumem_error* error = Error.Detail;
+      fixed (gpumem_access_desc* first = native)
+      {
+        desc.accesses = first;
+        IntPtr value;
+        Error.Check(Native.gpumem_buffer_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                    nameof(GpuInstance));
+        handle.Attach(value);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static BufferInfo GetInfo(BufferHandle handle)
+    {
+      gpumem_buffer_info info = default(gpumem_buffer_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_buffer_get_info(handle.Raw, &info, error), error, handle, nameof(GrowableBuffer));
+      return new BufferInfo(&info);
+    }
+
+    delegate int Call(gpumem_error* error);
+
+    void Change(Call call)
+    {
+      Forgotten.Retry(() =>
+      {
+        handle.Change(
+            () =>
+            {
+              gpumem_error* error = Error.Detail;
+              Error.Check(call(error), error, handle, nameof(GrowableBuffer));
+            },
+            () => GetInfo(handle));
+        return handle;
+      });
+      GC.KeepAlive(this);
+    }
+
+    void RequireHostAccess(BufferInfo info)
+    {
+      string problem = null;
+      if (info.Asleep)
+      {
+        problem = "the buffer is asleep; wake it first";
+      }
+      else if (info.Location.Kind == Location.Device)
+      {
+        problem = "the CPU cannot access memory of a device; copy it, or create the buffer with MemoryLocation.Host";
+      }
+      else if (info.Size != 0 && device.Instance.GetHostAccess(info.Base) != Access.ReadWrite)
+      {
+        problem = "the CPU may not read and write the buffer; call SetAccess(MemoryLocation.Host, Access.ReadWrite), or copy";
+      }
+      if (problem != null) throw new InvalidOperationException(problem);
+    }
+
+    void CopyNow(GpuRange destination, GpuRange source)
+    {
+      Transfer.Copy(device.Instance.Handle, null, destination, source, default(CopyOptions));
+    }
+
+    ulong Argument(long value, string name)
+    {
+      Checked();
+      return Sizes.ToNative(value, name);
+    }
+
+    BufferInfo Checked()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GrowableBuffer));
+      return handle.Info;
+    }
+  }
+
+  /// <summary>
+  /// The elements of a buffer for the CPU, from <see cref="GrowableBuffer.GetView{T}"/> until the buffer is changed or
+  /// disposed. All members but <see cref="IsCurrent"/> refuse use after that; do not use a span or the pointer then.
+  /// </summary>
+  public sealed unsafe class BufferView<T>
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    readonly BufferHandle handle;
+    readonly long changes;
+    readonly IntPtr first;
+    readonly long length;
+
+    internal BufferView(BufferHandle handle, long changes, IntPtr first, long length)
+    {
+      this.handle = handle;
+      this.changes = changes;
+      this.first = first;
+      this.length = length;
+    }
+
+    /// <summary>Whether the buffer is as it was when the view was made.</summary>
+    public bool IsCurrent
+    {
+      get
+      {
+        if (!handle.TryEnter(changes)) return false;
+        handle.Leave();
+        return true;
+      }
+    }
+
+    /// <summary>Number of elements.</summary>
+    public long Length
+    {
+      get
+      {
+        Usable();
+        return length;
+      }
+    }
+
+    /// <summary>First byte; valid until the buffer is changed or disposed.</summary>
+    public IntPtr Pointer
+    {
+      get
+      {
+        Usable();
+        return first;
+      }
+    }
+
+    /// <summary>
+    /// One element. Each access checks the bounds and that the view is current, and holds changes of the buffer back; in a
+    /// hot loop use a span or <see cref="Pointer"/>.
+    /// </summary>
+    public T this[long index]
+    {
+      get
+      {
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        Enter();
+        try
+        {
+          return Elements<T>.Get(first, index);
+        }
+        finally
+        {
+          handle.Leave();
+        }
+      }
+      set
+      {
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        Enter();
+        try
+        {
+          Elements<T>.Set(first, index, value);
+        }
+        finally
+        {
+          handle.Leave();
+        }
+      }
+    }
+
+    /// <summary>Copies elements from an array.</summary>
+    public void CopyFrom(T[] source, int sourceStart, long start, int count)
+    {
+      RequireInside(start, count);
+      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
+      Enter();
+      try
+      {
+        Elements<T>.Write(first, start, source, sourceStart, count);
+      }
+      finally
+      {
+        handle.Leave();
+      }
+    }
+
+    /// <summary>Copies an array to the first elements.</summary>
+    public void CopyFrom(T[] source)
+    {
+      Usable();
+      if (source == null) throw new ArgumentNullException(nameof(source));
+      CopyFrom(source, 0, 0, source.Length);
+    }
+
+    /// <summary>Copies elements to an array.</summary>
+    public void CopyTo(long start, T[] destination, int destinationStart, int count)
+    {
+      RequireInside(start, count);
+      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
+      Enter();
+      try
+      {
+        Elements<T>.Read(first, start, destination, destinationStart, count);
+      }
+      finally
+      {
+        handle.Leave();
+      }
+    }
+
+    /// <summary>Copies the first elements to an array.</summary>
+    public void CopyTo(T[] destination)
+    {
+      Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      CopyTo(0, destination, 0, destination.Length);
+    }
+
+    /// <summary>Copies all elements to a new array.</summary>
+    public T[] ToArray()
+    {
+      var array = new T[checked((int)Length)];
+      CopyTo(array);
+      return array;
+    }
+
+#if NETCOREAPP3_0_OR_GREATER
+    /// <summary>Gets all elements, for use until the buffer is changed or disposed.</summary>
+    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
+    public Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+
+    /// <summary>Gets some elements, for use until the buffer is changed or disposed.</summary>
+    public Span<T> GetSpan(long start, int length)
+    {
+      RequireInside(start, length);
+      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
+    }
+#endif
+
+    /// <summary>Its elements.</summary>
+    public override string ToString()
+    {
+      return new Printed("BufferView<" + typeof(T).Name + ">").Add(nameof(Length), length)
+          .Add(nameof(IsCurrent), IsCurrent).ToString();
+    }
+
+    // Until Leave the buffer is neither changed nor freed.
+    void Enter()
+    {
+      if (handle.TryEnter(changes)) return;
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GrowableBuffer));
+      if (handle.Instance.IsClosed) throw new ObjectDisposedException(nameof(GpuInstance));
+      throw new InvalidOperationException("the buffer was changed after this view was made; get another one");
+    }
+
+    void Usable()
+    {
+      Enter();
+      handle.Leave();
+    }
+
+    Exception Outside(string name, long value)
+    {
+      Usable();
+      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
+    }
+
+    void RequireInside(long start, long count)
+    {
+      if (start < 0 || start > Length) throw Outside(nameof(start), start);
+      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
+    }
+  }
+}

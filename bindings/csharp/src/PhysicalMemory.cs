@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Physical memory without an address, and the file descriptors by which processes share it.
+
+using System;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using GpuMem.Interop;
+using Microsoft.Win32.SafeHandles;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// A block of physical memory on a device or on the host, to be mapped into an <see cref="AddressRange"/>. The object
+  /// is a handle: the block lives while it is mapped, or while another handle, a descriptor or another process refers to
+  /// it.
+  /// </summary>
+  public sealed unsafe class PhysicalMemory : IDisposable
+  {
+    readonly PhysicalHandle handle;
+    readonly GpuDevice device;
+    readonly PhysicalInfo info;
+
+    PhysicalMemory(GpuDevice device, PhysicalHandle handle, PhysicalInfo info)
+    {
+      this.device = device;
+      this.handle = handle;
+      this.info = info;
+    }
+
+    /// <summary>Device given at creation or import.</summary>
+    public GpuDevice Device
+    {
+      get
+      {
+        Checked();
+        return device;
+      }
+    }
+
+    /// <summary>Information about the memory. It never changes.</summary>
+    public PhysicalInfo Info { get { return Checked(); } }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get { return Checked().Size; } }
+
+    /// <summary>Number of the block behind the handle; the same for every handle and mapping of it.</summary>
+    public ulong BlockId { get { return Checked().BlockId; } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal PhysicalHandle Handle { get { return handle; } }
+
+    /// <summary>
+    /// Makes a file descriptor, which another process can import, as <see cref="GpuDevice.ImportPhysical"/> does. The
+    /// memory must have been created with <see cref="HandleTypes.PosixFd"/>. The descriptor keeps it alive until it is
+    /// disposed, and is closed on exec.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public FileDescriptorHandle ExportFileDescriptor()
+    {
+      Checked();
+      int descriptor;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_export_fd(handle.Value, &descriptor, error), error, handle,
+                  nameof(PhysicalMemory));
+      GC.KeepAlive(this);
+      return new FileDescriptorHandle(descriptor);
+    }
+
+    /// <summary>
+    /// Releases the handle. The memory itself lives on while it is mapped or shared. It may be called repeatedly, and
+    /// from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>Its name, size and location.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    PhysicalInfo Checked()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(PhysicalMemory));
+      return info;
+    }
+
+    internal static PhysicalMemory Create(GpuDevice device, long size, PhysicalOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      PhysicalMemory made = Make(device.Instance, device, handle =>
+      {
+        using (var name = new CText(options.Name)) CreateNative(device, handle, size, options, name.Pointer);
+      });
+      made.handle.Weigh(made.info.Size);
+      return made;
+    }
+
+    internal static PhysicalMemory Import(GpuDevice device, SafeHandle descriptor, long size, PhysicalOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      if (descriptor == null) throw new ArgumentNullException(nameof(descriptor));
+      return Make(device.Instance, device, handle =>
+      {
+        bool held = false;
+        try
+        {
+          descriptor.DangerousAddRef(ref held);
+          using (var name = new CText(options.Name))
+          {
+            ImportNative(device, handle, (int)descriptor.DangerousGetHandle(), size, options, name.Pointer);
+          }
+        }
+        finally
+        {
+          if (held) descriptor.DangerousRelease();
+        }
+      });
+    }
+
+    internal static PhysicalMemory Retain(GpuInstance instance, IntPtr pointer)
+    {
+      return Make(instance, null, handle => RetainNative(instance, handle, pointer));
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void GetGranularity(
+        GpuDevice device, PhysicalOptions options, out long minimum, out long recommended)
+    {
+      gpumem_physical_desc desc = Describe(device, 0, options, IntPtr.Zero);
+      ulong least, best;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_get_granularity(device.Value, &desc, &least, &best, error), error,
+                  device.Instance.Handle, nameof(GpuInstance));
+      minimum = Sizes.FromNative(least);
+      recommended = Sizes.FromNative(best);
+    }
+
+    static PhysicalMemory Make(GpuInstance instance, GpuDevice device, Action<PhysicalHandle> make)
+    {
+      Leftovers.Sweep();
+      var handle = new PhysicalHandle(instance.Handle);
+      try
+      {
+        Forgotten.Retry(() =>
+        {
+          make(handle);
+          return handle;
+        });
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+      try
+      {
+        handle.Info = GetInfo(handle);
+        device = device ?? instance.GetDevice(handle.Info.DeviceOrdinal);
+        return new PhysicalMemory(device, handle, handle.Info);
+      }
+      catch
+      {
+        handle.Dispose();
+        throw;
+      }
+    }
+
+    static gpumem_physical_desc Describe(GpuDevice device, long size, PhysicalOptions options, IntPtr name)
+    {
+      gpumem_physical_desc desc = default(gpumem_physical_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_desc);
+      desc.location = (int)options.Location.Kind;
+      desc.location_id = options.Location.IdFor(device);
+      desc.size = (ulong)size;
+      desc.handle_types = (ulong)options.HandleTypes;
+      desc.require = (ulong)options.Require;
+      desc.prefer = (ulong)options.Prefer;
+      desc.name = name;
+      return desc;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void CreateNative(GpuDevice device, PhysicalHandle handle, long size, PhysicalOptions options, IntPtr name)
+    {
+      gpumem_physical_desc desc = Describe(device, size, options, name);
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void ImportNative(
+        GpuDevice device, PhysicalHandle handle, int descriptor, long size, PhysicalOptions options, IntPtr name)
+    {
+      gpumem_physical_desc desc = Describe(device, size, options, name);
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_import_fd(device.Value, &desc, descriptor, &value, error), error,
+                  device.Instance.Handle, nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void RetainNative(GpuInstance instance, PhysicalHandle handle, IntPtr pointer)
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_retain(instance.Handle.Value, pointer, &value, error), error, instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static PhysicalInfo GetInfo(PhysicalHandle handle)
+    {
+      gpumem_physical_info info = default(gpumem_physical_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_physical_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_get_info(handle.Value, &info, error), error, handle, nameof(PhysicalMemory));
+      return new PhysicalInfo(&info);
+    }
+  }
+
+  /// <summary>
+  /// A file descriptor, closed when it is disposed or collected. The runtimes' own handles of files do not all close
+  /// descriptors that they did not open.
+  /// </summary>
+  public sealed class FileDescriptorHandle : SafeHandleMinusOneIsInvalid
+  {
+    /// <summary>Wraps a descriptor, such as one that came through a socket.</summary>
+    /// <param name="descriptor">The descriptor.</param>
+    /// <param name="ownsHandle">Whether to close it.</param>
+    public FileDescriptorHandle(int descriptor, bool ownsHandle = true) : base(ownsHandle)
+    {
+      SetHandle((IntPtr)descriptor);
+    }
+
+    /// <summary>The number, for other code. It is valid until the handle is disposed.</summary>
+    public int Descriptor
+    {
+      get
+      {
+        if (IsClosed) throw new ObjectDisposedException(nameof(FileDescriptorHandle));
+        return (int)handle;
+      }
+    }
+
+    /// <summary>Its number.</summary>
+    public override string ToString()
+    {
+      var text = new Printed(nameof(FileDescriptorHandle));
+      return (IsClosed ? text.Add(nameof(IsClosed), true) : text.Add(nameof(Descriptor), Descriptor)).ToString();
+    }
+
+    /// <summary>Closes the descriptor.</summary>
+    protected override bool ReleaseHandle() { return close((int)handle) == 0; }
+
+    [DllImport("libc")]
+    static extern int close(int descriptor);
+  }
+}

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Managed memory of the GPU as elements of a type, and accesses of the CPU to it.
+
+using System;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// Managed memory of the GPU, which CUDA also calls unified memory, as elements of a type. It has one address for the
+  /// CPU and all devices, and its pages move to where they are used. The garbage collector does not manage it. The CPU
+  /// touches it inside <see cref="BeginHostAccess"/>. Advice and prefetches are methods of <see cref="GpuInstance"/> and
+  /// <see cref="GpuStream"/>.
+  /// </summary>
+  public sealed class UnifiedMemory<T> : IDisposable
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    readonly GpuMemory allocation;
+    readonly long length;
+
+    internal UnifiedMemory(GpuMemory allocation, long length)
+    {
+      this.allocation = allocation;
+      this.length = length;
+    }
+
+    /// <summary>The memory without its element type.</summary>
+    public GpuMemory Allocation
+    {
+      get
+      {
+        Usable();
+        return allocation;
+      }
+    }
+
+    /// <summary>Number of elements.</summary>
+    public long Length
+    {
+      get
+      {
+        Usable();
+        return length;
+      }
+    }
+
+    /// <summary>Number of bytes.</summary>
+    public long Size { get { return Allocation.Size; } }
+
+    /// <summary>Address for the CPU and all devices. The CPU touches it only inside a host access.</summary>
+    public IntPtr Pointer { get { return Allocation.DevicePointer; } }
+
+    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public GpuRange Range { get { return Allocation.Range; } }
+
+    /// <summary>The whole memory, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public static implicit operator GpuRange(UnifiedMemory<T> memory)
+    {
+      if (memory == null) throw new ArgumentNullException(nameof(memory));
+      return memory.Range;
+    }
+
+    /// <summary>The whole memory without gaps between rows and slices, as an operand of a region.</summary>
+    public static implicit operator CopyOperand(UnifiedMemory<T> memory) { return new CopyOperand(memory); }
+
+    /// <summary>Some elements, as an operand of a copy, a fill, a prefetch or advice.</summary>
+    public GpuRange Slice(long start, long length)
+    {
+      if (start < 0 || start > Length) throw Outside(nameof(start), start);
+      if (length < 0 || length > this.length - start) throw Outside(nameof(length), length);
+      return allocation.Slice(start * Elements<T>.Size, length * Elements<T>.Size);
+    }
+
+    /// <summary>
+    /// Begins an access of the CPU. Where all devices are concurrent it waits for nothing; order the access as any other.
+    /// Elsewhere it waits for the stream that the memory is attached to, or, for memory that is attached globally, for
+    /// the streams of the instance on devices that are not concurrent. Until the result is disposed, those devices
+    /// refuse work on the memory, and the memory is not freed.
+    /// </summary>
+    public HostAccess<T> BeginHostAccess()
+    {
+      GpuRange range = Range;
+      HostAccessHandle handle = HostAccessHandle.Begin(allocation.Handle.Instance, range);
+      return new HostAccess<T>(handle, range.Pointer, length);
+    }
+
+    /// <summary>Frees the memory once nothing uses it. It may be called repeatedly, and from any thread.</summary>
+    public void Dispose() { allocation.Dispose(); }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return allocation.IsDisposed; } }
+
+    /// <summary>Its name, elements and device.</summary>
+    public override string ToString()
+    {
+      var text = new Printed("UnifiedMemory<" + typeof(T).Name + ">").Add(nameof(Length), length);
+      return allocation.Handle.Info.Print(text, false).AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
+    void Usable()
+    {
+      if (allocation.IsDisposed) throw new ObjectDisposedException(nameof(UnifiedMemory<T>));
+    }
+
+    Exception Outside(string name, long value)
+    {
+      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
+    }
+  }
+
+  /// <summary>
+  /// An access of the CPU to managed memory, from <see cref="UnifiedMemory{T}.BeginHostAccess"/> until it is disposed.
+  /// All members refuse use after that; do not use a span or the pointer then.
+  /// </summary>
+  public sealed unsafe class HostAccess<T> : IDisposable
+#if GPUMEM_MCS
+      where T : struct
+#else
+      where T : unmanaged
+#endif
+  {
+    readonly HostAccessHandle handle;
+    readonly IntPtr first;
+    readonly long length;
+
+    internal HostAccess(HostAccessHandle handle, IntPtr first, long length)
+    {
+      this.handle = handle;
+      this.first = first;
+      this.length = length;
+    }
+
+    /// <summary>Number of elements.</summary>
+    public long Length
+    {
+      get
+      {
+        Usable();
+        return length;
+      }
+    }
+
+    /// <summary>First byte; valid until the access is disposed.</summary>
+    public IntPtr Pointer
+    {
+      get
+      {
+        Usable();
+        return first;
+      }
+    }
+
+    /// <summary>
+    /// One element. Each access checks the bounds and that the access lasts; in a hot loop use a span or
+    /// <see cref="Pointer"/>.
+    /// </summary>
+    public T this[long index]
+    {
+      get
+      {
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        handle.Hold();
+        T value = Elements<T>.Get(first, index);
+        handle.DangerousRelease();
+        return value;
+      }
+      set
+      {
+        if ((ulong)index >= (ulong)length) throw Outside(nameof(index), index);
+        handle.Hold();
+        Elements<T>.Set(first, index, value);
+        handle.DangerousRelease();
+      }
+    }
+
+    /// <summary>Copies elements from an array.</summary>
+    public void CopyFrom(T[] source, int sourceStart, long start, int count)
+    {
+      RequireInside(start, count);
+      Elements<T>.RequireInside(source, sourceStart, count, nameof(source));
+      handle.Hold();
+      try
+      {
+        Elements<T>.Write(first, start, source, sourceStart, count);
+      }
+      finally
+      {
+        handle.DangerousRelease();
+      }
+    }
+
+    /// <summary>Copies an array to the first elements.</summary>
+    public void CopyFrom(T[] source)
+    {
+      Usable();
+      if (source == null) throw new ArgumentNullException(nameof(source));
+      CopyFrom(source, 0, 0, source.Length);
+    }
+
+    /// <summary>Copies elements to an array.</summary>
+    public void CopyTo(long start, T[] destination, int destinationStart, int count)
+    {
+      RequireInside(start, count);
+      Elements<T>.RequireInside(destination, destinationStart, count, nameof(destination));
+      handle.Hold();
+      try
+      {
+        Elements<T>.Read(first, start, destination, destinationStart, count);
+      }
+      finally
+      {
+        handle.DangerousRelease();
+      }
+    }
+
+    /// <summary>Copies the first elements to an array.</summary>
+    public void CopyTo(T[] destination)
+    {
+      Usable();
+      if (destination == null) throw new ArgumentNullException(nameof(destination));
+      CopyTo(0, destination, 0, destination.Length);
+    }
+
+    /// <summary>Copies all elements to a new array.</summary>
+    public T[] ToArray()
+    {
+      var array = new T[checked((int)Length)];
+      CopyTo(array);
+      return array;
+    }
+
+#if NETCOREAPP3_0_OR_GREATER
+    /// <summary>Gets all elements, for use until the access is disposed.</summary>
+    /// <exception cref="OverflowException">There are more elements than a span can hold.</exception>
+    public Span<T> GetSpan() { return GetSpan(0, checked((int)Length)); }
+
+    /// <summary>Gets some elements, for use until the access is disposed.</summary>
+    public Span<T> GetSpan(long start, int length)
+    {
+      RequireInside(start, length);
+      return new Span<T>((byte*)first + start * Elements<T>.Size, length);
+    }
+#endif
+
+    /// <summary>Ends the access. It may be called repeatedly, and from any thread.</summary>
+    public void Dispose() { handle.Dispose(); }
+
+    /// <summary>Whether it has ended.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    /// <summary>Its elements.</summary>
+    public override string ToString()
+    {
+      return new Printed("HostAccess<" + typeof(T).Name + ">").Add(nameof(Length), length)
+          .AddIf(nameof(IsDisposed), IsDisposed).ToString();
+    }
+
+    void Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(HostAccess<T>));
+    }
+
+    Exception Outside(string name, long value)
+    {
+      Usable();
+      return new ArgumentOutOfRangeException(name, value, "there are " + length + " elements");
+    }
+
+    void RequireInside(long start, long count)
+    {
+      if (start < 0 || start > Length) throw Outside(nameof(start), start);
+      if (count < 0 || count > length - start) throw Outside(nameof(count), count);
+    }
+  }
+}
