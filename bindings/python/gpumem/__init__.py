@@ -16,24 +16,30 @@ numpy is optional. Only the functions that return arrays need it, such as :func:
 """
 
 # typing.get_type_hints() looks here for the names in the annotations of the classes.
-from typing import Any, Optional, Sequence, Union  # noqa: F401
+from typing import Any, Optional, Sequence, Tuple, Union  # noqa: F401
 from typing import List as _List
 
 from . import errors
 from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_zeros_like, host_alloc_flags,
-                      host_register_flags, mem_alloc, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async,
-                      memcpy_htod, memcpy_htod_async, pagelocked_empty, pagelocked_empty_like, pagelocked_zeros,
-                      pagelocked_zeros_like, register_host_memory)
+                      host_register_flags, managed_empty, managed_empty_like, managed_zeros, managed_zeros_like, mem_alloc,
+                      mem_attach_flags, mem_host_register_flags, memcpy_dtoh, memcpy_dtoh_async, memcpy_htod,
+                      memcpy_htod_async, pagelocked_empty, pagelocked_empty_like, pagelocked_zeros, pagelocked_zeros_like,
+                      register_host_memory)
+from ._buffers import Buffer
 from ._calls import set_log_function
-from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, Direction, EventFlags, Feature,
-                     HostLock, Kind, Location, LogLevel, MemoryFlags, NativeDomain, SourceOrder, WaitCondition)
+from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, Capability, Content,
+                     Direction, EventFlags, Feature, HandleTypes, HostLock, Kind, Location, LogLevel, MemoryFlags,
+                     NativeDomain, PhysicalFlags, RangeFlags, SourceOrder, WaitCondition)
 from ._copies import CopyRegion
 from ._dlpack import from_dlpack
 from ._instance import (CudaOptions, Device, HostOptions, Instance, capabilities, default_device, default_instance,
                         feature_supported, probe, status_info, status_name, statuses, version, version_text)
+from ._managed import HostAccess, ManagedRange
 from ._memory import Memory, View
-from ._results import (CapabilityInfo, DeviceInfo, EventInfo, InstanceInfo, KindStats, MemoryInfo, PointerInfo, ProbeInfo,
-                       Stats, StatusInfo, StreamInfo)
+from ._ranges import Part, Physical, Range
+from ._results import (BufferInfo, CapabilityInfo, DeviceInfo, EventInfo, Granularity, InstanceInfo, KindStats, ManagedInfo,
+                       MappingInfo, MemoryInfo, PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, Stats, StatusInfo,
+                       StreamInfo)
 from ._stream import Event, Stream
 from .errors import (AlreadyExists, Busy, Closed, DeviceLost, DriverNotFound, DriverTooOld, Error, Forked, InternalError,
                      InvalidArgument, InvalidState, LibraryNotFound, LimitExceeded, NoAccess, NoDevice, NoEffect, NotFound,
@@ -43,19 +49,22 @@ from .errors import (AlreadyExists, Busy, Closed, DeviceLost, DriverNotFound, Dr
 __version__ = "0.1.0"
 
 __all__ = [
-    "Access", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Backend", "Busy", "Capability", "CapabilityInfo",
-    "Closed", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost", "Direction", "DriverNotFound",
-    "DriverTooOld", "Error", "Event", "EventFlags", "EventInfo", "Feature", "Forked", "HostLock", "HostOptions", "Instance",
+    "Access", "Advice", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Attach", "Backend", "Buffer",
+    "BufferFlags", "BufferInfo", "Busy", "Capability", "CapabilityInfo", "Closed", "Content", "CopyRegion", "CudaOptions",
+    "Device", "DeviceInfo", "DeviceLost", "Direction", "DriverNotFound", "DriverTooOld", "Error", "Event", "EventFlags",
+    "EventInfo", "Feature", "Forked", "Granularity", "HandleTypes", "HostAccess", "HostLock", "HostOptions", "Instance",
     "InstanceInfo", "InternalError", "InvalidArgument", "InvalidState", "Kind", "KindStats", "LibraryNotFound",
-    "LimitExceeded", "Location", "LogLevel", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice",
-    "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "PeerGone",
-    "PermissionDenied", "PointerInfo", "ProbeInfo", "SourceOrder", "StaleHandle", "Stats", "StatusInfo", "Stream",
-    "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View", "WaitCondition", "WrongKind", "aligned_empty",
-    "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance",
-    "errors", "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "mem_alloc",
-    "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "pagelocked_empty",
-    "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like", "probe", "register_host_memory",
-    "set_log_function", "status_info", "status_name", "statuses", "version", "version_text"]
+    "LimitExceeded", "Location", "LogLevel", "ManagedInfo", "ManagedRange", "MappingInfo", "Memory", "MemoryFlags",
+    "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice", "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace",
+    "OutOfDeviceMemory", "OutOfHostMemory", "Part", "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags",
+    "PhysicalInfo", "PointerInfo", "ProbeInfo", "Range", "RangeFlags", "RangeInfo", "SourceOrder", "StaleHandle", "Stats",
+    "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View", "WaitCondition",
+    "WrongKind", "aligned_empty", "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities",
+    "default_device", "default_instance", "errors", "feature_supported", "from_dlpack", "host_alloc_flags",
+    "host_register_flags", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
+    "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async",
+    "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like", "probe",
+    "register_host_memory", "set_log_function", "status_info", "status_name", "statuses", "version", "version_text"]
 
 
 def __dir__() -> _List[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Arrays in page-locked memory, device memory and copies, with the names, flags and meanings of PyCUDA.
+"""Arrays in page-locked and managed memory, device memory and copies, with the names, flags and meanings of PyCUDA.
 
 The arrays are plain ``numpy.ndarray``. The ``base`` of each is a :class:`View`, which keeps its :class:`Memory` alive: it
 cannot be closed before the last array over it is gone.
@@ -40,6 +40,14 @@ class host_register_flags:
 
 mem_host_register_flags = host_register_flags
 
+class mem_attach_flags:
+    """Who may use managed memory on devices that are not concurrent."""
+
+    GLOBAL = c.GPUMEM_ATTACH_GLOBAL
+    HOST = c.GPUMEM_ATTACH_HOST
+    SINGLE = c.GPUMEM_ATTACH_SINGLE
+
+
 _REGISTER_FLAGS = {host_register_flags.PORTABLE: c.GPUMEM_MEMORY_PORTABLE,
                    host_register_flags.DEVICEMAP: c.GPUMEM_MEMORY_MAPPED,
                    host_register_flags.IOMEMORY: c.GPUMEM_MEMORY_IOMEMORY,
@@ -50,13 +58,7 @@ def _order_of(array: Array) -> str:
     return "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
 
-def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
-                     device: Optional[Device] = None) -> Array:
-    """An array in page-locked memory with indeterminate contents.
-
-    ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
-    ``device``, by default device 0 of the default instance. An array without elements is in ordinary memory.
-    """
+def _empty(shape: Shape, dtype: Any, order: str, kind: str, require: int, device: Optional[Device]) -> Array:
     import numpy
     dtype = numpy.dtype(dtype)
     if dtype.hasobject:
@@ -66,8 +68,18 @@ def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int 
         raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
     if size == 0:
         return numpy.empty(shape, dtype, "F" if order == "F" else "C")
-    memory = Memory(device or default_device(), size, "pinned", require=mem_flags)
+    memory = Memory(device or default_device(), size, kind, require=require)
     return memory.numpy(dtype, shape, order=order)
+
+
+def pagelocked_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
+                     device: Optional[Device] = None) -> Array:
+    """An array in page-locked memory with indeterminate contents.
+
+    ``mem_flags`` is a sum of :class:`host_alloc_flags`; each is granted or the call fails. The memory is close to
+    ``device``, by default device 0 of the default instance. An array without elements is in ordinary memory.
+    """
+    return _empty(shape, dtype, order, "pinned", mem_flags, device)
 
 
 def pagelocked_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
@@ -88,6 +100,40 @@ def pagelocked_zeros_like(array: Array, mem_flags: int = 0, *,
                           device: Optional[Device] = None) -> Array:
     """As :func:`pagelocked_zeros`, with shape, type and order of another array."""
     return pagelocked_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+
+
+def managed_empty(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
+                  device: Optional[Device] = None) -> Array:
+    """An array in managed memory with indeterminate contents.
+
+    ``mem_flags`` is GLOBAL, which 0 means as well, or HOST of :class:`mem_attach_flags`. Where ``device``, by default device
+    0 of the default instance, is not concurrent, touch the array only in ``with array.base.host_access():``. An array
+    without elements is in ordinary memory.
+    """
+    if mem_flags not in (0, mem_attach_flags.GLOBAL, mem_attach_flags.HOST):
+        raise InvalidArgument(f"mem_flags are {mem_flags}; they must be 0, mem_attach_flags.GLOBAL or mem_attach_flags.HOST")
+    require = c.GPUMEM_MEMORY_ATTACH_HOST if mem_flags == mem_attach_flags.HOST else 0
+    return _empty(shape, dtype, order, "managed", require, device)
+
+
+def managed_zeros(shape: Shape, dtype: Any, order: str = "C", mem_flags: int = 0, *,
+                  device: Optional[Device] = None) -> Array:
+    """As :func:`managed_empty`, filled with zeros."""
+    array = managed_empty(shape, dtype, order, mem_flags, device=device)
+    if isinstance(array.base, View):
+        with array.base.host_access():
+            array.fill(0)
+    return array
+
+
+def managed_empty_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> Array:
+    """As :func:`managed_empty`, with shape, type and order of another array."""
+    return managed_empty(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
+
+
+def managed_zeros_like(array: Array, mem_flags: int = 0, *, device: Optional[Device] = None) -> Array:
+    """As :func:`managed_zeros`, with shape, type and order of another array."""
+    return managed_zeros(array.shape, array.dtype, _order_of(array), mem_flags, device=device)
 
 
 def aligned_empty(shape: Shape, dtype: Any, order: str = "C", alignment: int = 4096) -> Array:

@@ -48,7 +48,10 @@ def call(function: Callable[..., int], *arguments: Any) -> int:
     error = status_error(status, detail) if status < 0 else None
     _details.append(detail)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or the exception would refer to itself, and keep the operands until the next garbage collection
     return status
 
 

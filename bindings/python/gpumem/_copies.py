@@ -11,8 +11,8 @@ from . import _library as c
 from ._calls import u32, u64
 from ._codes import Direction, SourceOrder
 from ._enums import code
-from ._memory import Memory, View, memory_of
-from ._operands import operand
+from ._memory import Memory, Region, View, memory_of
+from ._operands import check_room, operand
 from .errors import Error, InvalidArgument
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ class _Side:
         if memory is not None:
             if memory.closed:
                 memory.info()  # fails and says why, unless another thread is only trying to close it
+        if isinstance(memory, Memory):
             out.memory, out.offset = memory.handle, self.address - memory._address() + self.offset
         elif self.address:
             out.pointer = u64(self.address + self.offset, f"the address of the {self.what}")
@@ -234,7 +235,7 @@ class Copies:
                 _await_stream(self._instance(), interface["data"][0], number)
 
 
-_OURS = (int, Memory, View, bytes, bytearray, memoryview)
+_OURS = (int, Region, View, bytes, bytearray, memoryview)
 
 
 def _await_stream(instance: Instance, address: int, number: int) -> None:
@@ -248,11 +249,6 @@ def _await_stream(instance: Instance, address: int, number: int) -> None:
 def _rectangle(pitch: int, width: int, height: int) -> int:
     """Bytes from the first to the last of a rectangle."""
     return pitch * (height - 1) + width if width and height else 0
-
-
-def check_room(what: str, room: Optional[int], size: int) -> None:
-    if room is not None and size > room:
-        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed")
 
 
 def _pattern(value: int, value_size: int) -> Tuple[int, int]:

@@ -14,10 +14,11 @@ from ._calls import Unique
 from .errors import InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
-    from ._memory import Memory, View
+    from ._memory import Region, View
 
 # Device types.
 CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13
+_WITH_STREAMS = CUDA, CUDA_MANAGED
 VERSION = 1, 0
 READ_ONLY, IS_COPIED = 0x1, 0x2
 
@@ -88,7 +89,7 @@ class DLPackView:
     __slots__ = ()
 
     if TYPE_CHECKING:
-        memory: Optional[Memory]
+        memory: Optional[Region]
         address: int
         shape: Tuple[int, ...]
         strides: Tuple[int, ...]
@@ -109,7 +110,8 @@ class DLPackView:
     def __dlpack_device__(self) -> Tuple[int, int]:
         """(type, number) of the device of the memory."""
         if self.dlpack_device is None:
-            raise BufferError("DLPack has no device type for device memory of the host backend; copy it to host memory")
+            raise BufferError("DLPack has no device type for this memory, such as device memory of the host backend; copy it "
+                              "to host memory")
         return self.dlpack_device
 
     def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
@@ -128,14 +130,14 @@ class DLPackView:
         versioned = max_version is not None and max_version[0] >= 1
         if self.readonly and not versioned:
             raise BufferError("the memory is read-only, which needs a consumer of DLPack 1.0 or later")
-        in_place = wanted == place or (place == (CUDA_HOST, 0) and wanted == (CPU, 0))
+        in_place = wanted == place or (place is not None and place[0] in (CUDA_HOST, CUDA_MANAGED) and wanted == (CPU, 0))
         self._check_stream(stream, wanted)
         if not in_place and (copy is False or wanted != (CPU, 0)):
             raise BufferError(f"memory on the device {place} cannot be exported on {wanted}"
                               + (" without a copy" if wanted == (CPU, 0) else ""))
         if copy or not in_place:
             return self._copied()._capsule(wanted, versioned, IS_COPIED)
-        if wanted[0] == CUDA and stream != -1:
+        if wanted[0] in _WITH_STREAMS and stream != -1:
             self._order_before(stream)
         return self._capsule(wanted, versioned, 0)
 
@@ -143,7 +145,7 @@ class DLPackView:
     def _check_stream(stream: Optional[int], wanted: Tuple[int, int]) -> None:
         if stream is None:
             return
-        if wanted[0] != CUDA:
+        if wanted[0] not in _WITH_STREAMS:
             if stream != -1:
                 raise InvalidArgument(f"the stream is {stream}; for host memory it must be None or -1")
         elif stream == 0 or stream < -1:

@@ -13,20 +13,26 @@ from ctypes import c_int32, c_uint32, c_uint64, c_void_p
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _library as c
+from ._buffers import Buffer
 from ._calls import GONE, Unique, ask, call, create, encoded, i32, leave, leftovers, pending, size64, sweep, text, u32, u64
-from ._codes import (Access, Answer, AnswerSource, AnswerType, Backend, Capability, EventFlags, Feature, HostLock, Kind,
-                     Location, MemoryFlags, NativeDomain)
+from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, BufferFlags, Capability, EventFlags,
+                     Feature, HandleTypes, HostLock, Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags)
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory
 from ._operands import operand
-from ._results import (CapabilityInfo, DeviceInfo, InstanceInfo, KindStats, PointerInfo, ProbeInfo, Stats, StatusInfo,
-                       known)
+from ._ranges import Physical, Range, physical_desc
+from ._results import (CapabilityInfo, DeviceInfo, Granularity, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
+                       PointerInfo, ProbeInfo, Stats, StatusInfo, known)
 from ._stream import Event, Queue, Stream, hold, instance_closed, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import in_python, report_in_python
 from .errors import Error, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from ._ranges import Accesses
 
 
 @dataclasses.dataclass
@@ -47,11 +53,14 @@ class HostOptions:
     fill: Optional[bool] = None
     peers: Optional[str] = None
     masked: Optional[str] = None
+    concurrent: Optional[bool] = None
+    compressible: Optional[bool] = None
+    vmm_granularity: int = 0
 
     def _struct(self) -> Any:
         options = c.gpumem_host_options()
         for name, value in dataclasses.asdict(self).items():
-            if name in ("strict", "pageable", "same_pointer", "fill"):
+            if name in ("strict", "pageable", "same_pointer", "fill", "concurrent", "compressible"):
                 if value not in (None, True, False):
                     raise TypeError(f"{name} is {value!r}; it must be True, False or None")
                 value = {None: c.GPUMEM_TOGGLE_DEFAULT, True: c.GPUMEM_TOGGLE_ON, False: c.GPUMEM_TOGGLE_OFF}[value]
@@ -149,7 +158,7 @@ class Instance(Unique, Copies):
     The end of a ``with`` block closes it, which fails if objects are live. After an exception it is closed by force.
     """
 
-    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_info", "__weakref__")
+    __slots__ = ("_handle", "_closed", "_owned", "_views", "_devices", "_queues", "_ranges", "_info", "_waits", "__weakref__")
     _instead = "use the object itself, or open another instance"
 
     def __init__(self, backend: Union[Backend, str, int] = "any", *, name: Optional[str] = None, pin_budget: int = 0,
@@ -174,6 +183,8 @@ class Instance(Unique, Copies):
         # The devices refer to their instance, and so do the queues of its streams.
         self._devices: weakref.WeakValueDictionary[int, Device] = weakref.WeakValueDictionary()
         self._queues: weakref.WeakSet[Queue] = weakref.WeakSet()
+        self._ranges: weakref.WeakValueDictionary[int, Range] = weakref.WeakValueDictionary()
+        self._waits: Optional[bool] = None
         self._closed = False
 
     def close(self, *, force: bool = False) -> int:
@@ -332,6 +343,69 @@ class Instance(Unique, Copies):
         """Makes registered memory pageable again, by the address that was given to :meth:`Device.register_pointer`."""
         call(c.gpumem_unregister, self._handle, u64(pointer, "pointer"))
 
+    # ---- managed memory ----
+
+    def advise(self, pointer: Any, advice: Union[Advice, str, int], location: Place = "none",
+               size: Optional[int] = None) -> bool:
+        """Gives an :class:`Advice` about how managed memory will be used. No byte changes and nothing moves now.
+
+        ``pointer`` is an operand as in :meth:`copy`, or an address with its ``size``. "set_preferred_location" and
+        "set_accessed_by" take a ``location``: a :class:`Device`, "host", or for the first also "host_numa_current" or a
+        pair such as ("host_numa", 0). Returns False if the device or the driver cannot use the advice, and nothing changed.
+        """
+        address, size, kept = span(pointer, size)
+        where = place(location, self)
+        number = code(Advice, advice, "advice")
+
+        def run() -> int:
+            held = hold((kept,), False)
+            try:
+                return call(c.gpumem_managed_advise, self._handle, address, size, number, *where)
+            finally:
+                release(held)
+        return hint(run, size, where[0])
+
+    def managed_info(self, pointer: Any, size: Optional[int] = None) -> ManagedInfo:
+        """The advice and the last prefetch of managed memory: what is the same for all its pages, at one moment."""
+        address, size, kept = span(pointer, size)
+        held = hold((kept,), False)
+        try:
+            found = ask(c.gpumem_managed_get_info, c.gpumem_managed_info(), self._handle, address, size)
+        finally:
+            release(held)
+        devices = tuple(ordinal for ordinal in range(64) if found.accessed_by_devices >> ordinal & 1)
+        return ManagedInfo(
+            bool(found.read_mostly), known(Location, found.preferred_location), found.preferred_location_id,
+            known(Location, found.last_prefetch_location), found.last_prefetch_location_id, bool(found.accessed_by_host),
+            devices)
+
+    def host_access(self, pointer: Any) -> HostAccess:
+        """``with instance.host_access(memory):`` waits until the CPU may touch managed memory. See :class:`HostAccess`."""
+        return HostAccess(self, pointer)
+
+    def _may_wait(self) -> bool:
+        """Whether an access of the CPU to managed memory may have to wait for a device."""
+        if self._waits is None:
+            self._waits = not all(device.capability("managed_concurrent") for device in self.devices)
+        return self._waits
+
+    # ---- ranges ----
+
+    def reserve(self, size: int, *, alignment: int = 0, address: int = 0, flags: Union[RangeFlags, str, int] = 0,
+                name: Optional[str] = None) -> Range:
+        """Reserves addresses without memory; see :class:`Range`."""
+        return Range(self, size, alignment=alignment, address=address, flags=flags, name=name)
+
+    def mapping(self, pointer: Any) -> MappingInfo:
+        """What is mapped at an address of a range."""
+        found = ask(c.gpumem_range_get_mapping, c.gpumem_mapping_info(), self._handle, operand(pointer, False)[0])
+        return MappingInfo(self._ranges.get(found.range), found.base, found.size, found.block_id,
+                           known(Location, found.location), found.location_id)
+
+    def retain_physical(self, pointer: Any) -> Physical:
+        """One more handle of the physical memory that is mapped at an address, with the same block id."""
+        return Physical.retain(self, pointer)
+
     # ---- statistics ----
 
     def stats(self) -> Stats:
@@ -340,8 +414,9 @@ class Instance(Unique, Copies):
         return Stats(found.live_count, found.live_bytes, found.streams, found.events)
 
     def kind_stats(self, kind: Union[Kind, str, int]) -> KindStats:
-        """Counters of one kind of memory: DEVICE, PINNED or REGISTERED."""
-        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle, code(Kind, kind, "kind", "device, pinned, registered"))
+        """Counters of one kind of memory: DEVICE, PINNED, REGISTERED, MANAGED or VIRTUAL."""
+        found = ask(c.gpumem_stats_get_kind, c.gpumem_kind_stats(), self._handle,
+                    code(Kind, kind, "kind", "device, pinned, registered, managed, virtual"))
         return KindStats(found.live_count, found.live_bytes, found.peak_count, found.peak_bytes, found.total_count,
                          found.total_bytes)
 
@@ -474,7 +549,7 @@ class Device(Unique):
     def memory(self, size: int, kind: Union[Kind, str, int] = "device", *, alignment: int = 0,
                require: Union[MemoryFlags, str, int] = 0, prefer: Union[MemoryFlags, str, int] = 0, numa_node: int = 0,
                name: Optional[str] = None) -> Memory:
-        """Allocates memory: "device" memory, or "pinned" host memory; see :class:`Memory`."""
+        """Allocates memory: "device" memory, "pinned" host memory, or "managed" memory; see :class:`Memory`."""
         memory = _new(Memory)
         # Faster than Memory(...), because both are functions in Python.
         memory.__init__(self, size, kind, alignment, require, prefer, numa_node, name)  # type: ignore[misc]
@@ -493,6 +568,36 @@ class Device(Unique):
         """Creates an event; see :class:`Event`."""
         return Event(self, flags=flags, name=name)
 
+    # ---- physical memory ----
+
+    def physical(self, size: int, location: Place = "device", *, handle_types: Union[HandleTypes, str, int] = 0,
+                 require: Union[PhysicalFlags, str, int] = 0, prefer: Union[PhysicalFlags, str, int] = 0,
+                 name: Optional[str] = None) -> Physical:
+        """Makes physical memory without an address; see :class:`Physical`."""
+        return Physical(self, size, location, handle_types=handle_types, require=require, prefer=prefer, name=name)
+
+    def import_physical(self, fd: int, size: int, location: Place = "device", *,
+                        handle_types: Union[HandleTypes, str, int] = "posix_fd", name: Optional[str] = None) -> Physical:
+        """The physical memory behind a file descriptor of :meth:`Physical.export_fd`; see :meth:`Physical.import_fd`."""
+        return Physical.import_fd(self, fd, size, location, handle_types=handle_types, name=name)
+
+    def physical_granularity(self, location: Place = "device", *, handle_types: Union[HandleTypes, str, int] = 0,
+                             require: Union[PhysicalFlags, str, int] = 0,
+                             prefer: Union[PhysicalFlags, str, int] = 0) -> Granularity:
+        """The units in which physical memory with these properties is made and mapped."""
+        minimum, recommended = c_uint64(), c_uint64()
+        desc = physical_desc(self, 0, location, handle_types, require, prefer, None)
+        call(c.gpumem_physical_get_granularity, self._handle, desc, minimum, recommended)
+        return Granularity(minimum.value, recommended.value)
+
+    def buffer(self, size: int = 0, *, reserve: int = 0, location: Place = "device",
+               handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
+               prefer: Union[PhysicalFlags, str, int] = 0, flags: Union[BufferFlags, str, int] = 0,
+               accesses: Optional[Accesses] = None, name: Optional[str] = None) -> Buffer:
+        """Makes a buffer that grows in place and can sleep; see :class:`Buffer`."""
+        return Buffer(self, size, reserve=reserve, location=location, handle_types=handle_types, require=require,
+                      prefer=prefer, flags=flags, accesses=accesses, name=name)
+
     # ---- plain addresses ----
 
     def malloc(self, kind: Union[Kind, str, int], size: int) -> int:
@@ -501,7 +606,7 @@ class Device(Unique):
             sweep()
         def undo(pointer: c_void_p, _: None) -> int:
             return c.gpumem_free(self.instance._handle, pointer, None)  # type: ignore[no-any-return]
-        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned"),
+        return create(c.gpumem_malloc, undo, self._handle, code(Kind, kind, "kind", "device, pinned, managed"),
                       size64(size))
 
     def register_pointer(self, pointer: int, size: int, require: Union[MemoryFlags, str, int] = 0) -> None:

@@ -15,8 +15,9 @@ from . import _types
 from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, size64,
                      status_error, sweep, text, u64)
 from ._codes import Backend, Kind, MemoryFlags
-from ._dlpack import CPU, CUDA, CUDA_HOST, DLPackView
+from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView
 from ._enums import code, flags
+from ._managed import Managed
 from ._operands import Buffer, Strange, host_buffer
 from ._results import MemoryInfo, known
 from ._waits import LARGE, aside, create_aside, on_main_thread
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 Shape = Union[int, Sequence[int]]
 
 _DEVICE = int(Kind.DEVICE)
-_PINNED = int(Kind.PINNED)
+_CHOICE = "device, pinned, managed"
 _KINDS = {str(kind): int(kind) for kind in Kind}
 # Writes kind, numa_node, size, alignment, require and prefer of gpumem_memory_desc at once.
 _pack_desc = struct.Struct("=iiQQQQ").pack_into
@@ -57,15 +58,160 @@ _creations: List[_Creation] = []
 
 def _write(creation: _Creation, size: Any, kind: Any, alignment: Any, require: Any, prefer: Any, numa_node: Any) -> None:
     """Fills in the description from arguments that are not all plain numbers in range."""
-    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", "device, pinned"), i32(numa_node, "numa_node"), size64(size),
+    _pack_desc(creation.desc, _DESC_OFFSET, code(Kind, kind, "kind", _CHOICE), i32(numa_node, "numa_node"), size64(size),
                u64(alignment, "alignment"), flags(MemoryFlags, require, "require"), flags(MemoryFlags, prefer, "prefer"))
 
 
-class Memory(Unique):
+class Region(Unique):
+    """Addresses whose bytes can be copied and viewed: memory, a part of a range, or a buffer."""
+
+    __slots__ = ()
+    _instead = ("use the object itself, copy the bytes into other memory with copy_from(), or get them as bytes with "
+                "copy_to()")
+    _no_access = "the CPU cannot access device memory; copy it to host memory with copy_to()"
+
+    if TYPE_CHECKING:
+        device: Device
+        _info: Optional[MemoryInfo]
+        _holds: List[Union[None, bool, Queue]]
+
+        @property
+        def closed(self) -> bool: ...
+
+        def info(self) -> Any: ...
+
+        def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]: ...
+
+    def _known(self) -> MemoryInfo:
+        """Information that was asked for before, or now."""
+        return self._info or self.info()
+
+    def _held(self, done: str, function: str) -> NoReturn:
+        """Raises because of what holds the memory."""
+        if any(self._holds):
+            raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
+                       function=function)
+        if False in self._holds:
+            raise BufferError(f"the memory cannot be {done} while another thread copies or fills it")
+        raise BufferError(f"the memory cannot be {done} while views of it are alive: arrays, memoryviews or tensors of other "
+                          "libraries; drop them first, for example with del")
+
+    def __int__(self) -> int:
+        """The address for devices, or of host memory that has none for the CPU."""
+        info = self._known()
+        return info.device_pointer or info.host_pointer or 0
+
+    @property
+    def kind(self) -> Kind:
+        """DEVICE, PINNED, REGISTERED or MANAGED; VIRTUAL for a part of a range, and a buffer."""
+        return self._known().kind
+
+    @property
+    def size(self) -> int:
+        """Bytes requested: the only ones that may be used."""
+        return self._known().size
+
+    @property
+    def nbytes(self) -> int:
+        """The same as :attr:`size`."""
+        return self._known().size
+
+    @property
+    def host_pointer(self) -> Optional[int]:
+        """Address for the CPU; None for device memory."""
+        return self._known().host_pointer
+
+    @property
+    def device_pointer(self) -> Optional[int]:
+        """Address for devices; None if the memory has none."""
+        return self._known().device_pointer
+
+    @property
+    def granted_flags(self) -> MemoryFlags:
+        """Properties of the memory; contains what was required."""
+        return self._known().granted_flags
+
+    @property
+    def requested_flags(self) -> MemoryFlags:
+        """The required and preferred properties together."""
+        return self._known().requested_flags
+
+    @property
+    def name(self) -> str:
+        """As given at creation."""
+        return self._known().name
+
+    def _address(self) -> int:
+        """The address by which copies know it."""
+        info = self._known()
+        return info.host_pointer or info.device_pointer or 0
+
+    def _operand(self, _: bool) -> Tuple[int, int, Union[Region, View]]:
+        info = self._known()
+        return info.host_pointer or info.device_pointer or 0, info.size, self
+
+    def view(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> View:
+        """A typed view of the memory or of a part of it; of bytes by default.
+
+        ``dtype`` is anything that numpy accepts as one, or without numpy a text such as "float32" or "<f4". ``shape`` is
+        a number or a tuple; without it the view has one dimension and reaches to the end.
+        """
+        return View._of(self, dtype, shape, offset, order)
+
+    def buffer(self) -> memoryview:
+        """A memoryview of the bytes of host memory."""
+        return self.view().buffer()
+
+    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> Array:
+        """Host memory as a numpy array without a copy; its ``base`` is a view that keeps the memory alive. Raises
+        BufferError for device memory."""
+        return self.view(dtype, shape, offset=offset, order=order).numpy()
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
+        """``numpy.asarray(memory)`` is its bytes, without a copy."""
+        return self.view().__array__(dtype, copy)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        return self.buffer()
+
+    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
+                   dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
+        """A capsule for another library; see :class:`View`."""
+        return self.view().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self.view().__dlpack_device__()
+
+    def _place(self, stream: Optional[Stream]) -> Any:
+        """What copies and fills: a stream, or the instance."""
+        if stream is None:
+            return self.device.instance
+        if not hasattr(stream, "_queue"):
+            raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps "
+                            "others")
+        return stream
+
+    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
+                  stream: Optional[Stream] = None) -> None:
+        """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
+        self._place(stream).copy(self.view(offset=offset), source, size)
+
+    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
+                stream: Optional[Stream] = None) -> None:
+        """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
+        self._place(stream).copy(destination, self.view(offset=offset), size)
+
+    def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
+        """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
+        self._place(stream).fill(self, None, value, value_size)
+
+
+class Memory(Region, Managed):
     """One allocation, or existing memory that is page-locked in place.
 
-    ``device.memory(size)`` allocates device memory, ``device.memory(size, "pinned")`` page-locked host memory.
-    ``device.register(array)`` page-locks existing memory.
+    ``device.memory(size)`` allocates device memory, ``device.memory(size, "pinned")`` page-locked host memory, and
+    ``device.memory(size, "managed")`` memory that moves to where it is used. ``device.register(array)`` page-locks existing
+    memory.
 
     ``kind`` is a :class:`Kind` or its name. ``require`` are :class:`MemoryFlags`, or their names with "|" between them,
     without which the call fails. Those in ``prefer`` may be missing from :attr:`granted_flags`. The contents of fresh
@@ -76,14 +222,10 @@ class Memory(Unique):
     """
 
     __slots__ = ("device", "_handle", "_open", "_holds", "_info", "_source", "__weakref__")
-    _instead = ("use the object itself, copy the bytes into other memory with copy_from(), or get them as bytes with "
-                "copy_to()")
 
     if TYPE_CHECKING:
-        device: Device
         _handle: int
         _open: bool
-        _info: Optional[MemoryInfo]
         _source: Any
 
     # Nothing is for keywords alone, because that costs time.
@@ -109,7 +251,7 @@ class Memory(Unique):
         if name is not None:
             creation.desc.name = encoded(name)
         try:
-            if kind == _PINNED and (operator.index(size) >= LARGE or active and _is_busy(device)) and on_main_thread():
+            if kind != _DEVICE and (operator.index(size) >= LARGE or active and _is_busy(device)) and on_main_thread():
                 status = self._create_aside(creation, device)
             else:
                 status = c.memory_create_prepared(device._pointer, creation.desc_pointer, creation.out_pointer,
@@ -197,6 +339,9 @@ class Memory(Unique):
             self._destroy()
         self._source = None
 
+    def _of_device(self) -> Device:
+        return self.device
+
     def _may_wait(self) -> bool:
         """Whether a call that frees may have to wait, as for a GPU at work."""
         return on_main_thread() and _is_busy(self.device)
@@ -238,13 +383,7 @@ class Memory(Unique):
             if not self.closed:
                 raise
             return  # another thread has closed it since
-        if any(self._holds):
-            raise Busy("work in a stream uses the memory and was not observed complete; synchronize the stream first",
-                       function="gpumem_memory_destroy")
-        if False in self._holds:
-            raise BufferError("the memory cannot be closed while another thread copies or fills it")
-        raise BufferError("the memory cannot be closed while views of it are alive: arrays, memoryviews or tensors of "
-                          "other libraries; drop them first, for example with del")
+        self._held("closed", "gpumem_memory_destroy")
 
     def __enter__(self) -> Memory:
         return self
@@ -260,11 +399,6 @@ class Memory(Unique):
         name = f" {info.name!r}" if info.name else ""
         return (f"<gpumem.Memory{name}: {info.kind}, {info.size} bytes, device {info.device_ordinal}"
                 f"{', closed' if self.closed else ''}>")
-
-    def __int__(self) -> int:
-        """The address for devices, or of host memory that has none for the CPU."""
-        info = self._known()
-        return info.device_pointer or info.host_pointer or 0
 
     @property
     def handle(self) -> int:
@@ -285,114 +419,6 @@ class Memory(Unique):
             MemoryFlags(found.granted_flags), found.buffer_id, text(found.name))
         self._info = result
         return result
-
-    def _known(self) -> MemoryInfo:
-        """The same without a call, because it never changes."""
-        return self._info or self.info()
-
-    @property
-    def kind(self) -> Kind:
-        """DEVICE, PINNED or REGISTERED."""
-        return self._known().kind
-
-    @property
-    def size(self) -> int:
-        """Bytes requested: the only ones that may be used."""
-        return self._known().size
-
-    @property
-    def nbytes(self) -> int:
-        """The same as :attr:`size`."""
-        return self._known().size
-
-    @property
-    def host_pointer(self) -> Optional[int]:
-        """Address for the CPU; None for device memory."""
-        return self._known().host_pointer
-
-    @property
-    def device_pointer(self) -> Optional[int]:
-        """Address for devices; None if the memory has none."""
-        return self._known().device_pointer
-
-    @property
-    def granted_flags(self) -> MemoryFlags:
-        """Properties of the memory; contains what was required."""
-        return self._known().granted_flags
-
-    @property
-    def requested_flags(self) -> MemoryFlags:
-        """The required and preferred properties together."""
-        return self._known().requested_flags
-
-    @property
-    def name(self) -> str:
-        """As given at creation."""
-        return self._known().name
-
-    def _address(self) -> int:
-        """The address by which copies know it."""
-        info = self._known()
-        return info.host_pointer or info.device_pointer or 0
-
-    def _operand(self, _: bool) -> Tuple[int, int, Memory]:
-        info = self._known()
-        return info.host_pointer or info.device_pointer or 0, info.size, self
-
-    def view(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> View:
-        """A typed view of the memory or of a part of it; of bytes by default.
-
-        ``dtype`` is anything that numpy accepts as one, or without numpy a text such as "float32" or "<f4". ``shape`` is
-        a number or a tuple; without it the view has one dimension and reaches to the end.
-        """
-        return View._of(self, dtype, shape, offset, order)
-
-    def buffer(self) -> memoryview:
-        """A memoryview of the bytes of host memory."""
-        return self.view().buffer()
-
-    def numpy(self, dtype: Any = None, shape: Optional[Shape] = None, *, offset: int = 0, order: str = "C") -> Array:
-        """Host memory as a numpy array without a copy; its ``base`` is a view that keeps the memory alive. Raises
-        BufferError for device memory."""
-        return self.view(dtype, shape, offset=offset, order=order).numpy()
-
-    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
-        """``numpy.asarray(memory)`` is its bytes, without a copy."""
-        return self.view().__array__(dtype, copy)
-
-    def __buffer__(self, flags: int) -> memoryview:
-        return self.buffer()
-
-    def __dlpack__(self, *, stream: Optional[int] = None, max_version: Optional[Tuple[int, int]] = None,
-                   dl_device: Optional[Tuple[int, int]] = None, copy: Optional[bool] = None) -> Any:
-        """A capsule for another library; see :class:`View`."""
-        return self.view().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
-
-    def __dlpack_device__(self) -> Tuple[int, int]:
-        return self.view().__dlpack_device__()
-
-    def _place(self, stream: Optional[Stream]) -> Any:
-        """What copies and fills: a stream, or the instance."""
-        if stream is None:
-            return self.device.instance
-        if not hasattr(stream, "_queue"):
-            raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps "
-                            "others")
-        return stream
-
-    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
-                  stream: Optional[Stream] = None) -> None:
-        """Copies bytes of any other operand into the memory, or enqueues the copy. See :meth:`Instance.copy`."""
-        self._place(stream).copy(self.view(offset=offset), source, size)
-
-    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
-                stream: Optional[Stream] = None) -> None:
-        """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
-        self._place(stream).copy(destination, self.view(offset=offset), size)
-
-    def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
-        """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
-        self._place(stream).fill(self, None, value, value_size)
 
 
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Memory], None]:
@@ -417,9 +443,9 @@ def _is_busy(device: Device) -> bool:
     return device.instance.backend == Backend.CUDA and not all(queue.idle() for queue in list(device.instance._queues))
 
 
-def memory_of(value: Any) -> Optional[Memory]:
-    """The memory of a Memory or View; None for any other operand."""
-    if isinstance(value, Memory):
+def memory_of(value: Any) -> Optional[Region]:
+    """The memory of a Memory, a Part, a Buffer or a View; None for any other operand."""
+    if isinstance(value, Region):
         return value
     return value.memory if isinstance(value, View) else None
 
@@ -469,10 +495,7 @@ def strides_of(shape: Sequence[int], itemsize: int, order: str) -> Tuple[int, ..
     return tuple(reversed(strides) if order == "C" else strides)
 
 
-_ON_DEVICE = "the CPU cannot access device memory; copy it to host memory with copy_to()"
-
-
-class View(Unique, DLPackView):
+class View(Unique, DLPackView, Managed):
     """A typed view of memory, which other libraries can use in place.
 
     :meth:`Memory.view` and :func:`from_dlpack` make them. The memory cannot be closed while a view is alive, or an array,
@@ -486,7 +509,7 @@ class View(Unique, DLPackView):
     """
 
     if TYPE_CHECKING:
-        memory: Optional[Memory]
+        memory: Optional[Region]
         address: int
         shape: Tuple[int, ...]
         strides: Tuple[int, ...]
@@ -508,7 +531,7 @@ class View(Unique, DLPackView):
         raise TypeError("get views from Memory.view() or gpumem.from_dlpack()")
 
     @classmethod
-    def _of(cls, memory: Memory, dtype: Any, shape: Optional[Shape], offset: int, order: str) -> View:
+    def _of(cls, memory: Region, dtype: Any, shape: Optional[Shape], offset: int, order: str) -> View:
         if order not in ("C", "F"):
             raise InvalidArgument(f"the order is {order!r}; it must be 'C' or 'F'")
         typestr, itemsize, descr = _types.element_type(dtype)
@@ -536,7 +559,7 @@ class View(Unique, DLPackView):
         self._count(memory)
         return self
 
-    def _count(self, memory: Memory) -> None:
+    def _count(self, memory: Region) -> None:
         """Makes it one of the views of the memory."""
         self._lent, self._counted = None, False
         # Counted first, then checked: close() does it in the reverse order.
@@ -731,7 +754,14 @@ class View(Unique, DLPackView):
     def _own_memory(self) -> Memory:
         if self.memory is None:
             raise InvalidArgument("the memory belongs to another library, which frees it")
+        if not isinstance(self.memory, Memory):
+            raise WrongKind("a view of a range or a buffer does not free it; unmap that part of the range, or close the buffer")
         return self.memory
+
+    def _of_device(self) -> Device:
+        if self.memory is None:
+            raise InvalidArgument("the memory belongs to another library; the instance and its streams take it as an argument")
+        return self.memory.device
 
     # ---- the CPU ----
 
@@ -745,9 +775,12 @@ class View(Unique, DLPackView):
             return self.memory._known().host_pointer is not None
         return self.dlpack_device is None or self.dlpack_device[0] != CUDA
 
+    def _reason(self) -> str:
+        return Region._no_access if self.memory is None else self.memory._no_access
+
     def _bytes(self) -> memoryview:
         if not self._host_accessible():
-            raise BufferError(_ON_DEVICE)
+            raise BufferError(self._reason())
         if not self.contiguous:
             raise BufferError("the view is not contiguous; numpy() makes an array of it")
         # The memoryview keeps the array, and so the view.
@@ -770,7 +803,7 @@ class View(Unique, DLPackView):
     @property
     def __array_interface__(self) -> Dict[str, Any]:
         if not self._host_accessible():
-            raise AttributeError(_ON_DEVICE)
+            raise AttributeError(self._reason())
         self._lend(None)  # nobody says when it is given back
         return self._interface(self.address)
 
@@ -786,7 +819,7 @@ class View(Unique, DLPackView):
         BufferError for device memory."""
         import numpy
         if not self._host_accessible():
-            raise BufferError(_ON_DEVICE)
+            raise BufferError(self._reason())
         base = self._part(_ArrayBase, self.address, self.shape, self.strides)
         array: Array = numpy.asarray(base)
         base._lent = [weakref.ref(array)]
@@ -833,15 +866,19 @@ class _ArrayBase(View):
 _ArrayBase.__name__ = _ArrayBase.__qualname__ = "View"
 
 
-def _dlpack_device(memory: Memory) -> Optional[Tuple[int, int]]:
+def _dlpack_device(memory: Region) -> Optional[Tuple[int, int]]:
     """Device type and number in DLPack, or None if DLPack has none for the memory."""
     kind, host = memory.kind, memory.device.instance.backend == Backend.HOST
+    if kind == Kind.VIRTUAL:
+        return memory._dlpack_device(host)
+    if kind == Kind.MANAGED and not host:
+        return CUDA_MANAGED, memory.device.ordinal
     if kind == _DEVICE:
         return None if host else (CUDA, memory.device.ordinal)
     return (CPU, 0) if host else (CUDA_HOST, 0)
 
 
-def _work_stream(memory: Memory) -> Optional[int]:
+def _work_stream(memory: Region) -> Optional[int]:
     """The native stream to wait for before using the memory, or None if no work is in flight."""
     queues: Any = {hold for hold in memory._holds if hold}
     if not queues:

@@ -57,6 +57,52 @@ GPUMEM_NATIVE_NONE = 0
 GPUMEM_NATIVE_ERRNO = 1
 GPUMEM_NATIVE_CUDA = 2
 
+# memory.h
+GPUMEM_KIND_UNKNOWN = 0
+GPUMEM_KIND_PAGEABLE = 1
+GPUMEM_KIND_PINNED = 2
+GPUMEM_KIND_REGISTERED = 3
+GPUMEM_KIND_DEVICE = 4
+GPUMEM_KIND_MANAGED = 5
+GPUMEM_KIND_VIRTUAL = 7
+GPUMEM_KIND_FOREIGN = 9
+GPUMEM_MEMORY_PORTABLE = 0x1
+GPUMEM_MEMORY_MAPPED = 0x2
+GPUMEM_MEMORY_WRITE_COMBINED = 0x4
+GPUMEM_MEMORY_READ_ONLY = 0x8
+GPUMEM_MEMORY_IOMEMORY = 0x10
+GPUMEM_MEMORY_PAGE_LOCKED = 0x20
+GPUMEM_MEMORY_NUMA_NODE = 0x40
+GPUMEM_MEMORY_ATTACH_HOST = 0x80
+GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100
+
+# pointer.h
+GPUMEM_LOCATION_NONE = 0
+GPUMEM_LOCATION_DEVICE = 1
+GPUMEM_LOCATION_HOST = 2
+GPUMEM_LOCATION_HOST_NUMA = 3
+GPUMEM_LOCATION_HOST_NUMA_CURRENT = 4
+GPUMEM_ACCESS_NONE = 0
+GPUMEM_ACCESS_READ = 1
+GPUMEM_ACCESS_READWRITE = 3
+GPUMEM_ACCESS_UNKNOWN = 4
+
+# physical.h
+GPUMEM_PHYSICAL_COMPRESSIBLE = 0x1
+GPUMEM_PHYSICAL_RDMA = 0x2
+GPUMEM_HANDLE_TYPE_POSIX_FD = 0x1
+GPUMEM_HANDLE_TYPE_FABRIC = 0x8
+
+# range.h
+GPUMEM_RANGE_FIXED = 0x1
+
+# buffer.h
+GPUMEM_BUFFER_MOVABLE = 0x1
+GPUMEM_CONTENT_PINNED = 0
+GPUMEM_CONTENT_PAGEABLE = 1
+GPUMEM_CONTENT_ZERO = 2
+GPUMEM_CONTENT_DROP = 3
+
 # capability.h
 GPUMEM_CAPABILITY_UVA = 1
 GPUMEM_CAPABILITY_DEVICE_COUNT = 2
@@ -75,12 +121,27 @@ GPUMEM_CAPABILITY_PIN_NUMA = 19
 GPUMEM_CAPABILITY_HOST_ATOMICS = 20
 GPUMEM_CAPABILITY_PAGEABLE = 30
 GPUMEM_CAPABILITY_PAGEABLE_HOST_TABLES = 31
+GPUMEM_CAPABILITY_MANAGED = 32
+GPUMEM_CAPABILITY_MANAGED_CONCURRENT = 33
+GPUMEM_CAPABILITY_MANAGED_DIRECT_FROM_HOST = 34
+GPUMEM_CAPABILITY_MANAGED_NUMA_LOCATIONS = 35
+GPUMEM_CAPABILITY_MANAGED_BATCH = 36
+GPUMEM_CAPABILITY_MANAGED_DISCARD = 37
 GPUMEM_CAPABILITY_STREAM_VALUE32 = 40
 GPUMEM_CAPABILITY_STREAM_VALUE64 = 41
 GPUMEM_CAPABILITY_STREAM_VALUE_NOR = 42
 GPUMEM_CAPABILITY_COPY_ENGINES = 50
 GPUMEM_CAPABILITY_PEER_ACCESS = 60
 GPUMEM_CAPABILITY_PEER_ATOMICS = 61
+GPUMEM_CAPABILITY_VMM_DEVICE = 70
+GPUMEM_CAPABILITY_VMM_HOST = 71
+GPUMEM_CAPABILITY_VMM_HOST_NUMA = 72
+GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN = 73
+GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED = 74
+GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD = 75
+GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC = 76
+GPUMEM_CAPABILITY_VMM_COMPRESSIBLE = 77
+GPUMEM_CAPABILITY_VMM_RDMA = 78
 GPUMEM_ANSWER_TYPE_TRI = 1
 GPUMEM_ANSWER_TYPE_INT = 2
 GPUMEM_ANSWER_TYPE_BYTES = 3
@@ -106,31 +167,6 @@ GPUMEM_SOURCE_ORDER_ANY = 2
 GPUMEM_EVENT_DISABLE_TIMING = 0x1
 GPUMEM_EVENT_BLOCKING_SYNC = 0x2
 
-# memory.h
-GPUMEM_KIND_UNKNOWN = 0
-GPUMEM_KIND_PAGEABLE = 1
-GPUMEM_KIND_PINNED = 2
-GPUMEM_KIND_REGISTERED = 3
-GPUMEM_KIND_DEVICE = 4
-GPUMEM_KIND_FOREIGN = 9
-GPUMEM_MEMORY_PORTABLE = 0x1
-GPUMEM_MEMORY_MAPPED = 0x2
-GPUMEM_MEMORY_WRITE_COMBINED = 0x4
-GPUMEM_MEMORY_READ_ONLY = 0x8
-GPUMEM_MEMORY_IOMEMORY = 0x10
-GPUMEM_MEMORY_PAGE_LOCKED = 0x20
-GPUMEM_MEMORY_NUMA_NODE = 0x40
-
-# pointer.h
-GPUMEM_LOCATION_NONE = 0
-GPUMEM_LOCATION_DEVICE = 1
-GPUMEM_LOCATION_HOST = 2
-GPUMEM_LOCATION_HOST_NUMA = 3
-GPUMEM_ACCESS_NONE = 0
-GPUMEM_ACCESS_READ = 1
-GPUMEM_ACCESS_READWRITE = 3
-GPUMEM_ACCESS_UNKNOWN = 4
-
 # host.h
 GPUMEM_HOST_LOCK_DEFAULT = 0
 GPUMEM_HOST_LOCK_TRY = 1
@@ -149,6 +185,17 @@ GPUMEM_LOG_ERROR = 1
 GPUMEM_LOG_WARNING = 2
 GPUMEM_LOG_INFO = 3
 GPUMEM_LOG_DEBUG = 4
+
+# managed.h
+GPUMEM_ATTACH_GLOBAL = 1
+GPUMEM_ATTACH_HOST = 2
+GPUMEM_ATTACH_SINGLE = 4
+GPUMEM_ADVICE_SET_READ_MOSTLY = 1
+GPUMEM_ADVICE_UNSET_READ_MOSTLY = 2
+GPUMEM_ADVICE_SET_PREFERRED_LOCATION = 3
+GPUMEM_ADVICE_UNSET_PREFERRED_LOCATION = 4
+GPUMEM_ADVICE_SET_ACCESSED_BY = 5
+GPUMEM_ADVICE_UNSET_ACCESSED_BY = 6
 
 # stream.h
 GPUMEM_WAIT_GEQ = 0
@@ -178,6 +225,77 @@ class gpumem_error(Growing):
 class gpumem_status_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("status", c_int32), ("reserved", c_uint32), ("name", c_char_p),
                 ("cause", c_char_p), ("remedy", c_char_p)]
+
+
+class gpumem_memory_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("size", c_uint64),
+                ("alignment", c_uint64), ("require", c_uint64), ("prefer", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_register_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("pointer", c_void_p), ("size", c_uint64), ("require", c_uint64),
+                ("prefer", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_memory_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("device", c_void_p),
+                ("device_ordinal", c_uint32), ("reserved", c_uint32), ("host_pointer", c_void_p),
+                ("device_pointer", c_void_p), ("size", c_uint64), ("granted_size", c_uint64), ("alignment", c_uint64),
+                ("requested_flags", c_uint64), ("granted_flags", c_uint64), ("buffer_id", c_uint64),
+                ("name", c_char * 64)]
+
+
+class gpumem_pointer_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("location", c_int32), ("location_id", c_int32),
+                ("device_ordinal", c_int32), ("host_pointer", c_void_p), ("device_pointer", c_void_p),
+                ("base", c_void_p), ("size", c_uint64), ("buffer_id", c_uint64), ("granted_flags", c_uint64),
+                ("memory", c_void_p)]
+
+
+class gpumem_physical_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("location", c_int32), ("location_id", c_int32), ("size", c_uint64),
+                ("handle_types", c_uint64), ("require", c_uint64), ("prefer", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_physical_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("location", c_int32), ("location_id", c_int32), ("device", c_void_p),
+                ("device_ordinal", c_uint32), ("imported", c_uint32), ("size", c_uint64), ("granularity", c_uint64),
+                ("block_id", c_uint64), ("handle_types", c_uint64), ("granted_flags", c_uint64), ("name", c_char * 64)]
+
+
+class gpumem_range_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("size", c_uint64), ("alignment", c_uint64), ("address", c_void_p),
+                ("flags", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_range_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("base", c_void_p), ("size", c_uint64), ("granularity", c_uint64),
+                ("mapped_size", c_uint64), ("mapping_count", c_uint64), ("buffer_id", c_uint64), ("name", c_char * 64)]
+
+
+class gpumem_access_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("location", c_int32), ("location_id", c_int32), ("access", c_int32),
+                ("reserved", c_uint32)]
+
+
+class gpumem_mapping_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("range", c_void_p), ("base", c_void_p), ("size", c_uint64),
+                ("block_id", c_uint64), ("location", c_int32), ("location_id", c_int32)]
+
+
+class gpumem_buffer_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("size", c_uint64), ("reserve", c_uint64), ("location", c_int32),
+                ("location_id", c_int32), ("handle_types", c_uint64), ("require", c_uint64), ("prefer", c_uint64),
+                ("flags", c_uint64), ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64),
+                ("name", c_char_p)]
+
+
+class gpumem_buffer_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("base", c_void_p), ("size", c_uint64), ("capacity", c_uint64),
+                ("reserved_size", c_uint64), ("granularity", c_uint64), ("block_count", c_uint64),
+                ("generation", c_uint64), ("stored_size", c_uint64), ("location", c_int32), ("location_id", c_int32),
+                ("device", c_void_p), ("device_ordinal", c_uint32), ("asleep", c_uint32), ("range", c_void_p),
+                ("buffer_id", c_uint64), ("name", c_char * 64)]
 
 
 class gpumem_capability_info(Growing):
@@ -221,36 +339,12 @@ class gpumem_event_info(Growing):
                 ("flags", c_uint64), ("native_event", c_void_p), ("name", c_char * 64)]
 
 
-class gpumem_memory_desc(Growing):
-    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("size", c_uint64),
-                ("alignment", c_uint64), ("require", c_uint64), ("prefer", c_uint64), ("name", c_char_p)]
-
-
-class gpumem_register_desc(Growing):
-    _fields_ = [("struct_size", c_size_t), ("pointer", c_void_p), ("size", c_uint64), ("require", c_uint64),
-                ("prefer", c_uint64), ("name", c_char_p)]
-
-
-class gpumem_memory_info(Growing):
-    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("numa_node", c_int32), ("device", c_void_p),
-                ("device_ordinal", c_uint32), ("reserved", c_uint32), ("host_pointer", c_void_p),
-                ("device_pointer", c_void_p), ("size", c_uint64), ("granted_size", c_uint64), ("alignment", c_uint64),
-                ("requested_flags", c_uint64), ("granted_flags", c_uint64), ("buffer_id", c_uint64),
-                ("name", c_char * 64)]
-
-
-class gpumem_pointer_info(Growing):
-    _fields_ = [("struct_size", c_size_t), ("kind", c_int32), ("location", c_int32), ("location_id", c_int32),
-                ("device_ordinal", c_int32), ("host_pointer", c_void_p), ("device_pointer", c_void_p),
-                ("base", c_void_p), ("size", c_uint64), ("buffer_id", c_uint64), ("granted_flags", c_uint64),
-                ("memory", c_void_p)]
-
-
 class gpumem_host_options(Growing):
     _fields_ = [("struct_size", c_size_t), ("device_count", c_uint32), ("strict", c_int32), ("device_bytes", c_uint64),
                 ("granularity", c_uint64), ("pageable", c_int32), ("same_pointer", c_int32), ("lock_mode", c_int32),
                 ("numa_nodes", c_uint32), ("register_count_max", c_uint64), ("lock_piece", c_uint64),
-                ("quarantine", c_uint32), ("fill", c_int32), ("peers", c_char_p), ("masked", c_char_p)]
+                ("quarantine", c_uint32), ("fill", c_int32), ("peers", c_char_p), ("masked", c_char_p),
+                ("concurrent", c_int32), ("compressible", c_int32), ("vmm_granularity", c_uint64)]
 
 
 class gpumem_probe_info(Growing):
@@ -270,6 +364,18 @@ class gpumem_instance_info(Growing):
                 ("device_count", c_uint32), ("strict", c_uint32), ("pin_budget", c_uint64),
                 ("fallback_status", c_int32), ("reserved", c_uint32), ("name", c_char * 64),
                 ("fallback_reason", c_char * 256)]
+
+
+class gpumem_managed_range(Growing):
+    _fields_ = [("struct_size", c_size_t), ("pointer", c_void_p), ("size", c_uint64), ("location", c_int32),
+                ("location_id", c_int32)]
+
+
+class gpumem_managed_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("read_mostly", c_uint32), ("preferred_location", c_int32),
+                ("preferred_location_id", c_int32), ("last_prefetch_location", c_int32),
+                ("last_prefetch_location_id", c_int32), ("accessed_by_host", c_uint32),
+                ("accessed_by_devices", c_uint64)]
 
 
 class gpumem_stats(Growing):
@@ -296,6 +402,21 @@ class gpumem_table(Growing):
     _fields_ = [("struct_size", c_size_t), ("gpumem_version", c_void_p), ("gpumem_version_text", c_void_p),
                 ("gpumem_feature_supported", c_void_p), ("gpumem_status_name", c_void_p),
                 ("gpumem_status_get_info", c_void_p), ("gpumem_status_enumerate", c_void_p),
+                ("gpumem_memory_create", c_void_p), ("gpumem_memory_register", c_void_p),
+                ("gpumem_memory_destroy", c_void_p), ("gpumem_memory_get_info", c_void_p), ("gpumem_malloc", c_void_p),
+                ("gpumem_free", c_void_p), ("gpumem_register", c_void_p), ("gpumem_unregister", c_void_p),
+                ("gpumem_pointer_get_info", c_void_p), ("gpumem_pointer_get_access", c_void_p),
+                ("gpumem_pointer_get_device_pointer", c_void_p), ("gpumem_physical_get_granularity", c_void_p),
+                ("gpumem_physical_create", c_void_p), ("gpumem_physical_release", c_void_p),
+                ("gpumem_physical_get_info", c_void_p), ("gpumem_physical_retain", c_void_p),
+                ("gpumem_physical_export_fd", c_void_p), ("gpumem_physical_import_fd", c_void_p),
+                ("gpumem_range_reserve", c_void_p), ("gpumem_range_release", c_void_p),
+                ("gpumem_range_get_info", c_void_p), ("gpumem_range_map", c_void_p), ("gpumem_range_unmap", c_void_p),
+                ("gpumem_range_set_access", c_void_p), ("gpumem_range_get_mapping", c_void_p),
+                ("gpumem_buffer_create", c_void_p), ("gpumem_buffer_destroy", c_void_p),
+                ("gpumem_buffer_get_info", c_void_p), ("gpumem_buffer_resize", c_void_p),
+                ("gpumem_buffer_set_capacity", c_void_p), ("gpumem_buffer_set_access", c_void_p),
+                ("gpumem_buffer_sleep", c_void_p), ("gpumem_buffer_wake", c_void_p),
                 ("gpumem_device_get_capability", c_void_p), ("gpumem_capability_enumerate", c_void_p),
                 ("gpumem_copy", c_void_p), ("gpumem_copy_async", c_void_p), ("gpumem_copy_2d", c_void_p),
                 ("gpumem_copy_2d_async", c_void_p), ("gpumem_copy_regions", c_void_p),
@@ -307,20 +428,20 @@ class gpumem_table(Growing):
                 ("gpumem_event_wrap", c_void_p), ("gpumem_event_destroy", c_void_p),
                 ("gpumem_event_get_info", c_void_p), ("gpumem_event_record", c_void_p),
                 ("gpumem_event_query", c_void_p), ("gpumem_event_synchronize", c_void_p),
-                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_memory_create", c_void_p),
-                ("gpumem_memory_register", c_void_p), ("gpumem_memory_destroy", c_void_p),
-                ("gpumem_memory_get_info", c_void_p), ("gpumem_malloc", c_void_p), ("gpumem_free", c_void_p),
-                ("gpumem_register", c_void_p), ("gpumem_unregister", c_void_p), ("gpumem_pointer_get_info", c_void_p),
-                ("gpumem_pointer_get_access", c_void_p), ("gpumem_pointer_get_device_pointer", c_void_p),
-                ("gpumem_host_launch", c_void_p), ("gpumem_host_kernel_view", c_void_p),
-                ("gpumem_host_native_stream_create", c_void_p), ("gpumem_host_native_stream_destroy", c_void_p),
-                ("gpumem_host_stream_set_capturing", c_void_p), ("gpumem_host_device_lose", c_void_p),
-                ("gpumem_host_fail_step", c_void_p), ("gpumem_host_foreign_alloc", c_void_p),
-                ("gpumem_host_foreign_free", c_void_p), ("gpumem_host_foreign_peer_access", c_void_p),
-                ("gpumem_host_set_current_device", c_void_p), ("gpumem_instance_probe", c_void_p),
-                ("gpumem_instance_open", c_void_p), ("gpumem_instance_close", c_void_p),
-                ("gpumem_instance_default", c_void_p), ("gpumem_instance_get_info", c_void_p),
-                ("gpumem_log_set_function", c_void_p), ("gpumem_stats_get", c_void_p),
+                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_host_launch", c_void_p),
+                ("gpumem_host_kernel_view", c_void_p), ("gpumem_host_native_stream_create", c_void_p),
+                ("gpumem_host_native_stream_destroy", c_void_p), ("gpumem_host_stream_set_capturing", c_void_p),
+                ("gpumem_host_device_lose", c_void_p), ("gpumem_host_fail_step", c_void_p),
+                ("gpumem_host_foreign_alloc", c_void_p), ("gpumem_host_foreign_free", c_void_p),
+                ("gpumem_host_foreign_peer_access", c_void_p), ("gpumem_host_set_current_device", c_void_p),
+                ("gpumem_instance_probe", c_void_p), ("gpumem_instance_open", c_void_p),
+                ("gpumem_instance_close", c_void_p), ("gpumem_instance_default", c_void_p),
+                ("gpumem_instance_get_info", c_void_p), ("gpumem_log_set_function", c_void_p),
+                ("gpumem_managed_attach", c_void_p), ("gpumem_managed_advise", c_void_p),
+                ("gpumem_managed_prefetch", c_void_p), ("gpumem_managed_prefetch_batch", c_void_p),
+                ("gpumem_managed_discard_batch", c_void_p), ("gpumem_managed_discard_and_prefetch_batch", c_void_p),
+                ("gpumem_managed_get_info", c_void_p), ("gpumem_managed_begin_host_access", c_void_p),
+                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_stats_get", c_void_p),
                 ("gpumem_stats_get_kind", c_void_p), ("gpumem_stats_reset_peaks", c_void_p),
                 ("gpumem_stats_report", c_void_p), ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
                 ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
@@ -337,6 +458,47 @@ PROTOTYPES = {
     "gpumem_status_name": (c_char_p, (c_int32,)),
     "gpumem_status_get_info": (c_int32, (c_int32, POINTER(gpumem_status_info), POINTER(gpumem_error))),
     "gpumem_status_enumerate": (c_int32, (c_uint32, POINTER(c_int32), POINTER(gpumem_error))),
+    "gpumem_memory_create": (c_int32, (c_void_p, POINTER(gpumem_memory_desc), POINTER(c_void_p),
+                                       POINTER(gpumem_error))),
+    "gpumem_memory_register": (c_int32, (c_void_p, POINTER(gpumem_register_desc), POINTER(c_void_p),
+                                         POINTER(gpumem_error))),
+    "gpumem_memory_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_memory_get_info": (c_int32, (c_void_p, POINTER(gpumem_memory_info), POINTER(gpumem_error))),
+    "gpumem_malloc": (c_int32, (c_void_p, c_int32, c_uint64, POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_free": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_register": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, POINTER(gpumem_error))),
+    "gpumem_unregister": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_pointer_get_info": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_pointer_info), POINTER(gpumem_error))),
+    "gpumem_pointer_get_access": (c_int32, (c_void_p, c_void_p, c_int32, c_int32, POINTER(c_int32),
+                                            POINTER(gpumem_error))),
+    "gpumem_pointer_get_device_pointer": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_physical_get_granularity": (c_int32, (c_void_p, POINTER(gpumem_physical_desc), POINTER(c_uint64),
+                                                  POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_physical_create": (c_int32, (c_void_p, POINTER(gpumem_physical_desc), POINTER(c_void_p),
+                                         POINTER(gpumem_error))),
+    "gpumem_physical_release": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_physical_get_info": (c_int32, (c_void_p, POINTER(gpumem_physical_info), POINTER(gpumem_error))),
+    "gpumem_physical_retain": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_physical_export_fd": (c_int32, (c_void_p, POINTER(c_int32), POINTER(gpumem_error))),
+    "gpumem_physical_import_fd": (c_int32, (c_void_p, POINTER(gpumem_physical_desc), c_int32, POINTER(c_void_p),
+                                            POINTER(gpumem_error))),
+    "gpumem_range_reserve": (c_int32, (c_void_p, POINTER(gpumem_range_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_range_release": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_range_get_info": (c_int32, (c_void_p, POINTER(gpumem_range_info), POINTER(gpumem_error))),
+    "gpumem_range_map": (c_int32, (c_void_p, c_uint64, POINTER(c_void_p), c_uint64, POINTER(gpumem_error))),
+    "gpumem_range_unmap": (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(gpumem_error))),
+    "gpumem_range_set_access": (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(gpumem_access_desc), c_uint64,
+                                          POINTER(gpumem_error))),
+    "gpumem_range_get_mapping": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_mapping_info), POINTER(gpumem_error))),
+    "gpumem_buffer_create": (c_int32, (c_void_p, POINTER(gpumem_buffer_desc), POINTER(c_void_p),
+                                       POINTER(gpumem_error))),
+    "gpumem_buffer_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_buffer_get_info": (c_int32, (c_void_p, POINTER(gpumem_buffer_info), POINTER(gpumem_error))),
+    "gpumem_buffer_resize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_buffer_set_capacity": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_buffer_set_access": (c_int32, (c_void_p, POINTER(gpumem_access_desc), c_uint64, POINTER(gpumem_error))),
+    "gpumem_buffer_sleep": (c_int32, (c_void_p, c_int32, POINTER(gpumem_error))),
+    "gpumem_buffer_wake": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_device_get_capability": (c_int32, (c_void_p, c_int32, c_void_p, POINTER(gpumem_capability_info),
                                                POINTER(gpumem_error))),
     "gpumem_capability_enumerate": (c_int32, (c_uint32, POINTER(c_int32), POINTER(gpumem_error))),
@@ -372,20 +534,6 @@ PROTOTYPES = {
     "gpumem_event_query": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_event_synchronize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_event_get_elapsed_time": (c_int32, (c_void_p, c_void_p, POINTER(c_int64), POINTER(gpumem_error))),
-    "gpumem_memory_create": (c_int32, (c_void_p, POINTER(gpumem_memory_desc), POINTER(c_void_p),
-                                       POINTER(gpumem_error))),
-    "gpumem_memory_register": (c_int32, (c_void_p, POINTER(gpumem_register_desc), POINTER(c_void_p),
-                                         POINTER(gpumem_error))),
-    "gpumem_memory_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
-    "gpumem_memory_get_info": (c_int32, (c_void_p, POINTER(gpumem_memory_info), POINTER(gpumem_error))),
-    "gpumem_malloc": (c_int32, (c_void_p, c_int32, c_uint64, POINTER(c_void_p), POINTER(gpumem_error))),
-    "gpumem_free": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
-    "gpumem_register": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, POINTER(gpumem_error))),
-    "gpumem_unregister": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
-    "gpumem_pointer_get_info": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_pointer_info), POINTER(gpumem_error))),
-    "gpumem_pointer_get_access": (c_int32, (c_void_p, c_void_p, c_int32, c_int32, POINTER(c_int32),
-                                            POINTER(gpumem_error))),
-    "gpumem_pointer_get_device_pointer": (c_int32, (c_void_p, c_void_p, POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_host_launch": (c_int32, (c_void_p, gpumem_host_kernel_function, c_void_p, POINTER(gpumem_error))),
     "gpumem_host_kernel_view": (c_int32, (c_void_p, c_void_p, c_uint64, c_int32, POINTER(c_void_p),
                                           POINTER(gpumem_error))),
@@ -404,6 +552,20 @@ PROTOTYPES = {
     "gpumem_instance_default": (c_int32, (POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_instance_get_info": (c_int32, (c_void_p, POINTER(gpumem_instance_info), POINTER(gpumem_error))),
     "gpumem_log_set_function": (c_int32, (gpumem_log_function, c_void_p, c_int32, POINTER(gpumem_error))),
+    "gpumem_managed_attach": (c_int32, (c_void_p, c_void_p, c_uint64, c_int32, POINTER(gpumem_error))),
+    "gpumem_managed_advise": (c_int32, (c_void_p, c_void_p, c_uint64, c_int32, c_int32, c_int32,
+                                        POINTER(gpumem_error))),
+    "gpumem_managed_prefetch": (c_int32, (c_void_p, c_void_p, c_uint64, c_int32, c_int32, POINTER(gpumem_error))),
+    "gpumem_managed_prefetch_batch": (c_int32, (c_void_p, POINTER(gpumem_managed_range), c_uint64,
+                                                POINTER(gpumem_error))),
+    "gpumem_managed_discard_batch": (c_int32, (c_void_p, POINTER(gpumem_managed_range), c_uint64,
+                                               POINTER(gpumem_error))),
+    "gpumem_managed_discard_and_prefetch_batch": (c_int32, (c_void_p, POINTER(gpumem_managed_range), c_uint64,
+                                                            POINTER(gpumem_error))),
+    "gpumem_managed_get_info": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(gpumem_managed_info),
+                                          POINTER(gpumem_error))),
+    "gpumem_managed_begin_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_managed_end_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_stats_get": (c_int32, (c_void_p, POINTER(gpumem_stats), POINTER(gpumem_error))),
     "gpumem_stats_get_kind": (c_int32, (c_void_p, c_int32, POINTER(gpumem_kind_stats), POINTER(gpumem_error))),
     "gpumem_stats_reset_peaks": (c_int32, (c_void_p, POINTER(gpumem_error))),

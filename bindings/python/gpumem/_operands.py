@@ -102,6 +102,11 @@ def _cuda_array(owner: Any, interface: Any, writable: bool) -> Tuple[int, int, A
     return address or 0, size, owner
 
 
+def check_room(what: str, room: Optional[int], size: int) -> None:
+    if room is not None and size > room:
+        raise InvalidArgument(f"the {what} has {room} bytes, but {size} are needed")
+
+
 def operand(value: Any, writable: bool) -> Tuple[int, Optional[int], Any]:
     """(address, size or None if unknown, object to keep alive or None) of an operand of a copy or fill."""
     if isinstance(value, int):

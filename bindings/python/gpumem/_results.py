@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Optional, Type
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Type
 
-from ._codes import (AnswerSource, AnswerType, Backend, Capability, EventFlags, Kind, Location, MemoryFlags,
-                     NativeDomain)
+from ._codes import (AnswerSource, AnswerType, Backend, Capability, EventFlags, HandleTypes, Kind, Location, MemoryFlags,
+                     NativeDomain, PhysicalFlags)
+
+if TYPE_CHECKING:
+    from ._ranges import Range
 
 
 def known(cls: Type[Any], number: int) -> Any:
@@ -127,6 +130,87 @@ class PointerInfo(NamedTuple):
     size: int
     buffer_id: int
     granted_flags: MemoryFlags
+
+
+class ManagedInfo(NamedTuple):
+    """Advice and last prefetch of a range of managed memory, each if all its pages share it.
+
+    A location is NONE, with the id -1, if the pages differ or have none. ``accessed_by_devices`` are ordinals.
+    """
+
+    read_mostly: bool
+    preferred_location: Location
+    preferred_location_id: int
+    last_prefetch_location: Location
+    last_prefetch_location_id: int
+    accessed_by_host: bool
+    accessed_by_devices: Tuple[int, ...]
+
+
+class Granularity(NamedTuple):
+    """Units of physical memory in bytes: the smallest, and the one for the best performance."""
+
+    minimum: int
+    recommended: int
+
+
+class PhysicalInfo(NamedTuple):
+    """Information about physical memory. ``block_id`` is the same for every handle and mapping of it."""
+
+    location: Location
+    location_id: int
+    device_ordinal: int
+    imported: bool
+    size: int
+    granularity: int
+    block_id: int
+    handle_types: HandleTypes
+    granted_flags: PhysicalFlags
+    name: str
+
+
+class RangeInfo(NamedTuple):
+    """Information about a range."""
+
+    base: int
+    size: int
+    granularity: int
+    mapped_size: int
+    mapping_count: int
+    buffer_id: int
+    name: str
+
+
+class BufferInfo(NamedTuple):
+    """Information about a buffer. ``range_handle`` is the ``gpumem_range`` that it is mapped in, which only the buffer may
+    change. ``stored_size`` are the bytes of the host that keep its content while it sleeps."""
+
+    base: int
+    size: int
+    capacity: int
+    reserved_size: int
+    granularity: int
+    block_count: int
+    generation: int
+    stored_size: int
+    location: Location
+    location_id: int
+    device_ordinal: int
+    asleep: bool
+    range_handle: int
+    buffer_id: int
+    name: str
+
+
+class MappingInfo(NamedTuple):
+    """What is mapped at an address. ``range`` is None if no object of this package has the range."""
+
+    range: Optional[Range]
+    base: int
+    size: int
+    block_id: int
+    location: Location
+    location_id: int
 
 
 class StreamInfo(NamedTuple):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple
 from . import _library as c
 from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave, leftovers,
                      pending, sweep, text, u32, u64)
-from ._codes import Backend, EventFlags, WaitCondition
+from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
-from ._memory import Memory, View, memory_of
+from ._managed import Place, batch, hint, place, span
+from ._memory import Region, View, memory_of
 from ._operands import operand
 from ._results import EventInfo, StreamInfo, known
 from ._waits import LARGE, aside, on_main_thread, wait
@@ -51,32 +52,38 @@ class Queue:
         device.instance._queues.add(self)
 
     def enqueue(self, kept: Iterable[Any], function: Callable[..., int], *arguments: Any,
-                after: Optional[Tuple[Queue, int]] = None, in_part: bool = False) -> None:
+                after: Optional[Tuple[Queue, int]] = None, in_part: bool = False) -> int:
         """Makes a call that enqueues work, and keeps its operands until the work was observed complete. ``in_part``: a
-        call that fails may have enqueued some of it."""
+        call that fails may have enqueued some of it. Returns the status."""
         kept = [value for value in kept if value is not None]
         if not kept and after is None:
-            call(function, *arguments)
-            return
+            return call(function, *arguments)
         use = _Use(kept, after)
         hold(kept, self)
         with self.lock:
             self.uses.append(use)
             active.add(self)
         try:
-            call(function, *arguments)
+            status = call(function, *arguments)
         except BaseException as problem:
             # A signal handler raises once the call has returned, so the work may be in the stream.
             if in_part or not isinstance(problem, Exception):
                 self._enqueued(use)
                 self.poll()  # releases them at once if the stream is idle
             else:
-                use.sequence = 0
-                self.observed(0)
+                self._forget(use)
             raise
+        if status == c.GPUMEM_NO_EFFECT:
+            self._forget(use)
+            return status
         self._enqueued(use)
         if len(self.uses) > _MANY:
             self.poll()
+        return status
+
+    def _forget(self, use: _Use) -> None:
+        use.sequence = 0
+        self.observed(0)
 
     def _enqueued(self, use: _Use) -> None:
         with self.lock:
@@ -149,10 +156,10 @@ class Queue:
         return False
 
 
-def hold(kept: Iterable[Any], by: Union[Queue, bool]) -> List[Memory]:
+def hold(kept: Iterable[Any], by: Union[Queue, bool]) -> List[Region]:
     """Keeps the memory of operands open while a call uses its addresses: on behalf of the queue of a stream, or of False
     until ``release``. Fails if it is closed."""
-    held: List[Memory] = []
+    held: List[Region] = []
     for memory in map(memory_of, kept):
         if memory is None:
             continue
@@ -168,7 +175,7 @@ def hold(kept: Iterable[Any], by: Union[Queue, bool]) -> List[Memory]:
     return held
 
 
-def release(held: List[Memory], by: Union[Queue, bool] = False) -> None:
+def release(held: List[Region], by: Union[Queue, bool] = False) -> None:
     for memory in held:
         memory._holds.remove(by)
 
@@ -289,7 +296,7 @@ class Stream(Unique, Copies):
 
     def _may_wait(self, kept: Iterable[Any]) -> bool:
         """Whether a call may wait for the work before it, as a GPU's driver does for ordinary memory."""
-        return (not all(isinstance(value, (Memory, View)) for value in kept)
+        return (not all(isinstance(value, (Region, View)) for value in kept)
                 and self.device.instance.backend == Backend.CUDA and not self._queue.idle())
 
     def query(self) -> bool:
@@ -338,6 +345,58 @@ class Stream(Unique, Copies):
         address, _, kept = operand(address, True)
         self._queue.enqueue((kept,), c.gpumem_stream_wait_value, self.handle, address, u64(value, "value"),
                             u32(size, "size"), code(WaitCondition, condition, "condition"))
+
+
+    # ---- managed memory ----
+
+    def attach(self, pointer: Any, attach: Union[Attach, str, int] = "single", size: Optional[int] = None) -> None:
+        """Enqueues a change of who may use managed memory on devices that are not concurrent: "single", this stream alone;
+        "host", the CPU at any time and no device; or "global", all streams.
+
+        It replaces what the memory was attached to. ``pointer`` is a whole allocation, as an operand or by its address.
+        Closing the stream takes the memory back to how it was created.
+        """
+        address, room, kept = operand(pointer, False)
+        length = (room or 0) if size is None else u64(size, "size")
+        self._queue.enqueue((kept,), c.gpumem_managed_attach, self.handle, address, length, code(Attach, attach, "attach"))
+
+    def prefetch(self, pointer: Any, location: Optional[Place] = None, size: Optional[int] = None) -> bool:
+        """Enqueues moving managed memory to a location. It is never needed, and the memory may be used meanwhile.
+
+        ``pointer`` is an operand as in :meth:`copy`, or an address with its ``size``. ``location`` is a :class:`Device`, by
+        default that of the stream, "host", "host_numa_current", or a pair such as ("host_numa", 0). Returns False if the
+        device or the driver cannot prefetch, and nothing changed.
+        """
+        address, size, kept = span(pointer, size)
+        where = place(self.device if location is None else location, self.device.instance)
+        return self._hint((kept,), size, where[0], c.gpumem_managed_prefetch, address, size, *where)
+
+    def prefetch_batch(self, ranges: Iterable[Any]) -> bool:
+        """The same for many ranges at once, in any order: operands, or :class:`ManagedRange` for those with a location of
+        their own. Each is checked before any is enqueued."""
+        return self._batch(c.gpumem_managed_prefetch_batch, ranges, True)
+
+    def discard_batch(self, ranges: Iterable[Any]) -> bool:
+        """Declares the contents of ranges of managed memory useless, so that they need not be moved: until a byte is written
+        or prefetched, reading it gives an indeterminate value.
+
+        The ranges are operands, or each a :class:`ManagedRange` without a location. Returns False if the device or the
+        driver cannot discard, and nothing changed.
+        """
+        return self._batch(c.gpumem_managed_discard_batch, ranges, False)
+
+    def discard_and_prefetch_batch(self, ranges: Iterable[Any]) -> bool:
+        """As :meth:`discard_batch`, then :meth:`prefetch_batch`, but no byte is moved."""
+        return self._batch(c.gpumem_managed_discard_and_prefetch_batch, ranges, True)
+
+    def _batch(self, function: Callable[..., int], ranges: Iterable[Any], moves: bool) -> bool:
+        array, size, location, kept = batch(ranges, self.device, moves)
+        return self._hint(kept, size, location, function, array, len(array), in_part=True)
+
+    def _hint(self, kept: Iterable[Any], size: int, location: int, function: Callable[..., int], *arguments: Any,
+              in_part: bool = False) -> bool:
+        return hint(functools.partial(self._queue.enqueue, kept, function, self.handle, *arguments, in_part=in_part), size,
+                    location)
 
 
 def enqueue_function(stream: Stream, enqueue: Callable[..., int], callback: Any, function: Callable[..., Any]) -> None:

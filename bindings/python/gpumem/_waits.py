@@ -80,7 +80,10 @@ def aside(function: Callable[[], Any]) -> Any:
     done.acquire()  # a signal handler may raise here
     problem, outcome[1] = outcome[1], None
     if problem is not None:
-        raise problem
+        try:
+            raise problem
+        finally:
+            del problem  # see `call`
     return outcome[0]
 
 

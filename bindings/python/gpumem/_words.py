@@ -10,6 +10,14 @@ from . import _codes, _native
 from .errors import STATUS_CLASSES, STATUS_NAMES
 
 _FUNCTIONS = {
+    "gpumem_buffer_create": "Device.buffer()",
+    "gpumem_buffer_destroy": "Buffer.close()",
+    "gpumem_buffer_get_info": "Buffer.info()",
+    "gpumem_buffer_resize": "Buffer.resize()",
+    "gpumem_buffer_set_access": "Buffer.set_access()",
+    "gpumem_buffer_set_capacity": "Buffer.set_capacity()",
+    "gpumem_buffer_sleep": "Buffer.sleep()",
+    "gpumem_buffer_wake": "Buffer.wake()",
     "gpumem_device_enable_peer_access": "Device.enable_peer_access()",
     "gpumem_device_get_capability": "Device.capability()",
     "gpumem_free": "Instance.free()",
@@ -18,16 +26,40 @@ _FUNCTIONS = {
     "gpumem_instance_open": "gpumem.Instance()",
     "gpumem_log_set_function": "gpumem.set_log_function()",
     "gpumem_malloc": "Device.malloc()",
+    "gpumem_managed_advise": "Instance.advise()",
+    "gpumem_managed_attach": "Stream.attach()",
+    "gpumem_managed_begin_host_access": "HostAccess.begin()",
+    "gpumem_managed_discard_and_prefetch_batch": "Stream.discard_and_prefetch_batch()",
+    "gpumem_managed_discard_batch": "Stream.discard_batch()",
+    "gpumem_managed_end_host_access": "HostAccess.end()",
+    "gpumem_managed_get_info": "Instance.managed_info()",
+    "gpumem_managed_prefetch": "Stream.prefetch()",
+    "gpumem_managed_prefetch_batch": "Stream.prefetch_batch()",
     "gpumem_memory_register": "Device.register()",
+    "gpumem_memory_destroy": "Memory.close()",
+    "gpumem_physical_create": "Device.physical()",
+    "gpumem_physical_export_fd": "Physical.export_fd()",
+    "gpumem_physical_get_granularity": "Device.physical_granularity()",
+    "gpumem_physical_import_fd": "Device.import_physical()",
+    "gpumem_physical_release": "Physical.close()",
+    "gpumem_physical_retain": "Instance.retain_physical()",
+    "gpumem_pointer_get_access": "Instance.pointer_access()",
     "gpumem_pointer_get_info": "Instance.pointer_info()",
+    "gpumem_range_get_mapping": "Instance.mapping()",
+    "gpumem_range_map": "Range.map()",
+    "gpumem_range_release": "Range.close()",
+    "gpumem_range_reserve": "Instance.reserve()",
+    "gpumem_range_set_access": "Range.set_access()",
+    "gpumem_range_unmap": "Range.unmap()",
     "gpumem_register": "Device.register_pointer()",
     "gpumem_stats_report": "Instance.report()",
     "gpumem_unregister": "Instance.unregister()",
 }
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
-_COUNTED_KINDS = re.compile(r"the kinds DEVICE, PINNED and REGISTERED, not for kind (-?\d+)")
-_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered) memory|(stream|event)) (.*?): (?=\d+ bytes|device \d)")
+_COUNTED_KINDS = re.compile(r"the kinds ([A-Z]+(?:, [A-Z]+)* and [A-Z]+), not for kind (-?\d+)")
+_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
+                     r"(?=\d+ bytes|device \d)")
 
 
 def _constants() -> Dict[str, str]:
@@ -61,9 +93,9 @@ def _flags(match: Match[str]) -> str:
 
 
 def _kinds(match: Match[str]) -> str:
-    number = int(match[1])
+    number = int(match[2])
     names = {member.value: str(member) for member in _codes.Kind}
-    return f"the kinds device, pinned and registered, not for {names.get(number, number)}"
+    return f"the kinds {match[1].lower()}, not for {names.get(number, number)}"
 
 
 def in_python(text: str) -> str:
@@ -75,6 +107,7 @@ def in_python(text: str) -> str:
 def _object(match: Match[str]) -> str:
     begin, kind, other, name = match.groups()
     name = "" if name == "(no name)" else f" {name!r}"
+    other = "range" if other == "virtual" else other
     return f"{begin}Memory{name}: {kind}, " if kind else f"{begin}{other.capitalize()}{name}: "
 
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 import gpumem
 from gpumem import _library as c
-from gpumem import _waits
+from gpumem import _buffers, _waits
 
 from .support import Case, on_cuda
 
@@ -246,6 +246,40 @@ class InterruptTest(Case):
                 time.sleep(0.001)
         self.assertEqual((len(data), self.instance.stats().live_count), (0, 0))
 
+    def test_a_large_change_of_a_buffer(self):
+        buffer = self.device.buffer(1, reserve=2 * _waits.LARGE)
+        view = buffer.view()
+        blocker = Blocker(c.gpumem_buffer_resize)
+        with mock.patch.object(c, "gpumem_buffer_resize", blocker):
+            self.interrupted(lambda: buffer.resize(2 * _waits.LARGE), entered=blocker.entered)
+        self.assertEqual((view.nbytes, buffer._changing), (1, True))
+        for call in (buffer.view, buffer.close, buffer.sleep, lambda: buffer.resize(1), lambda: buffer.fill(0)):
+            with self.assertRaisesRegex(gpumem.Busy, "is being changed"):
+                call()
+        blocker.release()
+        self.assertTrue(blocker.left.wait(LIMIT))
+        end = time.monotonic() + LIMIT
+        while buffer._changing and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertEqual((buffer.size, buffer.view().nbytes), (2 * _waits.LARGE, 2 * _waits.LARGE))
+        with self.assertRaises(BufferError):
+            buffer.close()
+        del view
+        buffer.close()
+
+    def test_a_change_of_a_buffer_that_never_began(self):
+        """Ctrl-C comes before the thread has made the call, which is then not made."""
+        def interrupted(function):
+            later.append(function)
+            raise KeyboardInterrupt
+        later = []
+        with self.device.buffer(1, reserve=2 * _waits.LARGE) as buffer:
+            with mock.patch.object(_buffers, "aside", interrupted), self.assertRaises(KeyboardInterrupt):
+                buffer.resize(2 * _waits.LARGE)
+            later.pop()()
+            self.assertEqual((buffer.info().size, buffer._changing), (1, False))
+            buffer.resize(2)
+
     def test_nothing_is_lost_if_the_handler_raises_as_a_call_returns(self):
         def then_interrupt(function):
             def call(*arguments):
@@ -258,7 +292,8 @@ class InterruptTest(Case):
                                ("gpumem_memory_register", lambda: self.device.register(bytearray(8192))),
                                ("gpumem_stream_create", self.device.stream),
                                ("gpumem_event_create", self.device.event),
-                               ("gpumem_malloc", lambda: self.device.malloc("pinned", 64))):
+                               ("gpumem_malloc", lambda: self.device.malloc("pinned", 64)),
+                               ("gpumem_buffer_create", self.device.buffer)):
                 with self.subTest(name):
                     with mock.patch.object(c, name, then_interrupt(getattr(c, name))), \
                             self.assertRaises(KeyboardInterrupt):

@@ -51,7 +51,7 @@ class NameTest(Case):
         self.assertEqual(info.capability, Capability.PIN_REGISTER)
         self.assertTrue(info)
         for capability in Capability:
-            peer = self.instance.device(1) if capability >= Capability.PEER_ACCESS else None
+            peer = self.instance.device(1) if str(capability).startswith("peer_") else None
             by_name = self.device.capability(str(capability), peer)
             self.assertEqual(by_name, self.device.capability(capability, peer))
             self.assertEqual(bool(by_name), by_name.value != 0)
@@ -72,7 +72,7 @@ class NameTest(Case):
                                ("try", lambda: gpumem.Instance("host", host=gpumem.HostOptions(lock_mode="banana"))),
                                ("pinned", lambda: self.instance.kind_stats("banana")),
                                ("pinned", lambda: self.device.malloc("banana", 64)),
-                               ("device, pinned$", lambda: self.device.memory(64, "banana"))):
+                               ("device, pinned, managed$", lambda: self.device.memory(64, "banana"))):
                 with self.assertRaises(gpumem.InvalidArgument) as caught:
                     call()
                 self.assertRegex(str(caught.exception), f"'banana'.*\\b{name}")
@@ -262,6 +262,8 @@ class TextTest(Case):
                 ("and 1 more in gpumem_stats_report()", "and 1 more in Instance.report()"),
                 ("for the kinds DEVICE, PINNED and REGISTERED, not for kind 1",
                  "for the kinds device, pinned and registered, not for pageable"),
+                ("for the kinds DEVICE, PINNED, REGISTERED, MANAGED and VIRTUAL, not for kind 1",
+                 "for the kinds device, pinned, registered, managed and virtual, not for pageable"),
                 ("for the kinds DEVICE, PINNED and REGISTERED, not for kind 77",
                  "for the kinds device, pinned and registered, not for 77"),
                 ("register it with gpumem_memory_register()", "register it with Device.register()"),
@@ -383,7 +385,8 @@ class HelpTest(unittest.TestCase):
         # The files of a package are listed by the name that they have.
         text = re.sub(r"\nPACKAGE CONTENTS\n.*?\n\n", "\n", text, flags=re.DOTALL)
         self.assertEqual(set(re.findall(r"(?<![\w])_[a-z]\w*", text)) - self.OF_PYTHON, set())
-        for cls in (gpumem.Instance, gpumem.Device, gpumem.Memory, gpumem.View, gpumem.Stream, gpumem.Event):
+        for cls in (gpumem.Instance, gpumem.Device, gpumem.Memory, gpumem.View, gpumem.Stream, gpumem.Event,
+                    gpumem.HostAccess, gpumem.Physical, gpumem.Range, gpumem.Part, gpumem.Buffer):
             self.assertFalse(re.search(r"<(?:function|built-in|method|object)\b|\bat 0x", self.help(cls)), cls)
 
     def test_no_noise_of_numbers(self):
@@ -406,7 +409,9 @@ class HelpTest(unittest.TestCase):
                     self.assertNotEqual(parameter.kind, parameter.VAR_KEYWORD, f"{name}: {function.__name__}")
 
     def test_annotations_of_records(self):
-        for cls in (gpumem.CopyRegion, gpumem.HostOptions, gpumem.CudaOptions, gpumem.MemoryInfo, gpumem.PointerInfo):
+        for cls in (gpumem.CopyRegion, gpumem.HostOptions, gpumem.CudaOptions, gpumem.MemoryInfo, gpumem.PointerInfo,
+                    gpumem.ManagedRange, gpumem.ManagedInfo, gpumem.MappingInfo, gpumem.PhysicalInfo, gpumem.RangeInfo,
+                    gpumem.BufferInfo):
             self.assertTrue(typing.get_type_hints(cls))
 
     def test_access_by_name(self):

@@ -108,7 +108,11 @@ class ForkTest(unittest.TestCase):
     def child(self, code):
         return python(HEAD + f"""
 memory, pinned, stream, event = device.memory(64), device.memory(64, 2), device.stream(), device.event()
-registered = device.register(bytearray(8192))
+registered, managed = device.register(bytearray(8192)), device.memory(64, "managed")
+unit = device.physical_granularity().minimum
+addresses, block = instance.reserve(unit), device.physical(unit)
+addresses.map(0, block)
+buffer = device.buffer(unit)
 memory.fill(1, stream=stream)
 child = os.fork()
 if not child:
@@ -116,7 +120,7 @@ if not child:
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stream.synchronize()
-for thing in (event, stream, registered, pinned, memory):
+for thing in (event, stream, registered, managed, pinned, memory, addresses, block, buffer):
     thing.close()
 instance.close()
 print("parent good")
@@ -126,7 +130,11 @@ print("parent good")
         _, out, _ = self.child("""
     for call in (instance.info, device.info, memory.info, memory.close, stream.synchronize, stream.query, event.query,
                  event.close, stream.close, instance.close, lambda: device.memory(64), lambda: instance.copy(memory, bytes(8)),
-                 lambda: memory.fill(1, stream=stream), lambda: device.malloc(4, 64)):
+                 lambda: memory.fill(1, stream=stream), lambda: device.malloc(4, 64), lambda: managed.host_access().begin(),
+                 lambda: managed.prefetch(stream), lambda: managed.advise("set_read_mostly"), addresses.info,
+                 addresses.close, lambda: addresses.unmap(0, unit), addresses.mapping, block.close,
+                 lambda: device.physical(unit), lambda: instance.reserve(unit), lambda: device.buffer(), buffer.info,
+                 buffer.sleep, lambda: buffer.resize(2 * unit), lambda: buffer.fill(0), buffer.close):
         try:
             call()
         except gpumem.Forked as error:
@@ -138,7 +146,7 @@ print("parent good")
 
     def test_finalizers_are_silent(self):
         _, out, _ = self.child("""
-    del memory, pinned, stream, event, registered, device, instance
+    del memory, pinned, stream, event, registered, managed, addresses, block, buffer, device, instance
     gc.collect()
 """)
         self.assertEqual(out, "parent good\n")
@@ -181,6 +189,12 @@ pinned = device.memory(64, gpumem.Kind.PINNED)
 registered = device.register(bytearray(8192))
 view, buffer, capsule = pinned.view("f4"), pinned.buffer(), pinned.__dlpack__()
 taken = gpumem.from_dlpack(pinned)
+managed, unit = device.memory(64, "managed"), device.physical_granularity().minimum
+access = managed.host_access()
+access.begin()
+addresses, block = instance.reserve(unit), device.physical(unit)
+addresses.map(0, block)
+part = addresses.part()
 cycle = [memory, device.memory(64)]
 cycle.append(cycle)
 gpumem.set_log_function(lambda level, message: None, gpumem.LogLevel.DEBUG)

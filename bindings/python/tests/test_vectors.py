@@ -13,7 +13,8 @@ from gpumem import _library as c
 
 from .support import BACKEND
 
-KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE}
+KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE,
+         "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL}
 ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
 COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
@@ -53,6 +54,8 @@ class Runner:
             value = value.address
         elif isinstance(value, gpumem.Memory):
             value = value.device_pointer if value.kind == Kind.DEVICE else value.host_pointer
+        elif isinstance(value, gpumem.Range):
+            value = value.base
         return value + int(offset or "0", 0)
 
     def run(self, operation, words, options):
