@@ -67,6 +67,44 @@ Stream create_stream(gpumem_device device) {
   return Stream(stream);
 }
 
+MappedRange::MappedRange(gpumem_instance instance, gpumem_device device, uint64_t size) {
+  constexpr uint64_t kBlocks = 4;
+  gpumem_physical_desc block = GPUMEM_PHYSICAL_DESC_INIT;
+  uint64_t unit = 0;
+  call(gpumem_physical_get_granularity, device, &block, nullptr, &unit);
+  block.size = (size / kBlocks + unit - 1) / unit * unit;
+  if (block.size == 0) block.size = unit;
+
+  gpumem_range_desc desc = GPUMEM_RANGE_DESC_INIT;
+  desc.size = (size + block.size - 1) / block.size * block.size;
+  desc.name = "move";
+  call(gpumem_range_reserve, instance, &desc, &range_);
+  try {
+    gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+    call(gpumem_range_get_info, range_, &info);
+    base_ = info.base;
+    for (; mapped_ < desc.size; mapped_ += block.size) {
+      gpumem_physical made = nullptr;
+      call(gpumem_physical_create, device, &block, &made);
+      const Owner<gpumem_physical, gpumem_physical_release> physical(made);
+      call(gpumem_range_map, range_, mapped_, &made, uint64_t{1});
+    }
+    gpumem_access_desc access = GPUMEM_ACCESS_DESC_INIT;
+    access.location = GPUMEM_LOCATION_DEVICE;
+    access.location_id = static_cast<int32_t>(device_info(device).ordinal);
+    access.access = GPUMEM_ACCESS_READWRITE;
+    call(gpumem_range_set_access, range_, uint64_t{0}, mapped_, &access, uint64_t{1});
+  } catch (...) {
+    const MappedRange partial(std::move(*this));
+    throw;
+  }
+}
+
+MappedRange::~MappedRange() {
+  if (mapped_ != 0) gpumem_range_unmap(range_, 0, mapped_, nullptr);
+  gpumem_range_release(range_, nullptr);
+}
+
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
   gpumem_memory memory = nullptr;
   call(gpumem_memory_create, device, &desc, &memory);

@@ -52,6 +52,28 @@ class Owner {
 using Memory = Owner<gpumem_memory, gpumem_memory_destroy>;
 using Stream = Owner<gpumem_stream, gpumem_stream_destroy>;
 
+// Device memory in a range: several blocks with seams between them, which the device may read and write.
+class MappedRange {
+ public:
+  MappedRange() = default;
+  MappedRange(gpumem_instance instance, gpumem_device device, uint64_t size);
+  MappedRange(MappedRange&& other) noexcept { *this = std::move(other); }
+  MappedRange& operator=(MappedRange&& other) noexcept {
+    std::swap(range_, other.range_);
+    std::swap(base_, other.base_);
+    std::swap(mapped_, other.mapped_);
+    return *this;
+  }
+  ~MappedRange();
+
+  void* base() const { return base_; }
+
+ private:
+  gpumem_range range_ = nullptr;
+  void* base_ = nullptr;
+  uint64_t mapped_ = 0;  // bytes
+};
+
 // The default instance, so that the variables of the environment count. `backend`, unless empty, wins over
 // GPUMEM_BACKEND.
 gpumem_instance open_instance(const std::string& backend);

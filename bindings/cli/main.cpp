@@ -211,9 +211,9 @@ int parse_and_run(int argc, char** argv) {
   CLI::App* move_command =
       app.add_subcommand("move", "Move a file to a device and back, check it, and time it");
   value_option(move_command, "FILE", files, "", "File of any size, not empty");
-  value_option(
-      move_command, "--kind", move_options.kinds, "KIND",
-      "Kind of host memory, repeatable: pageable, pinned, write-combined, registered, mapped (default: all)");
+  value_option(move_command, "--kind", move_options.kinds, "KIND",
+               "Kind of memory, repeatable: pageable, pinned, write-combined, registered, mapped, managed, "
+               "range (default: all)");
   value_option(move_command, "--backend", backends, "NAME", backend_text);
   value_option(move_command, "--device", devices, "N", "Number of the device (default: 0)");
   value_option(move_command, "--repeat", repeats, "N", "Timed passes, up to 10000 (default: 5)");

@@ -331,7 +331,8 @@ Lane make_lane(Kind kind, const MoveOptions& options, const Target& target, RawP
     lane.path = std::make_unique<GpumemPath>(kind, target, capacity, report.chunk);
   } catch (const CallFailed& problem) {
     // Only what was asked for by name has to be there.
-    if (!options.kinds.empty() || !is_refusal(problem.status())) throw;
+    const bool too_coarse = kind == Kind::kRange && problem.status() == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+    if (!options.kinds.empty() || !(too_coarse || is_refusal(problem.status()))) throw;
     lane.reason = problem.what();
     return lane;
   }
@@ -344,15 +345,16 @@ Lane make_lane(Kind kind, const MoveOptions& options, const Target& target, RawP
   return lane;
 }
 
-// Chunks that fit into half of what is free, so that the other side and other programs have room too.
+// Chunks that fit into a third of what is free, so that the other side, a range and other programs have room
+// too.
 void choose_chunks(Report& report, uint64_t wanted, uint64_t free_bytes) {
   constexpr uint64_t kPage = 4096;
   report.wanted_chunk = wanted;
   report.chunk =
-      wanted != 0 ? wanted : std::clamp(free_bytes / 2 / kMaxInFlight / kPage * kPage, kPage, kDefaultChunk);
+      wanted != 0 ? wanted : std::clamp(free_bytes / 3 / kMaxInFlight / kPage * kPage, kPage, kDefaultChunk);
   report.chunk = std::min(report.chunk, report.size);
   const uint64_t needed = (report.size + report.chunk - 1) / report.chunk;
-  report.in_flight = std::clamp(std::min(free_bytes / 2 / report.chunk, needed), uint64_t{1}, kMaxInFlight);
+  report.in_flight = std::clamp(std::min(free_bytes / 3 / report.chunk, needed), uint64_t{1}, kMaxInFlight);
 }
 
 Report move_file(gpumem_instance instance, const MoveOptions& options) {
@@ -376,7 +378,7 @@ Report move_file(gpumem_instance instance, const MoveOptions& options) {
   desc.size = capacity;
   desc.name = "move";
   const Memory memory = create_memory(device, desc);
-  const Target target = {device, stream.get(), memory_info(memory).device_pointer};
+  const Target target = {instance, device, stream.get(), memory_info(memory).device_pointer};
   const std::unique_ptr<RawPaths> raw = find_raw(report, capacity);
 
   // Lanes end before what they refer to; only their results leave.

@@ -13,9 +13,9 @@ namespace {
 
 constexpr unsigned char kSpoiled = 0xA5;
 
-Memory create_pinned(gpumem_device device, Kind kind, uint64_t capacity) {
+Memory create_for_cpu(gpumem_device device, Kind kind, uint64_t capacity) {
   gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
-  desc.kind = GPUMEM_KIND_PINNED;
+  desc.kind = kind == Kind::kManaged ? GPUMEM_KIND_MANAGED : GPUMEM_KIND_PINNED;
   desc.size = capacity;
   if (kind == Kind::kWriteCombined) desc.require = GPUMEM_MEMORY_WRITE_COMBINED;
   if (kind == Kind::kMapped) desc.require = GPUMEM_MEMORY_MAPPED;
@@ -52,8 +52,9 @@ class MemcpyPaths final : public RawPaths {
 }  // namespace
 
 const std::vector<Kind>& all_kinds() {
-  static const std::vector<Kind> kinds = {Kind::kPageable, Kind::kPinned, Kind::kWriteCombined,
-                                          Kind::kRegistered, Kind::kMapped};
+  static const std::vector<Kind> kinds = {Kind::kPageable,   Kind::kPinned, Kind::kWriteCombined,
+                                          Kind::kRegistered, Kind::kMapped, Kind::kManaged,
+                                          Kind::kRange};
   return kinds;
 }
 
@@ -69,6 +70,10 @@ std::string kind_name(Kind kind) {
       return "registered";
     case Kind::kMapped:
       return "mapped";
+    case Kind::kManaged:
+      return "managed";
+    case Kind::kRange:
+      return "range";
   }
   return "";
 }
@@ -100,17 +105,21 @@ GpumemPath::GpumemPath(Kind kind, const Target& target, uint64_t capacity, uint6
     bytes_ = pages_.get();
   } else {
     memory_ = kind == Kind::kRegistered ? register_memory(target.device, pages_.get(), capacity)
-                                        : create_pinned(target.device, kind, capacity);
+                                        : create_for_cpu(target.device, kind, capacity);
     bytes_ = static_cast<std::byte*>(memory_info(memory_).host_pointer);
   }
   address_ = bytes_;
+  if (kind == Kind::kRange) {
+    range_ = MappedRange(target.instance, target.device, capacity);
+    target_.bytes = range_.base();
+  }
   if (kind == Kind::kMapped) {
     void* device_pointer = nullptr;
     call(gpumem_pointer_get_device_pointer, target.device, bytes_, &device_pointer);
     address_ = static_cast<std::byte*>(device_pointer);
   }
   if (kind == Kind::kWriteCombined) {
-    readable_ = create_pinned(target.device, Kind::kPinned, capacity);
+    readable_ = create_for_cpu(target.device, Kind::kPinned, capacity);
     came_back_ = static_cast<std::byte*>(memory_info(readable_).host_pointer);
   }
 }

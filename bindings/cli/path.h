@@ -13,7 +13,7 @@
 
 namespace gpumem::cli {
 
-enum class Kind { kPageable, kPinned, kWriteCombined, kRegistered, kMapped };
+enum class Kind { kPageable, kPinned, kWriteCombined, kRegistered, kMapped, kManaged, kRange };
 
 // All kinds, in the order in which they are shown.
 const std::vector<Kind>& all_kinds();
@@ -63,6 +63,7 @@ class Pages {
 
 // Where the bytes go, shared by the paths of gpumem.
 struct Target {
+  gpumem_instance instance = nullptr;
   gpumem_device device = nullptr;
   gpumem_stream stream = nullptr;
   void* bytes = nullptr;  // device memory
@@ -87,6 +88,7 @@ class GpumemPath final : public Path {
   Target target_;
   Pages pages_;         // pageable and registered; outlives memory_, which refers to it
   Memory memory_;       // all but pageable
+  MappedRange range_;   // of kind range: the device's side, instead of that of all paths
   Memory readable_;     // write-combined: what came back, for the CPU
   std::byte* address_;  // what the copies are told: mapped memory by its device pointer
   std::byte* came_back_ = nullptr;

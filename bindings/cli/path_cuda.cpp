@@ -56,6 +56,7 @@ class Driver {
   decltype(&::cuStreamSynchronize) stream_synchronize = GPUMEM_ENTRY(cuStreamSynchronize);
   decltype(&::cuMemAlloc) mem_alloc = GPUMEM_ENTRY(cuMemAlloc);
   decltype(&::cuMemFree) mem_free = GPUMEM_ENTRY(cuMemFree);
+  decltype(&::cuMemAllocManaged) managed_alloc = GPUMEM_ENTRY(cuMemAllocManaged);
   decltype(&::cuMemHostAlloc) host_alloc = GPUMEM_ENTRY(cuMemHostAlloc);
   decltype(&::cuMemFreeHost) host_free = GPUMEM_ENTRY(cuMemFreeHost);
   decltype(&::cuMemHostGetDevicePointer) host_device_pointer = GPUMEM_ENTRY(cuMemHostGetDevicePointer);
@@ -125,7 +126,10 @@ class CudaPath final : public Path {
       bytes_ = pages_.get();
       if (kind == Kind::kRegistered)
         driver.check(driver.host_register(bytes_, capacity, 0), "cuMemHostRegister");
-    } else {
+    } else if (kind == Kind::kManaged) {
+      driver.check(driver.managed_alloc(&address_, capacity, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
+      bytes_ = reinterpret_cast<std::byte*>(address_);
+    } else {  // a range too: beside it stands memory of cuMemAlloc
       unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
       if (kind == Kind::kWriteCombined) flags |= CU_MEMHOSTALLOC_WRITECOMBINED;
       void* pointer = nullptr;
@@ -142,6 +146,8 @@ class CudaPath final : public Path {
   ~CudaPath() override {
     if (kind_ == Kind::kRegistered) {
       context_.driver.host_unregister(bytes_);
+    } else if (kind_ == Kind::kManaged) {
+      context_.driver.mem_free(address_);
     } else if (kind_ != Kind::kPageable) {
       context_.driver.host_free(bytes_);
     }

@@ -29,7 +29,7 @@ MAN_PAGE = Path(sys.argv[2])
 STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
-KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped"]
+KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range"]
 MIB = 1 << 20
 
 
@@ -203,7 +203,7 @@ def case_what_is_wrong_is_named():
             ("info --device -1", "--device takes a number from 0, not -1"),
             ("info --device 1x", "--device takes a number from 0, not 1x"),
             ("info --backend foo", "--backend is any, cuda or host, not foo"),
-            ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered or mapped, not foo"),
+            ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered, mapped, managed or range, not foo"),
             ("info --backend host --backend cuda", "--backend is given twice"),
             ("move f --repeat 1 --repeat 2", "--repeat is given twice"), ("move f --repeat", "--repeat needs a value"),
             ("move f --kind", "--kind needs a value"), ("info --json=x", "--json takes no value"),
