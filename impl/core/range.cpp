@@ -272,7 +272,9 @@ class RangeChange {
       range_.mapped_.fetch_sub(range_.share_of(*next->second));
       removed.insert(range_.by_offset_.extract(next++));
     }
+    // A call that uses the range may have found one before it was gone, and looks whether it leaves.
     platform::wait_for_looks();
+    platform::wait_for_uses(&range_);
   }
 
   // Waits for the calls of other threads that use the range.
