@@ -256,6 +256,8 @@ class GatedStream {
 // own nothing.
 bool raises_fault(const std::function<void()>& code);
 bool read_faults(const void* address);
+// A byte that a device may be writing.
+uint8_t peek(const void* address);
 bool write_faults(void* address);
 
 // ---- other processes ----

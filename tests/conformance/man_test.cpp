@@ -571,7 +571,7 @@ TEST_P(Man, man_9_until_it_is_observed) {
     EXPECT_OK(gpumem_fill_async(stream, flag.device(), 8, value, 1, why()));
     EXPECT_OK(gpumem_event_record(event, stream, why()));
     // Done, as the pinned memory shows, but nobody has asked.
-    while (__atomic_load_n(flag.host() + 7, __ATOMIC_ACQUIRE) != value)
+    while (peek(flag.host() + 7) != value)
       std::this_thread::yield();
     if (on_host()) expect_touchable(memory, false);
     observe();
