@@ -341,11 +341,8 @@ void sleeping(Bench& bench) {
         buffer->wake();
     });
   };
-  const struct {
-    const char* name;
-    gpumem_content content;
-  } kContents[] = {{"pinned", GPUMEM_CONTENT_PINNED}, {"pageable", GPUMEM_CONTENT_PAGEABLE}};
-  for (const auto& [name, content] : kContents) {
+  for (const gpumem_content content : {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_PAGEABLE}) {
+    const char* const name = content == GPUMEM_CONTENT_PINNED ? "pinned" : "pageable";
     bench.runner.clocked(
         std::string("buffer/sleep/") + name + "/" + text_of(count * size),
         [&] {

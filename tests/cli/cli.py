@@ -574,11 +574,11 @@ def case_move_within_limits():
         path = make_file(folder, MIB)
         report = run_host("move", "--json", path, variables={"GPUMEM_PIN_BUDGET": 10}).json()
         for item in report["paths"]:
-            require(item["verified"] == (item["kind"] == "pageable"), str(report))
+            require(item["verified"] == (item["kind"] in ("pageable", "managed")), str(report))
             require(item["verified"] or "pin budget of 10 bytes" in item["reason"], str(report))
         report = run_host("move", "--json", path, variables={"GPUMEM_PIN_BUDGET": MIB}).json()
         verified = [item["kind"] for item in report["paths"] if item["verified"]]
-        require(verified == ["pageable", "pinned"], str(report))
+        require(verified == ["pageable", "pinned", "managed"], str(report))
         require_failure(run_host("move", "--kind", "pinned", path, variables={"GPUMEM_PIN_BUDGET": 4096}), 1,
                         "GPUMEM_ERROR_LIMIT_EXCEEDED")
         outcome = run_host("move", "--kind", "pageable", path, variables={"GPUMEM_PIN_BUDGET": 4096})

@@ -27,13 +27,21 @@ inline bool on_cuda() { return backend() == GPUMEM_BACKEND_CUDA; }
 bool on_fake_cuda();
 
 // Built with a sanitizer, whose mlock does nothing and which needs file descriptors of its own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) ||
-                                   __has_feature(undefined_behavior_sanitizer);
+#if defined(__has_feature)
+inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
+inline constexpr bool kSanitized =
+    kThreadSanitizer || __has_feature(address_sanitizer) || __has_feature(undefined_behavior_sanitizer);
 #else
-inline constexpr bool kSanitized = false;
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+#ifdef __SANITIZE_ADDRESS__
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = kThreadSanitizer;
+#endif
 #endif
 
 #define SKIP_RULE(reason) GTEST_SKIP() << (reason)

@@ -68,6 +68,10 @@ class ActiveStream {
 class Man : public Conformance, public testing::WithParamInterface<bool> {
  protected:
   void SetUp() override {
+    if (on_fake_cuda() && kThreadSanitizer) {
+      SKIP_RULE(
+          "what the CPU and the devices do at once is the subject, and ThreadSanitizer takes it for races");
+    }
     if (on_cuda() && !on_fake_cuda() && !GetParam()) SKIP_RULE("a GPU is concurrent or not by itself");
     if (on_fake_cuda()) set_fake_attribute(kConcurrentManagedAccess, GetParam() ? 1 : 0);
     Conformance::SetUp();

@@ -287,12 +287,10 @@ Result<void> HostReservation::show(const Allocation& mapping) {
 Result<void> HostReservation::map(uint64_t offset, std::span<backend::Physical* const> blocks) {
   const CurrentDevice current(device_.facts().ordinal);
   AddressTable fresh;
-  std::vector<Allocation*> made;
-  made.reserve(blocks.size());
   uint64_t at = base() + offset;
   Cleanup hide([&] {
-    for (const Allocation* const mapping : made)
-      (void)platform::make_inaccessible(mapping->device_address, mapping->size);
+    const uint64_t shown = at - (base() + offset);
+    if (shown != 0) (void)platform::make_inaccessible(pointer_to(base() + offset), shown);
   });
   for (backend::Physical* const physical : blocks) {
     const auto& block = static_cast<HostPhysical&>(*physical).block();
@@ -303,10 +301,10 @@ Result<void> HostReservation::map(uint64_t offset, std::span<backend::Physical* 
     mapping->device_address = pointer_to(at);
     mapping->block = block;
     mapping->access.resize(shared_.options.device_count, GPUMEM_ACCESS_NONE);
+    const uint64_t size = mapping->size;
     GPUMEM_TRY(show(*mapping));
-    made.push_back(mapping.get());
+    at += size;  // from here on it is to be hidden
     fresh.add(mapping);
-    at += mapping->size;
   }
   hide.dismiss();
   const Lock lock(shared_.mutex);
