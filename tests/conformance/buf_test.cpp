@@ -186,7 +186,9 @@ TEST_F(Buf, buf_4_a_failure_changes_nothing) {
     const gpumem_status status = buffer.resize(4 * unit_);
     faults.off();
     failures += status != GPUMEM_SUCCESS ? 1 : 0;
-    if (status == GPUMEM_SUCCESS) EXPECT_OK(buffer.resize(2 * unit_));
+    if (status == GPUMEM_SUCCESS) {
+      EXPECT_OK(buffer.resize(2 * unit_));
+    }
     expect_same(buffer.info(), before);
     EXPECT_EQ(live(instance_), counted);
   }
@@ -383,7 +385,9 @@ TEST_F(Buf, buf_9_nothing_is_lost_when_waking_fails) {
     if (fails(step, [&] { return buffer.sleep(GPUMEM_CONTENT_PINNED); })) {
       EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_PINNED));
     }
-    if (fails(step, [&] { return buffer.wake(); })) EXPECT_OK(buffer.wake());
+    if (fails(step, [&] { return buffer.wake(); })) {
+      EXPECT_OK(buffer.wake());
+    }
     expect(buffer, 0, 3 * unit_, 0x71);
   }
   EXPECT_GT(failures, 6u);
