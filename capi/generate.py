@@ -529,13 +529,14 @@ CSHARP_MEMBERS = {
                  "register=RegisterPointer pointer_get_device_pointer=GetDevicePointer stream_create=CreateStream "
                  "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent "
                  "physical_get_granularity=GetGranularity physical_create=CreatePhysical physical_import_fd=ImportPhysical "
-                 "buffer_create=CreateBuffer",
+                 "physical_import_fabric=ImportPhysical buffer_create=CreateBuffer",
     "GpuInstance": "copy=Copy copy_2d=Copy2D copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
                    "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
                    "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
                    "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report "
                    "managed_advise=Advise managed_get_info=GetUnifiedInfo managed_begin_host_access=BeginHostAccess "
-                   "physical_retain=RetainPhysical range_reserve=ReserveRange range_get_mapping=GetMapping",
+                   "physical_retain=RetainPhysical range_reserve=ReserveRange range_get_mapping=GetMapping "
+                   "group_create=CreateGroup",
     "GpuStream": "copy_async=Copy copy_2d_async=Copy2D copy_regions_async=CopyRegions fill_async=Fill fill_2d_async=Fill2D "
                  "stream_destroy=Dispose stream_get_info=Info stream_query=Query stream_synchronize=Synchronize "
                  "stream_wait_event=Wait stream_launch_host_function=Launch stream_write_value=WriteValue "
@@ -545,10 +546,14 @@ CSHARP_MEMBERS = {
                 "event_get_elapsed_time=GetElapsedNanoseconds",
     "GpuMemory": "memory_destroy=Dispose memory_get_info=QueryInfo",
     "HostAccess": "managed_end_host_access=Dispose",
-    "PhysicalMemory": "physical_release=Dispose physical_get_info=Info physical_export_fd=ExportFileDescriptor",
+    "PhysicalMemory": "physical_release=Dispose physical_get_info=Info physical_export_fd=ExportFileDescriptor "
+                      "physical_export_fabric=ExportFabricHandle",
     "AddressRange": "range_release=Dispose range_get_info=Info range_map=Map range_unmap=Unmap range_set_access=SetAccess",
     "GrowableBuffer": "buffer_destroy=Dispose buffer_get_info=Info buffer_resize=Resize buffer_set_capacity=SetCapacity "
-                      "buffer_set_access=SetAccess buffer_sleep=Sleep buffer_wake=Wake",
+                      "buffer_set_access=SetAccess buffer_sleep=Sleep buffer_wake=Wake buffer_set_ahead=SetAhead "
+                      "buffer_prepare=Prepare buffer_note_registration=NoteRegistration "
+                      "buffer_forget_registration=ForgetRegistration buffer_set_callbacks=SetCallbacks",
+    "BufferGroup": "group_destroy=Dispose group_get_info=Info group_sleep=Sleep group_wake=Wake group_prepare=Prepare",
     "GpuMemLog": "log_set_function=SetFunction",
     "HostKernel": "host_kernel_view=View",
     "HostSimulation": "host_launch=Launch host_native_stream_create=CreateNativeStream "

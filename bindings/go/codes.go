@@ -51,6 +51,8 @@ const (
 	ErrForked            Status = -205 // An object of the parent process was used in a forked child.
 	ErrPeerGone          Status = -206 // The other process of a shared object has ended.
 	ErrDeviceLost        Status = -207 // The device cannot be used again until the process ends.
+	ErrCancelled         Status = -208 // The caller's progress function ended the call.
+	ErrContentLost       Status = -209 // Content that was kept can no longer be read.
 	ErrOutOfDeviceMemory Status = -301 // Not enough memory on a device.
 	ErrOutOfHostMemory   Status = -302 // Not enough host memory, for the request or for the library's records.
 	ErrOutOfAddressSpace Status = -303 // No address range of that size.
@@ -159,7 +161,18 @@ type BufferFlags uint64
 
 // The values of BufferFlags.
 const (
-	BufferMovable BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
+	BufferMovable  BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
+	BufferCopyable BufferFlags = 0x2 // Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by allocating, copying and freeing, and its address changes whenever its memory does.
+)
+
+// BufferState: where a buffer stands.
+type BufferState int32
+
+// The values of BufferState.
+const (
+	BufferStateAwake  BufferState = 0 // It has its memory.
+	BufferStateAsleep BufferState = 1 // It has given its memory back.
+	BufferStateFailed BufferState = 2 // It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed.
 )
 
 // Content: what happens to the content of a buffer that sleeps.
@@ -171,6 +184,15 @@ const (
 	ContentPageable Content = 1 // Kept in ordinary memory of the process.
 	ContentZero     Content = 2 // Not kept; all bytes are 0 after waking.
 	ContentDrop     Content = 3 // Not kept; indeterminate after waking.
+	ContentFile     Content = 4 // Kept in a file without a name, which is gone with the process.
+)
+
+// SleepFlags: how to sleep.
+type SleepFlags uint64
+
+// The values of SleepFlags.
+const (
+	SleepIdle SleepFlags = 0x1 // All work on the buffers was observed complete: wait for nothing.
 )
 
 // Capability: something that a device may be able to do.
@@ -395,7 +417,13 @@ func (v RangeFlags) String() string { return nameOfFlags("RangeFlags", uint64(v)
 func (v BufferFlags) String() string { return nameOfFlags("BufferFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
+func (v BufferState) String() string { return nameOf("BufferState", int64(v)) }
+
+// String returns the name of the constant, or the number.
 func (v Content) String() string { return nameOf("Content", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v SleepFlags) String() string { return nameOfFlags("SleepFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v Capability) String() string { return nameOf("Capability", int64(v)) }
@@ -463,6 +491,8 @@ var constants = []constant{
 	{"Status", "ErrForked", "GPUMEM_ERROR_FORKED", -205},
 	{"Status", "ErrPeerGone", "GPUMEM_ERROR_PEER_GONE", -206},
 	{"Status", "ErrDeviceLost", "GPUMEM_ERROR_DEVICE_LOST", -207},
+	{"Status", "ErrCancelled", "GPUMEM_ERROR_CANCELLED", -208},
+	{"Status", "ErrContentLost", "GPUMEM_ERROR_CONTENT_LOST", -209},
 	{"Status", "ErrOutOfDeviceMemory", "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY", -301},
 	{"Status", "ErrOutOfHostMemory", "GPUMEM_ERROR_OUT_OF_HOST_MEMORY", -302},
 	{"Status", "ErrOutOfAddressSpace", "GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE", -303},
@@ -509,10 +539,16 @@ var constants = []constant{
 	{"HandleTypes", "HandleTypeFabric", "GPUMEM_HANDLE_TYPE_FABRIC", 0x8},
 	{"RangeFlags", "RangeFixed", "GPUMEM_RANGE_FIXED", 0x1},
 	{"BufferFlags", "BufferMovable", "GPUMEM_BUFFER_MOVABLE", 0x1},
+	{"BufferFlags", "BufferCopyable", "GPUMEM_BUFFER_COPYABLE", 0x2},
+	{"BufferState", "BufferStateAwake", "GPUMEM_BUFFER_STATE_AWAKE", 0},
+	{"BufferState", "BufferStateAsleep", "GPUMEM_BUFFER_STATE_ASLEEP", 1},
+	{"BufferState", "BufferStateFailed", "GPUMEM_BUFFER_STATE_FAILED", 2},
 	{"Content", "ContentPinned", "GPUMEM_CONTENT_PINNED", 0},
 	{"Content", "ContentPageable", "GPUMEM_CONTENT_PAGEABLE", 1},
 	{"Content", "ContentZero", "GPUMEM_CONTENT_ZERO", 2},
 	{"Content", "ContentDrop", "GPUMEM_CONTENT_DROP", 3},
+	{"Content", "ContentFile", "GPUMEM_CONTENT_FILE", 4},
+	{"SleepFlags", "SleepIdle", "GPUMEM_SLEEP_IDLE", 0x1},
 	{"Capability", "CapabilityUVA", "GPUMEM_CAPABILITY_UVA", 1},
 	{"Capability", "CapabilityDeviceCount", "GPUMEM_CAPABILITY_DEVICE_COUNT", 2},
 	{"Capability", "CapabilityDeviceBytes", "GPUMEM_CAPABILITY_DEVICE_BYTES", 3},

@@ -29,6 +29,8 @@
   X(gpumem_physical_retain)                    \
   X(gpumem_physical_export_fd)                 \
   X(gpumem_physical_import_fd)                 \
+  X(gpumem_physical_export_fabric)             \
+  X(gpumem_physical_import_fabric)             \
   X(gpumem_range_reserve)                      \
   X(gpumem_range_release)                      \
   X(gpumem_range_get_info)                     \
@@ -41,9 +43,14 @@
   X(gpumem_buffer_get_info)                    \
   X(gpumem_buffer_resize)                      \
   X(gpumem_buffer_set_capacity)                \
+  X(gpumem_buffer_set_ahead)                   \
   X(gpumem_buffer_set_access)                  \
   X(gpumem_buffer_sleep)                       \
   X(gpumem_buffer_wake)                        \
+  X(gpumem_buffer_prepare)                     \
+  X(gpumem_buffer_note_registration)           \
+  X(gpumem_buffer_forget_registration)         \
+  X(gpumem_buffer_set_callbacks)               \
   X(gpumem_device_get_capability)              \
   X(gpumem_capability_enumerate)               \
   X(gpumem_copy)                               \
@@ -70,6 +77,12 @@
   X(gpumem_event_query)                        \
   X(gpumem_event_synchronize)                  \
   X(gpumem_event_get_elapsed_time)             \
+  X(gpumem_group_create)                       \
+  X(gpumem_group_destroy)                      \
+  X(gpumem_group_get_info)                     \
+  X(gpumem_group_sleep)                        \
+  X(gpumem_group_wake)                         \
+  X(gpumem_group_prepare)                      \
   X(gpumem_host_launch)                        \
   X(gpumem_host_kernel_view)                   \
   X(gpumem_host_native_stream_create)          \

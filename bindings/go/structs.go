@@ -109,6 +109,10 @@ type nativePhysicalInfo struct {
 	name          [64]byte
 }
 
+type nativeFabricHandle struct {
+	bytes [64]byte
+}
+
 type nativeRangeDesc struct {
 	structSize uintptr
 	size       uint64
@@ -160,6 +164,8 @@ type nativeBufferDesc struct {
 	accesses    uintptr
 	accessCount uint64
 	name        uintptr
+	group       uintptr
+	tag         uintptr
 }
 
 type nativeBufferInfo struct {
@@ -172,14 +178,56 @@ type nativeBufferInfo struct {
 	blockCount    uint64
 	generation    uint64
 	storedSize    uint64
+	storeCapacity uint64
+	ahead         uint64
+	registrations uint64
 	location      int32
 	locationID    int32
 	device        uintptr
 	deviceOrdinal uint32
-	asleep        uint32
+	state         int32
 	range_        uintptr
 	bufferID      uint64
+	group         uintptr
 	name          [64]byte
+	tag           [64]byte
+}
+
+type nativeSleepDesc struct {
+	structSize uintptr
+	content    int32
+	reserved   uint32
+	flags      uint64
+	directory  uintptr
+	tag        uintptr
+	stream     uintptr
+	event      uintptr
+	progress   uintptr
+	userData   uint64
+}
+
+type nativeWakeDesc struct {
+	structSize uintptr
+	keep       uint64
+	tag        uintptr
+	progress   uintptr
+	userData   uint64
+}
+
+type nativePrepareDesc struct {
+	structSize     uintptr
+	content        int32
+	reserved       uint32
+	directory      uintptr
+	tag            uintptr
+	bytesPerSecond uint64
+}
+
+type nativeBufferCallbacks struct {
+	structSize  uintptr
+	beforeSleep uintptr
+	afterWake   uintptr
+	userData    uint64
 }
 
 type nativeCapabilityInfo struct {
@@ -255,6 +303,23 @@ type nativeEventInfo struct {
 	wrapped       uint32
 	flags         uint64
 	nativeEvent   uint64
+	name          [64]byte
+}
+
+type nativeGroupDesc struct {
+	structSize uintptr
+	name       uintptr
+}
+
+type nativeGroupInfo struct {
+	structSize    uintptr
+	bufferCount   uint64
+	awakeCount    uint64
+	asleepCount   uint64
+	failedCount   uint64
+	size          uint64
+	storedSize    uint64
+	storeCapacity uint64
 	name          [64]byte
 }
 

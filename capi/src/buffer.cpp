@@ -2,8 +2,10 @@
 #include "core/buffer.h"
 
 #include "call.h"
-#include "core/host_function.h"
+#include "core/group.h"
 #include "core/instance.h"
+#include "core/sleep.h"
+#include "decode_sleep.h"
 #include "decode_vmm.h"
 #include "gpumem/buffer.h"
 
@@ -30,9 +32,10 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
     decode.refuse("reserve is %llu, which is below the size of %llu",
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
   }
-  if ((desc.flags & ~GPUMEM_BUFFER_MOVABLE) != 0) {
+  constexpr gpumem_buffer_flags kKnown = GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE;
+  if ((desc.flags & ~kKnown) != 0) {
     decode.refuse("the flags 0x%llx are no GPUMEM_BUFFER_ values",
-                  static_cast<unsigned long long>(desc.flags & ~GPUMEM_BUFFER_MOVABLE));
+                  static_cast<unsigned long long>(desc.flags & ~kKnown));
   }
   request.size = desc.size;
   request.reserve = desc.reserve;
@@ -50,6 +53,12 @@ void decode_bytes(capi::Decoder& decode, uint64_t bytes, const char* what) {
   }
 }
 
+std::vector<core::Ref<core::Buffer>> alone(core::Ref<core::Buffer> buffer) {
+  std::vector<core::Ref<core::Buffer>> buffers;
+  buffers.push_back(std::move(buffer));
+  return buffers;
+}
+
 }  // namespace
 
 gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem_buffer_desc* desc,
@@ -59,9 +68,21 @@ gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem_buffer_des
     decode.not_null(out_buffer, "out_buffer");
     const gpumem_buffer_desc given = decode.input(desc, "desc");
     core::BufferRequest request = decode_request(decode, object.get(), given);
-    std::string name = decode.name(given.name);
+    core::Ref<core::Group> group;
+    if (given.group != nullptr) {
+      group = decode.object<core::Group>(given.group);
+      if (group && object && &group->instance() != &object->instance())
+        decode.refuse("the group belongs to another instance");
+    } else if (given.tag != nullptr) {
+      decode.refuse("the tag says what the buffer is in a group; pass a group too");
+    }
+    request.name = decode.name(given.name);
+    {
+      const auto part = decode.inside("desc->tag");
+      request.tag = decode.name(given.tag);
+    }
     GPUMEM_TRY(decode.done());
-    auto handle = core::create_buffer(*object, std::move(request), std::move(name));
+    auto handle = core::create_buffer(*object, std::move(request), std::move(group));
     if (!handle) return handle.error();
     *out_buffer = capi::make_handle<gpumem_buffer>(*handle);
     return GPUMEM_SUCCESS;
@@ -80,11 +101,10 @@ gpumem_status gpumem_buffer_destroy(gpumem_buffer buffer, gpumem_error* error) {
 
 gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buffer_info* out_info,
                                      gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::outside_host_function());  // another call may hold the buffer and wait for that function
     capi::answer(out_info, object->info());
     return GPUMEM_SUCCESS;
   });
@@ -122,23 +142,85 @@ gpumem_status gpumem_buffer_set_access(gpumem_buffer buffer, const gpumem_access
   });
 }
 
-gpumem_status gpumem_buffer_sleep(gpumem_buffer buffer, gpumem_content content, gpumem_error* error) {
+gpumem_status gpumem_buffer_set_ahead(gpumem_buffer buffer, uint64_t bytes, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
-    if (content < GPUMEM_CONTENT_PINNED || content > GPUMEM_CONTENT_DROP) {
-      decode.refuse("the content is %d, which is no GPUMEM_CONTENT_ value", content);
-    }
+    decode_bytes(decode, bytes, "number");
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->sleep(content));
+    GPUMEM_TRY(object->set_ahead(bytes));
     return GPUMEM_SUCCESS;
   });
 }
 
-gpumem_status gpumem_buffer_wake(gpumem_buffer buffer, gpumem_error* error) {
+gpumem_status gpumem_buffer_sleep(gpumem_buffer buffer, const gpumem_sleep_desc* desc, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::Buffer>(buffer);
+    const capi::DecodedSleep sleep =
+        capi::decode_sleep(decode, object ? &object->instance() : nullptr, desc, false);
+    GPUMEM_TRY(decode.done());
+    core::Instance& instance = object->instance();
+    GPUMEM_TRY(core::sleep_buffers(instance, alone(std::move(object)), false, sleep.request));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_buffer_wake(gpumem_buffer buffer, const gpumem_wake_desc* desc, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::Buffer>(buffer);
+    const capi::DecodedWake wake = capi::decode_wake(decode, desc, false);
+    GPUMEM_TRY(decode.done());
+    core::Instance& instance = object->instance();
+    GPUMEM_TRY(core::wake_buffers(instance, alone(std::move(object)), false, wake.request));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_buffer_prepare(gpumem_buffer buffer, const gpumem_prepare_desc* desc,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    auto object = decode.object<core::Buffer>(buffer);
+    const capi::DecodedPrepare prepare = capi::decode_prepare(decode, desc, false);
+    GPUMEM_TRY(decode.done());
+    core::Instance& instance = object->instance();
+    GPUMEM_TRY(core::prepare_buffers(instance, alone(std::move(object)), false, prepare.store,
+                                     prepare.bytes_per_second));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_buffer_note_registration(gpumem_buffer buffer, const char* name,
+                                              uint64_t* out_registration, gpumem_error* error) {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Buffer>(buffer);
+    decode.not_null(name, "name");
+    decode.not_null(out_registration, "out_registration");
+    if (name != nullptr && name[0] == '\0') decode.refuse("the name is empty; say what holds the memory");
+    std::string holder = decode.name(name);
+    GPUMEM_TRY(decode.done());
+    auto number = object->note_registration(std::move(holder));
+    if (!number) return number.error();
+    *out_registration = *number;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_buffer_forget_registration(gpumem_buffer buffer, uint64_t registration,
+                                                gpumem_error* error) {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Buffer>(buffer);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->wake());
+    GPUMEM_TRY(object->forget_registration(registration));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_buffer_set_callbacks(gpumem_buffer buffer, const gpumem_buffer_callbacks* callbacks,
+                                          gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Buffer>(buffer);
+    const gpumem_buffer_callbacks given = decode.optional_input(callbacks, "callbacks");
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->set_callbacks({given.before_sleep, given.after_wake, given.user_data}));
     return GPUMEM_SUCCESS;
   });
 }

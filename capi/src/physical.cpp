@@ -116,3 +116,35 @@ gpumem_status gpumem_physical_import_fd(gpumem_device device, const gpumem_physi
     return GPUMEM_SUCCESS;
   });
 }
+
+gpumem_status gpumem_physical_export_fabric(gpumem_physical physical, gpumem_fabric_handle* out_handle,
+                                            gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Physical>(physical);
+    decode.not_null(out_handle, "out_handle");
+    GPUMEM_TRY(decode.done());
+    auto handle = core::export_fabric(*object);
+    if (!handle) return handle.error();
+    *out_handle = *handle;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_physical_import_fabric(gpumem_device device, const gpumem_physical_desc* desc,
+                                            const gpumem_fabric_handle* handle, gpumem_physical* out_physical,
+                                            gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::DeviceObject>(device);
+    decode.not_null(handle, "handle");
+    decode.not_null(out_physical, "out_physical");
+    const gpumem_physical_desc given = decode.input(desc, "desc");
+    const backend::PhysicalRequest request = capi::decode_physical(decode, object.get(), given);
+    decode.size(given.size);
+    std::string name = decode.name(given.name);
+    GPUMEM_TRY(decode.done());
+    auto made = core::import_fabric(*object, request, *handle, std::move(name));
+    if (!made) return made.error();
+    *out_physical = capi::make_handle<gpumem_physical>(*made);
+    return GPUMEM_SUCCESS;
+  });
+}

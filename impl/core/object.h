@@ -12,7 +12,17 @@ namespace gpumem::core {
 
 class Instance;
 
-enum class Type : uint8_t { kInstance = 1, kDevice, kMemory, kStream, kEvent, kPhysical, kRange, kBuffer };
+enum class Type : uint8_t {
+  kInstance = 1,
+  kDevice,
+  kMemory,
+  kStream,
+  kEvent,
+  kPhysical,
+  kRange,
+  kBuffer,
+  kGroup
+};
 // Whether objects of a type are regions.
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
 const char* type_name(Type type);

@@ -76,6 +76,10 @@ namespace GpuMem
     PeerGone = Constants.GPUMEM_ERROR_PEER_GONE,
     /// <summary>The device cannot be used again until the process ends.</summary>
     DeviceLost = Constants.GPUMEM_ERROR_DEVICE_LOST,
+    /// <summary>The caller's progress function ended the call.</summary>
+    Cancelled = Constants.GPUMEM_ERROR_CANCELLED,
+    /// <summary>Content that was kept can no longer be read.</summary>
+    ContentLost = Constants.GPUMEM_ERROR_CONTENT_LOST,
     /// <summary>Not enough memory on a device.</summary>
     OutOfDeviceMemory = Constants.GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
     /// <summary>Not enough host memory, for the request or for the library's records.</summary>
@@ -241,6 +245,28 @@ namespace GpuMem
     /// there, and the address changes. All work on the buffer must then have been observed complete.
     /// </summary>
     Movable = Constants.GPUMEM_BUFFER_MOVABLE,
+    /// <summary>
+    /// Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer
+    /// grows by allocating, copying and freeing, and its address changes whenever its memory does. All work on it must
+    /// then have been observed complete before it is resized. Such a buffer has no range, and no access but the
+    /// default.
+    /// </summary>
+    Copyable = Constants.GPUMEM_BUFFER_COPYABLE,
+  }
+
+  /// <summary>Where a buffer stands.</summary>
+  public enum BufferState
+  {
+    /// <summary>It has its memory.</summary>
+    Awake = Constants.GPUMEM_BUFFER_STATE_AWAKE,
+    /// <summary>It has given its memory back.</summary>
+    Asleep = Constants.GPUMEM_BUFFER_STATE_ASLEEP,
+    /// <summary>
+    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. What was
+    /// kept of its content is still kept, unless that call said <see cref="Status.ContentLost"/>. Wake it again, or
+    /// destroy it.
+    /// </summary>
+    Failed = Constants.GPUMEM_BUFFER_STATE_FAILED,
   }
 
   /// <summary>What happens to the content of a buffer that sleeps.</summary>
@@ -254,6 +280,18 @@ namespace GpuMem
     Zero = Constants.GPUMEM_CONTENT_ZERO,
     /// <summary>Not kept; indeterminate after waking.</summary>
     Drop = Constants.GPUMEM_CONTENT_DROP,
+    /// <summary>Kept in a file without a name, which is gone with the process.</summary>
+    File = Constants.GPUMEM_CONTENT_FILE,
+  }
+
+  /// <summary>How to sleep.</summary>
+  [Flags]
+  public enum SleepFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>All work on the buffers was observed complete: wait for nothing.</summary>
+    Idle = Constants.GPUMEM_SLEEP_IDLE,
   }
 
   /// <summary>Something that a device may be able to do.</summary>

@@ -96,6 +96,15 @@ class BufferFlags(Flags):
     """How a buffer behaves."""
 
     MOVABLE = c.GPUMEM_BUFFER_MOVABLE
+    COPYABLE = c.GPUMEM_BUFFER_COPYABLE
+
+
+class BufferState(Code):
+    """Where a buffer stands."""
+
+    AWAKE = c.GPUMEM_BUFFER_STATE_AWAKE
+    ASLEEP = c.GPUMEM_BUFFER_STATE_ASLEEP
+    FAILED = c.GPUMEM_BUFFER_STATE_FAILED
 
 
 class Content(Code):
@@ -105,6 +114,13 @@ class Content(Code):
     PAGEABLE = c.GPUMEM_CONTENT_PAGEABLE
     ZERO = c.GPUMEM_CONTENT_ZERO
     DROP = c.GPUMEM_CONTENT_DROP
+    FILE = c.GPUMEM_CONTENT_FILE
+
+
+class SleepFlags(Flags):
+    """How to sleep."""
+
+    IDLE = c.GPUMEM_SLEEP_IDLE
 
 
 class Capability(Code):
@@ -266,7 +282,9 @@ PREFIXES = {
     "GPUMEM_HANDLE_TYPE_": HandleTypes,
     "GPUMEM_RANGE_": RangeFlags,
     "GPUMEM_BUFFER_": BufferFlags,
+    "GPUMEM_BUFFER_STATE_": BufferState,
     "GPUMEM_CONTENT_": Content,
+    "GPUMEM_SLEEP_": SleepFlags,
     "GPUMEM_CAPABILITY_": Capability,
     "GPUMEM_ANSWER_TYPE_": AnswerType,
     "GPUMEM_ANSWER_FROM_": AnswerSource,

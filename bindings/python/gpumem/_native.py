@@ -41,6 +41,8 @@ GPUMEM_ERROR_CLOSED = -204
 GPUMEM_ERROR_FORKED = -205
 GPUMEM_ERROR_PEER_GONE = -206
 GPUMEM_ERROR_DEVICE_LOST = -207
+GPUMEM_ERROR_CANCELLED = -208
+GPUMEM_ERROR_CONTENT_LOST = -209
 GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY = -301
 GPUMEM_ERROR_OUT_OF_HOST_MEMORY = -302
 GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE = -303
@@ -98,10 +100,16 @@ GPUMEM_RANGE_FIXED = 0x1
 
 # buffer.h
 GPUMEM_BUFFER_MOVABLE = 0x1
+GPUMEM_BUFFER_COPYABLE = 0x2
+GPUMEM_BUFFER_STATE_AWAKE = 0
+GPUMEM_BUFFER_STATE_ASLEEP = 1
+GPUMEM_BUFFER_STATE_FAILED = 2
 GPUMEM_CONTENT_PINNED = 0
 GPUMEM_CONTENT_PAGEABLE = 1
 GPUMEM_CONTENT_ZERO = 2
 GPUMEM_CONTENT_DROP = 3
+GPUMEM_CONTENT_FILE = 4
+GPUMEM_SLEEP_IDLE = 0x1
 
 # capability.h
 GPUMEM_CAPABILITY_UVA = 1
@@ -211,6 +219,9 @@ class Growing(ctypes.Structure):
         super().__init__(ctypes.sizeof(self), *values, **fields)
 
 
+gpumem_progress_function = CFUNCTYPE(c_int32, c_void_p, c_uint64, c_uint64)
+gpumem_before_sleep_function = CFUNCTYPE(c_int32, c_void_p, c_void_p)
+gpumem_after_wake_function = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64)
 gpumem_host_kernel_function = CFUNCTYPE(None, c_void_p, c_void_p)
 gpumem_log_function = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 gpumem_host_function = CFUNCTYPE(None, c_void_p)
@@ -263,6 +274,10 @@ class gpumem_physical_info(Growing):
                 ("block_id", c_uint64), ("handle_types", c_uint64), ("granted_flags", c_uint64), ("name", c_char * 64)]
 
 
+class gpumem_fabric_handle(ctypes.Structure):
+    _fields_ = [("bytes", c_uint8 * 64)]
+
+
 class gpumem_range_desc(Growing):
     _fields_ = [("struct_size", c_size_t), ("size", c_uint64), ("alignment", c_uint64), ("address", c_void_p),
                 ("flags", c_uint64), ("name", c_char_p)]
@@ -287,15 +302,37 @@ class gpumem_buffer_desc(Growing):
     _fields_ = [("struct_size", c_size_t), ("size", c_uint64), ("reserve", c_uint64), ("location", c_int32),
                 ("location_id", c_int32), ("handle_types", c_uint64), ("require", c_uint64), ("prefer", c_uint64),
                 ("flags", c_uint64), ("accesses", POINTER(gpumem_access_desc)), ("access_count", c_uint64),
-                ("name", c_char_p)]
+                ("name", c_char_p), ("group", c_void_p), ("tag", c_char_p)]
 
 
 class gpumem_buffer_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("base", c_void_p), ("size", c_uint64), ("capacity", c_uint64),
                 ("reserved_size", c_uint64), ("granularity", c_uint64), ("block_count", c_uint64),
-                ("generation", c_uint64), ("stored_size", c_uint64), ("location", c_int32), ("location_id", c_int32),
-                ("device", c_void_p), ("device_ordinal", c_uint32), ("asleep", c_uint32), ("range", c_void_p),
-                ("buffer_id", c_uint64), ("name", c_char * 64)]
+                ("generation", c_uint64), ("stored_size", c_uint64), ("store_capacity", c_uint64), ("ahead", c_uint64),
+                ("registrations", c_uint64), ("location", c_int32), ("location_id", c_int32), ("device", c_void_p),
+                ("device_ordinal", c_uint32), ("state", c_int32), ("range", c_void_p), ("buffer_id", c_uint64),
+                ("group", c_void_p), ("name", c_char * 64), ("tag", c_char * 64)]
+
+
+class gpumem_sleep_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("content", c_int32), ("reserved", c_uint32), ("flags", c_uint64),
+                ("directory", c_char_p), ("tag", c_char_p), ("stream", c_void_p), ("event", c_void_p),
+                ("progress", gpumem_progress_function), ("user_data", c_void_p)]
+
+
+class gpumem_wake_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("keep", c_uint64), ("tag", c_char_p),
+                ("progress", gpumem_progress_function), ("user_data", c_void_p)]
+
+
+class gpumem_prepare_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("content", c_int32), ("reserved", c_uint32), ("directory", c_char_p),
+                ("tag", c_char_p), ("bytes_per_second", c_uint64)]
+
+
+class gpumem_buffer_callbacks(Growing):
+    _fields_ = [("struct_size", c_size_t), ("before_sleep", gpumem_before_sleep_function),
+                ("after_wake", gpumem_after_wake_function), ("user_data", c_void_p)]
 
 
 class gpumem_capability_info(Growing):
@@ -337,6 +374,16 @@ class gpumem_event_desc(Growing):
 class gpumem_event_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("device_ordinal", c_uint32), ("wrapped", c_uint32),
                 ("flags", c_uint64), ("native_event", c_void_p), ("name", c_char * 64)]
+
+
+class gpumem_group_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char_p)]
+
+
+class gpumem_group_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("buffer_count", c_uint64), ("awake_count", c_uint64),
+                ("asleep_count", c_uint64), ("failed_count", c_uint64), ("size", c_uint64), ("stored_size", c_uint64),
+                ("store_capacity", c_uint64), ("name", c_char * 64)]
 
 
 class gpumem_host_options(Growing):
@@ -410,16 +457,19 @@ class gpumem_table(Growing):
                 ("gpumem_physical_create", c_void_p), ("gpumem_physical_release", c_void_p),
                 ("gpumem_physical_get_info", c_void_p), ("gpumem_physical_retain", c_void_p),
                 ("gpumem_physical_export_fd", c_void_p), ("gpumem_physical_import_fd", c_void_p),
+                ("gpumem_physical_export_fabric", c_void_p), ("gpumem_physical_import_fabric", c_void_p),
                 ("gpumem_range_reserve", c_void_p), ("gpumem_range_release", c_void_p),
                 ("gpumem_range_get_info", c_void_p), ("gpumem_range_map", c_void_p), ("gpumem_range_unmap", c_void_p),
                 ("gpumem_range_set_access", c_void_p), ("gpumem_range_get_mapping", c_void_p),
                 ("gpumem_buffer_create", c_void_p), ("gpumem_buffer_destroy", c_void_p),
                 ("gpumem_buffer_get_info", c_void_p), ("gpumem_buffer_resize", c_void_p),
-                ("gpumem_buffer_set_capacity", c_void_p), ("gpumem_buffer_set_access", c_void_p),
-                ("gpumem_buffer_sleep", c_void_p), ("gpumem_buffer_wake", c_void_p),
-                ("gpumem_device_get_capability", c_void_p), ("gpumem_capability_enumerate", c_void_p),
-                ("gpumem_copy", c_void_p), ("gpumem_copy_async", c_void_p), ("gpumem_copy_2d", c_void_p),
-                ("gpumem_copy_2d_async", c_void_p), ("gpumem_copy_regions", c_void_p),
+                ("gpumem_buffer_set_capacity", c_void_p), ("gpumem_buffer_set_ahead", c_void_p),
+                ("gpumem_buffer_set_access", c_void_p), ("gpumem_buffer_sleep", c_void_p),
+                ("gpumem_buffer_wake", c_void_p), ("gpumem_buffer_prepare", c_void_p),
+                ("gpumem_buffer_note_registration", c_void_p), ("gpumem_buffer_forget_registration", c_void_p),
+                ("gpumem_buffer_set_callbacks", c_void_p), ("gpumem_device_get_capability", c_void_p),
+                ("gpumem_capability_enumerate", c_void_p), ("gpumem_copy", c_void_p), ("gpumem_copy_async", c_void_p),
+                ("gpumem_copy_2d", c_void_p), ("gpumem_copy_2d_async", c_void_p), ("gpumem_copy_regions", c_void_p),
                 ("gpumem_copy_regions_async", c_void_p), ("gpumem_fill", c_void_p), ("gpumem_fill_async", c_void_p),
                 ("gpumem_fill_2d", c_void_p), ("gpumem_fill_2d_async", c_void_p), ("gpumem_device_get", c_void_p),
                 ("gpumem_device_get_info", c_void_p), ("gpumem_device_get_memory", c_void_p),
@@ -428,22 +478,25 @@ class gpumem_table(Growing):
                 ("gpumem_event_wrap", c_void_p), ("gpumem_event_destroy", c_void_p),
                 ("gpumem_event_get_info", c_void_p), ("gpumem_event_record", c_void_p),
                 ("gpumem_event_query", c_void_p), ("gpumem_event_synchronize", c_void_p),
-                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_host_launch", c_void_p),
-                ("gpumem_host_kernel_view", c_void_p), ("gpumem_host_native_stream_create", c_void_p),
-                ("gpumem_host_native_stream_destroy", c_void_p), ("gpumem_host_stream_set_capturing", c_void_p),
-                ("gpumem_host_device_lose", c_void_p), ("gpumem_host_fail_step", c_void_p),
-                ("gpumem_host_foreign_alloc", c_void_p), ("gpumem_host_foreign_free", c_void_p),
-                ("gpumem_host_foreign_peer_access", c_void_p), ("gpumem_host_set_current_device", c_void_p),
-                ("gpumem_instance_probe", c_void_p), ("gpumem_instance_open", c_void_p),
-                ("gpumem_instance_close", c_void_p), ("gpumem_instance_default", c_void_p),
-                ("gpumem_instance_get_info", c_void_p), ("gpumem_log_set_function", c_void_p),
-                ("gpumem_managed_attach", c_void_p), ("gpumem_managed_advise", c_void_p),
-                ("gpumem_managed_prefetch", c_void_p), ("gpumem_managed_prefetch_batch", c_void_p),
-                ("gpumem_managed_discard_batch", c_void_p), ("gpumem_managed_discard_and_prefetch_batch", c_void_p),
-                ("gpumem_managed_get_info", c_void_p), ("gpumem_managed_begin_host_access", c_void_p),
-                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_stats_get", c_void_p),
-                ("gpumem_stats_get_kind", c_void_p), ("gpumem_stats_reset_peaks", c_void_p),
-                ("gpumem_stats_report", c_void_p), ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
+                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_group_create", c_void_p),
+                ("gpumem_group_destroy", c_void_p), ("gpumem_group_get_info", c_void_p),
+                ("gpumem_group_sleep", c_void_p), ("gpumem_group_wake", c_void_p), ("gpumem_group_prepare", c_void_p),
+                ("gpumem_host_launch", c_void_p), ("gpumem_host_kernel_view", c_void_p),
+                ("gpumem_host_native_stream_create", c_void_p), ("gpumem_host_native_stream_destroy", c_void_p),
+                ("gpumem_host_stream_set_capturing", c_void_p), ("gpumem_host_device_lose", c_void_p),
+                ("gpumem_host_fail_step", c_void_p), ("gpumem_host_foreign_alloc", c_void_p),
+                ("gpumem_host_foreign_free", c_void_p), ("gpumem_host_foreign_peer_access", c_void_p),
+                ("gpumem_host_set_current_device", c_void_p), ("gpumem_instance_probe", c_void_p),
+                ("gpumem_instance_open", c_void_p), ("gpumem_instance_close", c_void_p),
+                ("gpumem_instance_default", c_void_p), ("gpumem_instance_get_info", c_void_p),
+                ("gpumem_log_set_function", c_void_p), ("gpumem_managed_attach", c_void_p),
+                ("gpumem_managed_advise", c_void_p), ("gpumem_managed_prefetch", c_void_p),
+                ("gpumem_managed_prefetch_batch", c_void_p), ("gpumem_managed_discard_batch", c_void_p),
+                ("gpumem_managed_discard_and_prefetch_batch", c_void_p), ("gpumem_managed_get_info", c_void_p),
+                ("gpumem_managed_begin_host_access", c_void_p), ("gpumem_managed_end_host_access", c_void_p),
+                ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
+                ("gpumem_stats_reset_peaks", c_void_p), ("gpumem_stats_report", c_void_p),
+                ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
                 ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
                 ("gpumem_stream_query", c_void_p), ("gpumem_stream_synchronize", c_void_p),
                 ("gpumem_stream_wait_event", c_void_p), ("gpumem_stream_launch_host_function", c_void_p),
@@ -482,6 +535,9 @@ PROTOTYPES = {
     "gpumem_physical_export_fd": (c_int32, (c_void_p, POINTER(c_int32), POINTER(gpumem_error))),
     "gpumem_physical_import_fd": (c_int32, (c_void_p, POINTER(gpumem_physical_desc), c_int32, POINTER(c_void_p),
                                             POINTER(gpumem_error))),
+    "gpumem_physical_export_fabric": (c_int32, (c_void_p, POINTER(gpumem_fabric_handle), POINTER(gpumem_error))),
+    "gpumem_physical_import_fabric": (c_int32, (c_void_p, POINTER(gpumem_physical_desc), POINTER(gpumem_fabric_handle),
+                                                POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_range_reserve": (c_int32, (c_void_p, POINTER(gpumem_range_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_range_release": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_range_get_info": (c_int32, (c_void_p, POINTER(gpumem_range_info), POINTER(gpumem_error))),
@@ -496,9 +552,14 @@ PROTOTYPES = {
     "gpumem_buffer_get_info": (c_int32, (c_void_p, POINTER(gpumem_buffer_info), POINTER(gpumem_error))),
     "gpumem_buffer_resize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_buffer_set_capacity": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_buffer_set_ahead": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_buffer_set_access": (c_int32, (c_void_p, POINTER(gpumem_access_desc), c_uint64, POINTER(gpumem_error))),
-    "gpumem_buffer_sleep": (c_int32, (c_void_p, c_int32, POINTER(gpumem_error))),
-    "gpumem_buffer_wake": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_buffer_sleep": (c_int32, (c_void_p, POINTER(gpumem_sleep_desc), POINTER(gpumem_error))),
+    "gpumem_buffer_wake": (c_int32, (c_void_p, POINTER(gpumem_wake_desc), POINTER(gpumem_error))),
+    "gpumem_buffer_prepare": (c_int32, (c_void_p, POINTER(gpumem_prepare_desc), POINTER(gpumem_error))),
+    "gpumem_buffer_note_registration": (c_int32, (c_void_p, c_char_p, POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_buffer_forget_registration": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_buffer_set_callbacks": (c_int32, (c_void_p, POINTER(gpumem_buffer_callbacks), POINTER(gpumem_error))),
     "gpumem_device_get_capability": (c_int32, (c_void_p, c_int32, c_void_p, POINTER(gpumem_capability_info),
                                                POINTER(gpumem_error))),
     "gpumem_capability_enumerate": (c_int32, (c_uint32, POINTER(c_int32), POINTER(gpumem_error))),
@@ -534,6 +595,12 @@ PROTOTYPES = {
     "gpumem_event_query": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_event_synchronize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_event_get_elapsed_time": (c_int32, (c_void_p, c_void_p, POINTER(c_int64), POINTER(gpumem_error))),
+    "gpumem_group_create": (c_int32, (c_void_p, POINTER(gpumem_group_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_group_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_group_get_info": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_group_info), POINTER(gpumem_error))),
+    "gpumem_group_sleep": (c_int32, (c_void_p, POINTER(gpumem_sleep_desc), POINTER(gpumem_error))),
+    "gpumem_group_wake": (c_int32, (c_void_p, POINTER(gpumem_wake_desc), POINTER(gpumem_error))),
+    "gpumem_group_prepare": (c_int32, (c_void_p, POINTER(gpumem_prepare_desc), POINTER(gpumem_error))),
     "gpumem_host_launch": (c_int32, (c_void_p, gpumem_host_kernel_function, c_void_p, POINTER(gpumem_error))),
     "gpumem_host_kernel_view": (c_int32, (c_void_p, c_void_p, c_uint64, c_int32, POINTER(c_void_p),
                                           POINTER(gpumem_error))),

@@ -64,6 +64,8 @@ typedef struct gpumem_physical_s *gpumem_physical;
 typedef struct gpumem_range_s *gpumem_range;
 /** An array that grows in place and can sleep. See buffer.h. */
 typedef struct gpumem_buffer_s *gpumem_buffer;
+/** Buffers that sleep and wake as one. See group.h. */
+typedef struct gpumem_group_s *gpumem_group;
 /** An ordered queue of work on one device. See stream.h. */
 typedef struct gpumem_stream_s *gpumem_stream;
 /** A point in a stream that can be waited for. See event.h. */

@@ -12,6 +12,7 @@
 #include "cuda.h"
 #include "device.h"
 #include "event.h"
+#include "group.h"
 #include "host.h"
 #include "instance.h"
 #include "log.h"

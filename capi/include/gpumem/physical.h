@@ -209,6 +209,56 @@ GPUMEM_API gpumem_status gpumem_physical_import_fd(gpumem_device device, const g
                                                    int32_t fd, gpumem_physical *out_physical,
                                                    gpumem_error *error);
 
+/** A handle of physical memory for other nodes of the fabric: bytes that may be sent by any channel. */
+typedef struct gpumem_fabric_handle {
+  uint8_t bytes[64]; /**< The handle. Only the driver can read it. */
+} gpumem_fabric_handle;
+
+/** Makes a fabric handle for physical memory, which a process on this or another node of the fabric can import. The handle does
+ * not keep the memory alive.
+ *
+ * \param physical memory that was created with #GPUMEM_HANDLE_TYPE_FABRIC
+ * \param[out] out_handle receives the handle
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_handle` is NULL
+ * \retval GPUMEM_ERROR_UNSUPPORTED the memory was created without this handle type, or the driver does not export
+ *         imported memory
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this handle type to this user or system
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \handles
+ * \blocking{for a driver call}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_physical_export_fabric(gpumem_physical physical,
+                                                       gpumem_fabric_handle *out_handle, gpumem_error *error);
+
+/** Makes a handle for the physical memory behind a fabric handle.
+ *
+ * \param device device that shall use the memory
+ * \param desc location, size and handle types, as they were given to gpumem_physical_create() there; `require` and `prefer`
+ *         are 0
+ * \param handle handle that gpumem_physical_export_fabric() made, here or elsewhere on the fabric
+ * \param[out] out_physical receives the physical memory
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the handle was written to `*out_physical`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, bad values in `desc`, or a handle that is none
+ * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot import fabric handles
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this handle type to this user or system
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
+ * \handles
+ * \blocking{for a driver call}
+ * \threads{any thread}
+ * \owner{the caller releases the handle}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_physical_import_fabric(gpumem_device device, const gpumem_physical_desc *desc,
+                                                       const gpumem_fabric_handle *handle,
+                                                       gpumem_physical *out_physical, gpumem_error *error);
+
 #ifdef __cplusplus
 }
 #endif

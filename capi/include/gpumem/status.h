@@ -38,6 +38,8 @@ typedef int32_t gpumem_status;
 #define GPUMEM_ERROR_FORKED (-205)        /**< An object of the parent process was used in a forked child. */
 #define GPUMEM_ERROR_PEER_GONE (-206)     /**< The other process of a shared object has ended. */
 #define GPUMEM_ERROR_DEVICE_LOST (-207)   /**< The device cannot be used again until the process ends. */
+#define GPUMEM_ERROR_CANCELLED (-208)     /**< The caller's progress function ended the call. */
+#define GPUMEM_ERROR_CONTENT_LOST (-209)  /**< Content that was kept can no longer be read. */
 
 #define GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY (-301) /**< Not enough memory on a device. */
 /** Not enough host memory, for the request or for the library's records. */

@@ -13,6 +13,7 @@
 #include "copy.h"
 #include "device.h"
 #include "event.h"
+#include "group.h"
 #include "host.h"
 #include "instance.h"
 #include "log.h"
@@ -102,6 +103,13 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_export_fd)(
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_import_fd)(
     gpumem_device device, const gpumem_physical_desc *desc, int32_t fd, gpumem_physical *out_physical,
     gpumem_error *error);
+/** Type of gpumem_physical_export_fabric(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_export_fabric)(
+    gpumem_physical physical, gpumem_fabric_handle *out_handle, gpumem_error *error);
+/** Type of gpumem_physical_import_fabric(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_physical_import_fabric)(
+    gpumem_device device, const gpumem_physical_desc *desc, const gpumem_fabric_handle *handle,
+    gpumem_physical *out_physical, gpumem_error *error);
 /** Type of gpumem_range_reserve(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_range_reserve)(
     gpumem_instance instance, const gpumem_range_desc *desc, gpumem_range *out_range, gpumem_error *error);
@@ -138,14 +146,30 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_resize)(
 /** Type of gpumem_buffer_set_capacity(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_capacity)(
     gpumem_buffer buffer, uint64_t capacity, gpumem_error *error);
+/** Type of gpumem_buffer_set_ahead(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_ahead)(
+    gpumem_buffer buffer, uint64_t bytes, gpumem_error *error);
 /** Type of gpumem_buffer_set_access(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_access)(
     gpumem_buffer buffer, const gpumem_access_desc *accesses, uint64_t count, gpumem_error *error);
 /** Type of gpumem_buffer_sleep(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_sleep)(
-    gpumem_buffer buffer, gpumem_content content, gpumem_error *error);
+    gpumem_buffer buffer, const gpumem_sleep_desc *desc, gpumem_error *error);
 /** Type of gpumem_buffer_wake(). */
-typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_wake)(gpumem_buffer buffer, gpumem_error *error);
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_wake)(
+    gpumem_buffer buffer, const gpumem_wake_desc *desc, gpumem_error *error);
+/** Type of gpumem_buffer_prepare(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_prepare)(
+    gpumem_buffer buffer, const gpumem_prepare_desc *desc, gpumem_error *error);
+/** Type of gpumem_buffer_note_registration(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_note_registration)(
+    gpumem_buffer buffer, const char *name, uint64_t *out_registration, gpumem_error *error);
+/** Type of gpumem_buffer_forget_registration(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_forget_registration)(
+    gpumem_buffer buffer, uint64_t registration, gpumem_error *error);
+/** Type of gpumem_buffer_set_callbacks(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_buffer_set_callbacks)(
+    gpumem_buffer buffer, const gpumem_buffer_callbacks *callbacks, gpumem_error *error);
 /** Type of gpumem_device_get_capability(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_get_capability)(
     gpumem_device device, gpumem_capability capability, gpumem_device peer, gpumem_capability_info *out_info,
@@ -236,6 +260,23 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_synchronize)(
 /** Type of gpumem_event_get_elapsed_time(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_get_elapsed_time)(
     gpumem_event start, gpumem_event end, int64_t *out_nanoseconds, gpumem_error *error);
+/** Type of gpumem_group_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_create)(
+    gpumem_instance instance, const gpumem_group_desc *desc, gpumem_group *out_group, gpumem_error *error);
+/** Type of gpumem_group_destroy(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_destroy)(gpumem_group group, gpumem_error *error);
+/** Type of gpumem_group_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_get_info)(
+    gpumem_group group, const char *tag, gpumem_group_info *out_info, gpumem_error *error);
+/** Type of gpumem_group_sleep(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_sleep)(
+    gpumem_group group, const gpumem_sleep_desc *desc, gpumem_error *error);
+/** Type of gpumem_group_wake(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_wake)(
+    gpumem_group group, const gpumem_wake_desc *desc, gpumem_error *error);
+/** Type of gpumem_group_prepare(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_prepare)(
+    gpumem_group group, const gpumem_prepare_desc *desc, gpumem_error *error);
 /** Type of gpumem_host_launch(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_host_launch)(
     gpumem_stream stream, gpumem_host_kernel_function function, void *user_data, gpumem_error *error);
@@ -411,6 +452,10 @@ typedef struct gpumem_table {
   PFN_gpumem_physical_export_fd gpumem_physical_export_fd;
   /** gpumem_physical_import_fd(). */
   PFN_gpumem_physical_import_fd gpumem_physical_import_fd;
+  /** gpumem_physical_export_fabric(). */
+  PFN_gpumem_physical_export_fabric gpumem_physical_export_fabric;
+  /** gpumem_physical_import_fabric(). */
+  PFN_gpumem_physical_import_fabric gpumem_physical_import_fabric;
   /** gpumem_range_reserve(). */
   PFN_gpumem_range_reserve gpumem_range_reserve;
   /** gpumem_range_release(). */
@@ -435,12 +480,22 @@ typedef struct gpumem_table {
   PFN_gpumem_buffer_resize gpumem_buffer_resize;
   /** gpumem_buffer_set_capacity(). */
   PFN_gpumem_buffer_set_capacity gpumem_buffer_set_capacity;
+  /** gpumem_buffer_set_ahead(). */
+  PFN_gpumem_buffer_set_ahead gpumem_buffer_set_ahead;
   /** gpumem_buffer_set_access(). */
   PFN_gpumem_buffer_set_access gpumem_buffer_set_access;
   /** gpumem_buffer_sleep(). */
   PFN_gpumem_buffer_sleep gpumem_buffer_sleep;
   /** gpumem_buffer_wake(). */
   PFN_gpumem_buffer_wake gpumem_buffer_wake;
+  /** gpumem_buffer_prepare(). */
+  PFN_gpumem_buffer_prepare gpumem_buffer_prepare;
+  /** gpumem_buffer_note_registration(). */
+  PFN_gpumem_buffer_note_registration gpumem_buffer_note_registration;
+  /** gpumem_buffer_forget_registration(). */
+  PFN_gpumem_buffer_forget_registration gpumem_buffer_forget_registration;
+  /** gpumem_buffer_set_callbacks(). */
+  PFN_gpumem_buffer_set_callbacks gpumem_buffer_set_callbacks;
   /** gpumem_device_get_capability(). */
   PFN_gpumem_device_get_capability gpumem_device_get_capability;
   /** gpumem_capability_enumerate(). */
@@ -493,6 +548,18 @@ typedef struct gpumem_table {
   PFN_gpumem_event_synchronize gpumem_event_synchronize;
   /** gpumem_event_get_elapsed_time(). */
   PFN_gpumem_event_get_elapsed_time gpumem_event_get_elapsed_time;
+  /** gpumem_group_create(). */
+  PFN_gpumem_group_create gpumem_group_create;
+  /** gpumem_group_destroy(). */
+  PFN_gpumem_group_destroy gpumem_group_destroy;
+  /** gpumem_group_get_info(). */
+  PFN_gpumem_group_get_info gpumem_group_get_info;
+  /** gpumem_group_sleep(). */
+  PFN_gpumem_group_sleep gpumem_group_sleep;
+  /** gpumem_group_wake(). */
+  PFN_gpumem_group_wake gpumem_group_wake;
+  /** gpumem_group_prepare(). */
+  PFN_gpumem_group_prepare gpumem_group_prepare;
   /** gpumem_host_launch(). */
   PFN_gpumem_host_launch gpumem_host_launch;
   /** gpumem_host_kernel_view(). */

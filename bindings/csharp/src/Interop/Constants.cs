@@ -42,6 +42,8 @@ namespace GpuMem.Interop
     public const int GPUMEM_ERROR_FORKED = -205;
     public const int GPUMEM_ERROR_PEER_GONE = -206;
     public const int GPUMEM_ERROR_DEVICE_LOST = -207;
+    public const int GPUMEM_ERROR_CANCELLED = -208;
+    public const int GPUMEM_ERROR_CONTENT_LOST = -209;
     public const int GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY = -301;
     public const int GPUMEM_ERROR_OUT_OF_HOST_MEMORY = -302;
     public const int GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE = -303;
@@ -94,10 +96,16 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_RANGE_FIXED = 0x1;
     // buffer.h
     public const ulong GPUMEM_BUFFER_MOVABLE = 0x1;
+    public const ulong GPUMEM_BUFFER_COPYABLE = 0x2;
+    public const int GPUMEM_BUFFER_STATE_AWAKE = 0;
+    public const int GPUMEM_BUFFER_STATE_ASLEEP = 1;
+    public const int GPUMEM_BUFFER_STATE_FAILED = 2;
     public const int GPUMEM_CONTENT_PINNED = 0;
     public const int GPUMEM_CONTENT_PAGEABLE = 1;
     public const int GPUMEM_CONTENT_ZERO = 2;
     public const int GPUMEM_CONTENT_DROP = 3;
+    public const int GPUMEM_CONTENT_FILE = 4;
+    public const ulong GPUMEM_SLEEP_IDLE = 0x1;
     // capability.h
     public const int GPUMEM_CAPABILITY_UVA = 1;
     public const int GPUMEM_CAPABILITY_DEVICE_COUNT = 2;

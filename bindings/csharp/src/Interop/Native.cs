@@ -96,6 +96,13 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_physical_import_fd(
         IntPtr device, gpumem_physical_desc* desc, int fd, IntPtr* out_physical, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_export_fabric(
+        IntPtr physical, gpumem_fabric_handle* out_handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_physical_import_fabric(
+        IntPtr device, gpumem_physical_desc* desc, gpumem_fabric_handle* handle, IntPtr* out_physical,
+        gpumem_error* error);
     // range.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_range_reserve(
@@ -128,12 +135,24 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_buffer_set_capacity(IntPtr buffer, ulong capacity, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_set_ahead(IntPtr buffer, ulong bytes, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_buffer_set_access(
         IntPtr buffer, gpumem_access_desc* accesses, ulong count, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_buffer_sleep(IntPtr buffer, int content, gpumem_error* error);
+    public static extern int gpumem_buffer_sleep(IntPtr buffer, gpumem_sleep_desc* desc, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
-    public static extern int gpumem_buffer_wake(IntPtr buffer, gpumem_error* error);
+    public static extern int gpumem_buffer_wake(IntPtr buffer, gpumem_wake_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_prepare(IntPtr buffer, gpumem_prepare_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_note_registration(
+        IntPtr buffer, IntPtr name, ulong* out_registration, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_forget_registration(IntPtr buffer, ulong registration, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_buffer_set_callbacks(
+        IntPtr buffer, gpumem_buffer_callbacks* callbacks, gpumem_error* error);
     // capability.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_device_get_capability(
@@ -212,6 +231,21 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_event_get_elapsed_time(
         IntPtr start, IntPtr end, long* out_nanoseconds, gpumem_error* error);
+    // group.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_create(
+        IntPtr instance, gpumem_group_desc* desc, IntPtr* out_group, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_destroy(IntPtr group, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_get_info(
+        IntPtr group, IntPtr tag, gpumem_group_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_sleep(IntPtr group, gpumem_sleep_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_wake(IntPtr group, gpumem_wake_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_group_prepare(IntPtr group, gpumem_prepare_desc* desc, gpumem_error* error);
     // host.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_host_launch(IntPtr stream, IntPtr function, IntPtr user_data, gpumem_error* error);

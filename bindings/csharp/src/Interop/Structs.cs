@@ -126,6 +126,12 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_fabric_handle
+  {
+    public fixed byte bytes[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_range_desc
   {
     public UIntPtr struct_size;
@@ -186,6 +192,8 @@ namespace GpuMem.Interop
     public gpumem_access_desc* accesses;
     public ulong access_count;
     public IntPtr name;
+    public IntPtr group;
+    public IntPtr tag;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -200,14 +208,64 @@ namespace GpuMem.Interop
     public ulong block_count;
     public ulong generation;
     public ulong stored_size;
+    public ulong store_capacity;
+    public ulong ahead;
+    public ulong registrations;
     public int location;
     public int location_id;
     public IntPtr device;
     public uint device_ordinal;
-    public uint asleep;
+    public int state;
     public IntPtr range;
     public ulong buffer_id;
+    public IntPtr group;
     public fixed byte name[64];
+    public fixed byte tag[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_sleep_desc
+  {
+    public UIntPtr struct_size;
+    public int content;
+    public uint reserved;
+    public ulong flags;
+    public IntPtr directory;
+    public IntPtr tag;
+    public IntPtr stream;
+    public IntPtr @event;
+    public IntPtr progress;
+    public IntPtr user_data;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_wake_desc
+  {
+    public UIntPtr struct_size;
+    public ulong keep;
+    public IntPtr tag;
+    public IntPtr progress;
+    public IntPtr user_data;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_prepare_desc
+  {
+    public UIntPtr struct_size;
+    public int content;
+    public uint reserved;
+    public IntPtr directory;
+    public IntPtr tag;
+    public ulong bytes_per_second;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_buffer_callbacks
+  {
+    public UIntPtr struct_size;
+    public IntPtr before_sleep;
+    public IntPtr after_wake;
+    public IntPtr user_data;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -299,6 +357,27 @@ namespace GpuMem.Interop
     public uint wrapped;
     public ulong flags;
     public IntPtr native_event;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_group_desc
+  {
+    public UIntPtr struct_size;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_group_info
+  {
+    public UIntPtr struct_size;
+    public ulong buffer_count;
+    public ulong awake_count;
+    public ulong asleep_count;
+    public ulong failed_count;
+    public ulong size;
+    public ulong stored_size;
+    public ulong store_capacity;
     public fixed byte name[64];
   }
 
@@ -460,6 +539,8 @@ namespace GpuMem.Interop
     public IntPtr gpumem_physical_retain;
     public IntPtr gpumem_physical_export_fd;
     public IntPtr gpumem_physical_import_fd;
+    public IntPtr gpumem_physical_export_fabric;
+    public IntPtr gpumem_physical_import_fabric;
     public IntPtr gpumem_range_reserve;
     public IntPtr gpumem_range_release;
     public IntPtr gpumem_range_get_info;
@@ -472,9 +553,14 @@ namespace GpuMem.Interop
     public IntPtr gpumem_buffer_get_info;
     public IntPtr gpumem_buffer_resize;
     public IntPtr gpumem_buffer_set_capacity;
+    public IntPtr gpumem_buffer_set_ahead;
     public IntPtr gpumem_buffer_set_access;
     public IntPtr gpumem_buffer_sleep;
     public IntPtr gpumem_buffer_wake;
+    public IntPtr gpumem_buffer_prepare;
+    public IntPtr gpumem_buffer_note_registration;
+    public IntPtr gpumem_buffer_forget_registration;
+    public IntPtr gpumem_buffer_set_callbacks;
     public IntPtr gpumem_device_get_capability;
     public IntPtr gpumem_capability_enumerate;
     public IntPtr gpumem_copy;
@@ -501,6 +587,12 @@ namespace GpuMem.Interop
     public IntPtr gpumem_event_query;
     public IntPtr gpumem_event_synchronize;
     public IntPtr gpumem_event_get_elapsed_time;
+    public IntPtr gpumem_group_create;
+    public IntPtr gpumem_group_destroy;
+    public IntPtr gpumem_group_get_info;
+    public IntPtr gpumem_group_sleep;
+    public IntPtr gpumem_group_wake;
+    public IntPtr gpumem_group_prepare;
     public IntPtr gpumem_host_launch;
     public IntPtr gpumem_host_kernel_view;
     public IntPtr gpumem_host_native_stream_create;

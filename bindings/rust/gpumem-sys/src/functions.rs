@@ -93,6 +93,15 @@ functions! {
         PFN_gpumem_physical_import_fd, gpumem_physical_import_fd(
             device: gpumem_device, desc: *const gpumem_physical_desc, fd: i32,
             out_physical: *mut gpumem_physical, error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a fabric handle for physical memory, which a process on this or another node of
+        /// the fabric can import.
+        PFN_gpumem_physical_export_fabric, gpumem_physical_export_fabric(
+            physical: gpumem_physical, out_handle: *mut gpumem_fabric_handle,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a handle for the physical memory behind a fabric handle.
+        PFN_gpumem_physical_import_fabric, gpumem_physical_import_fabric(
+            device: gpumem_device, desc: *const gpumem_physical_desc, handle: *const gpumem_fabric_handle,
+            out_physical: *mut gpumem_physical, error: *mut gpumem_error) -> gpumem_status;
         /// Reserves addresses, far more than there is memory if wished.
         PFN_gpumem_range_reserve, gpumem_range_reserve(
             instance: gpumem_instance, desc: *const gpumem_range_desc, out_range: *mut gpumem_range,
@@ -136,17 +145,39 @@ functions! {
         /// Gives a buffer memory ahead of its growth, or takes back what is unused.
         PFN_gpumem_buffer_set_capacity, gpumem_buffer_set_capacity(
             buffer: gpumem_buffer, capacity: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Has memory made ahead of the growth of a buffer, on a thread of the library: as soon as
+        /// less than half of `bytes` of it lie behind the size, more is mapped, up to `bytes`.
+        PFN_gpumem_buffer_set_ahead, gpumem_buffer_set_ahead(
+            buffer: gpumem_buffer, bytes: u64, error: *mut gpumem_error) -> gpumem_status;
         /// Sets what processors may do with a buffer, now and as it grows.
         PFN_gpumem_buffer_set_access, gpumem_buffer_set_access(
             buffer: gpumem_buffer, accesses: *const gpumem_access_desc, count: u64,
             error: *mut gpumem_error) -> gpumem_status;
         /// Puts a buffer to sleep: its memory is given back, its addresses stay reserved.
         PFN_gpumem_buffer_sleep, gpumem_buffer_sleep(
-            buffer: gpumem_buffer, content: gpumem_content, error: *mut gpumem_error) -> gpumem_status;
+            buffer: gpumem_buffer, desc: *const gpumem_sleep_desc, error: *mut gpumem_error) -> gpumem_status;
         /// Wakes a buffer: at the same address, with its size, the access of each processor, its
         /// properties, and the content that was kept.
         PFN_gpumem_buffer_wake, gpumem_buffer_wake(
-            buffer: gpumem_buffer, error: *mut gpumem_error) -> gpumem_status;
+            buffer: gpumem_buffer, desc: *const gpumem_wake_desc, error: *mut gpumem_error) -> gpumem_status;
+        /// Makes the store for the content of a buffer ahead of its sleep, as large as the buffer
+        /// is now: allocated, pinned and touched, so that `gpumem_buffer_sleep()` with the same
+        /// content only copies.
+        PFN_gpumem_buffer_prepare, gpumem_buffer_prepare(
+            buffer: gpumem_buffer, desc: *const gpumem_prepare_desc,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Notes that something outside the library holds the memory of a buffer: a network card, a
+        /// communicator, a process that imported it.
+        PFN_gpumem_buffer_note_registration, gpumem_buffer_note_registration(
+            buffer: gpumem_buffer, name: *const c_char, out_registration: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Ends what `gpumem_buffer_note_registration()` began.
+        PFN_gpumem_buffer_forget_registration, gpumem_buffer_forget_registration(
+            buffer: gpumem_buffer, registration: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Sets the callbacks of a buffer.
+        PFN_gpumem_buffer_set_callbacks, gpumem_buffer_set_callbacks(
+            buffer: gpumem_buffer, callbacks: *const gpumem_buffer_callbacks,
+            error: *mut gpumem_error) -> gpumem_status;
         /// Queries a capability of a device.
         PFN_gpumem_device_get_capability, gpumem_device_get_capability(
             device: gpumem_device, capability: gpumem_capability, peer: gpumem_device,
@@ -246,6 +277,27 @@ functions! {
         PFN_gpumem_event_get_elapsed_time, gpumem_event_get_elapsed_time(
             start: gpumem_event, end: gpumem_event, out_nanoseconds: *mut i64,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Makes an empty group.
+        PFN_gpumem_group_create, gpumem_group_create(
+            instance: gpumem_instance, desc: *const gpumem_group_desc, out_group: *mut gpumem_group,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Destroys a group.
+        PFN_gpumem_group_destroy, gpumem_group_destroy(
+            group: gpumem_group, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a group.
+        PFN_gpumem_group_get_info, gpumem_group_get_info(
+            group: gpumem_group, tag: *const c_char, out_info: *mut gpumem_group_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Puts the buffers of a group to sleep as one.
+        PFN_gpumem_group_sleep, gpumem_group_sleep(
+            group: gpumem_group, desc: *const gpumem_sleep_desc, error: *mut gpumem_error) -> gpumem_status;
+        /// Wakes the buffers of a group as one.
+        PFN_gpumem_group_wake, gpumem_group_wake(
+            group: gpumem_group, desc: *const gpumem_wake_desc, error: *mut gpumem_error) -> gpumem_status;
+        /// Prepares the stores of the buffers of a group that are awake, as
+        /// `gpumem_buffer_prepare()` does.
+        PFN_gpumem_group_prepare, gpumem_group_prepare(
+            group: gpumem_group, desc: *const gpumem_prepare_desc, error: *mut gpumem_error) -> gpumem_status;
         /// Enqueues a function that stands in for a kernel.
         PFN_gpumem_host_launch, gpumem_host_launch(
             stream: gpumem_stream, function: gpumem_host_kernel_function, user_data: *mut c_void,

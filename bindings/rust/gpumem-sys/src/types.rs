@@ -19,6 +19,8 @@ handles! {
     gpumem_range = gpumem_range_s;
     /// An array that grows in place and can sleep. See buffer.h.
     gpumem_buffer = gpumem_buffer_s;
+    /// Buffers that sleep and wake as one. See group.h.
+    gpumem_group = gpumem_group_s;
     /// An ordered queue of work on one device. See stream.h.
     gpumem_stream = gpumem_stream_s;
     /// A point in a stream that can be waited for. See event.h.
@@ -54,8 +56,12 @@ aliases! {
     gpumem_range_flags = u64;
     /// How a buffer behaves: a sum of GPUMEM_BUFFER_ values.
     gpumem_buffer_flags = u64;
+    /// Where a buffer stands: one of the GPUMEM_BUFFER_STATE_ values.
+    gpumem_buffer_state = i32;
     /// What happens to the content of a buffer that sleeps: one of the GPUMEM_CONTENT_ values.
     gpumem_content = i32;
+    /// How to sleep: a sum of GPUMEM_SLEEP_ values.
+    gpumem_sleep_flags = u64;
     /// Something that a device may be able to do: one of the GPUMEM_CAPABILITY_ values.
     gpumem_capability = i32;
     /// Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values.
@@ -83,6 +89,19 @@ aliases! {
     gpumem_advice = i32;
     /// Condition that ends a value wait: one of the GPUMEM_WAIT_ values.
     gpumem_wait_condition = i32;
+    /// Called by a call that sleeps or wakes, on its thread, before the first byte and after each
+    /// piece.
+    gpumem_progress_function = Option<unsafe extern "C" fn(
+        user_data: *mut c_void, done: u64, total: u64) -> i32>;
+    /// Called before a buffer sleeps, on the thread that puts it to sleep: the time to end
+    /// registrations and to stop using it. It may ask for information about the buffer, and note
+    /// and forget registrations; it must not change the buffer otherwise, or destroy it.
+    gpumem_before_sleep_function = Option<unsafe extern "C" fn(
+        user_data: *mut c_void, buffer: gpumem_buffer) -> i32>;
+    /// Called after a buffer has woken, and after a sleep that it had been told of did not happen:
+    /// the time to renew registrations. What it may do is as before sleeping.
+    gpumem_after_wake_function = Option<unsafe extern "C" fn(
+        user_data: *mut c_void, buffer: gpumem_buffer, generation: u64)>;
     /// The code of a kernel. It must not throw, and accesses memory only through
     /// `gpumem_host_kernel_view()`. Otherwise it may call only what a host function may.
     gpumem_host_kernel_function = Option<unsafe extern "C" fn(
@@ -165,6 +184,10 @@ constants! {
     GPUMEM_ERROR_PEER_GONE: gpumem_status = -206;
     /// The device cannot be used again until the process ends.
     GPUMEM_ERROR_DEVICE_LOST: gpumem_status = -207;
+    /// The caller's progress function ended the call.
+    GPUMEM_ERROR_CANCELLED: gpumem_status = -208;
+    /// Content that was kept can no longer be read.
+    GPUMEM_ERROR_CONTENT_LOST: gpumem_status = -209;
     /// Not enough memory on a device.
     GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY: gpumem_status = -301;
     /// Not enough host memory, for the request or for the library's records.
@@ -272,6 +295,20 @@ constants! {
     /// the memory is mapped there, and the address changes. All work on the buffer must then have
     /// been observed complete.
     GPUMEM_BUFFER_MOVABLE: gpumem_buffer_flags = 0x1;
+    /// Where the device has no virtual memory management, be one ordinary allocation instead of
+    /// refusing: the buffer grows by allocating, copying and freeing, and its address changes
+    /// whenever its memory does. All work on it must then have been observed complete before it is
+    /// resized. Such a buffer has no range, and no access but the default.
+    GPUMEM_BUFFER_COPYABLE: gpumem_buffer_flags = 0x2;
+    /// It has its memory.
+    GPUMEM_BUFFER_STATE_AWAKE: gpumem_buffer_state = 0;
+    /// It has given its memory back.
+    GPUMEM_BUFFER_STATE_ASLEEP: gpumem_buffer_state = 1;
+    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that
+    /// failed. What was kept of its content is still kept, unless that call said
+    /// [`GPUMEM_ERROR_CONTENT_LOST`](crate::GPUMEM_ERROR_CONTENT_LOST). Wake it again, or destroy
+    /// it.
+    GPUMEM_BUFFER_STATE_FAILED: gpumem_buffer_state = 2;
     /// Kept in pinned memory: the fastest way back.
     GPUMEM_CONTENT_PINNED: gpumem_content = 0;
     /// Kept in ordinary memory of the process.
@@ -280,6 +317,10 @@ constants! {
     GPUMEM_CONTENT_ZERO: gpumem_content = 2;
     /// Not kept; indeterminate after waking.
     GPUMEM_CONTENT_DROP: gpumem_content = 3;
+    /// Kept in a file without a name, which is gone with the process.
+    GPUMEM_CONTENT_FILE: gpumem_content = 4;
+    /// All work on the buffers was observed complete: wait for nothing.
+    GPUMEM_SLEEP_IDLE: gpumem_sleep_flags = 0x1;
     // ---- capability.h
     /// `uva`: one address space for host and devices.
     GPUMEM_CAPABILITY_UVA: gpumem_capability = 1;
@@ -664,6 +705,12 @@ structs! {
         /// As given at creation.
         name: [c_char; 64],
     }
+    /// A handle of physical memory for other nodes of the fabric: bytes that may be sent by any
+    /// channel.
+    plain gpumem_fabric_handle {
+        /// The handle. Only the driver can read it.
+        bytes: [u8; 64],
+    }
     // ---- range.h
     /// Options for a range.
     growing gpumem_range_desc {
@@ -769,6 +816,11 @@ structs! {
         /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
         /// copied.
         name: *const c_char,
+        /// The group that it belongs to while it lives, of the same instance; or NULL.
+        group: gpumem_group,
+        /// What it is in its group, such as `"weights"`: up to 63 bytes without ASCII control
+        /// characters, or NULL; copied.
+        tag: *const c_char,
     }
     /// Information about a buffer.
     growing gpumem_buffer_info {
@@ -788,8 +840,14 @@ structs! {
         block_count: u64,
         /// How often it has woken or moved: what other code derived from it before is out of date.
         generation: u64,
-        /// Bytes of the host that keep its content while it sleeps.
+        /// Bytes of content that are kept while it sleeps.
         stored_size: u64,
+        /// Bytes of host memory or file that it has for its content, prepared, in use or kept.
+        store_capacity: u64,
+        /// As set by `gpumem_buffer_set_ahead()`.
+        ahead: u64,
+        /// Number of registrations noted.
+        registrations: u64,
         /// Where its memory lies.
         location: gpumem_location,
         /// Ordinal of the device or NUMA node; -1 if it has none.
@@ -798,14 +856,88 @@ structs! {
         device: gpumem_device,
         /// Its ordinal.
         device_ordinal: u32,
-        /// 1 while it sleeps, else 0.
-        asleep: u32,
-        /// The range that it is mapped in. Only the buffer may change it.
+        /// Where it stands.
+        state: gpumem_buffer_state,
+        /// The range that it is mapped in, which only the buffer may change; NULL if it is an
+        /// ordinary allocation.
         range: gpumem_range,
-        /// Number of the reservation, unique in the process and never reused.
+        /// Number of the reservation or allocation, unique in the process and never reused.
         buffer_id: u64,
         /// As given at creation.
+        group: gpumem_group,
+        /// As given at creation.
         name: [c_char; 64],
+        /// As given at creation.
+        tag: [c_char; 64],
+    }
+    /// Options for sleeping.
+    growing gpumem_sleep_desc {
+        /// `sizeof(gpumem_sleep_desc)` of the caller.
+        struct_size: usize,
+        /// What happens to the content.
+        content: gpumem_content,
+        /// 0.
+        reserved: u32,
+        /// A sum of GPUMEM_SLEEP_ values.
+        flags: gpumem_sleep_flags,
+        /// For [`GPUMEM_CONTENT_FILE`](crate::GPUMEM_CONTENT_FILE): directory of the file, by its
+        /// path; otherwise NULL.
+        directory: *const c_char,
+        /// For a group: only the buffers with this tag; NULL means all. For one buffer NULL.
+        tag: *const c_char,
+        /// Work to wait for: all that is in this stream, and what this event marks. With neither,
+        /// and without [`GPUMEM_SLEEP_IDLE`](crate::GPUMEM_SLEEP_IDLE), the call waits for all work
+        /// of each device that may access the buffers, whoever enqueued it. It must not do so while
+        /// a stream of these is being captured.
+        stream: gpumem_stream,
+        /// See `stream`.
+        event: gpumem_event,
+        /// Progress and cancellation, or NULL.
+        progress: gpumem_progress_function,
+        /// Passed to `progress`.
+        user_data: *mut c_void,
+    }
+    /// Options for waking.
+    growing gpumem_wake_desc {
+        /// `sizeof(gpumem_wake_desc)` of the caller.
+        struct_size: usize,
+        /// Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0
+        /// frees it, UINT64_MAX keeps all.
+        keep: u64,
+        /// As in gpumem_sleep_desc.
+        tag: *const c_char,
+        /// Progress and cancellation, or NULL.
+        progress: gpumem_progress_function,
+        /// Passed to `progress`.
+        user_data: *mut c_void,
+    }
+    /// Options for preparing.
+    growing gpumem_prepare_desc {
+        /// `sizeof(gpumem_prepare_desc)` of the caller.
+        struct_size: usize,
+        /// What to prepare for. [`GPUMEM_CONTENT_ZERO`](crate::GPUMEM_CONTENT_ZERO) and
+        /// [`GPUMEM_CONTENT_DROP`](crate::GPUMEM_CONTENT_DROP) need no store: an old one is freed.
+        content: gpumem_content,
+        /// 0.
+        reserved: u32,
+        /// As in gpumem_sleep_desc.
+        directory: *const c_char,
+        /// As in gpumem_sleep_desc.
+        tag: *const c_char,
+        /// 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of
+        /// the library does it, at most so many bytes a second.
+        bytes_per_second: u64,
+    }
+    /// What is called when a buffer sleeps and wakes.
+    growing gpumem_buffer_callbacks {
+        /// `sizeof(gpumem_buffer_callbacks)` of the caller.
+        struct_size: usize,
+        /// Or NULL.
+        before_sleep: gpumem_before_sleep_function,
+        /// Or NULL.
+        after_wake: gpumem_after_wake_function,
+        /// Passed to both.
+        user_data: *mut c_void,
     }
     // ---- capability.h
     /// Answer to a capability query. It does not change while the instance is open, except to
@@ -945,6 +1077,36 @@ structs! {
         flags: gpumem_event_flags,
         /// The `CUevent`, for use by other code; NULL on host.
         native_event: *mut c_void,
+        /// As given at creation.
+        name: [c_char; 64],
+    }
+    // ---- group.h
+    /// Options for a group.
+    growing gpumem_group_desc {
+        /// `sizeof(gpumem_group_desc)` of the caller.
+        struct_size: usize,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about a group, or about its buffers with one tag.
+    growing gpumem_group_info {
+        /// `sizeof(gpumem_group_info)` of the caller.
+        struct_size: usize,
+        /// Number of buffers.
+        buffer_count: u64,
+        /// How many are [`GPUMEM_BUFFER_STATE_AWAKE`](crate::GPUMEM_BUFFER_STATE_AWAKE).
+        awake_count: u64,
+        /// How many are [`GPUMEM_BUFFER_STATE_ASLEEP`](crate::GPUMEM_BUFFER_STATE_ASLEEP).
+        asleep_count: u64,
+        /// How many are [`GPUMEM_BUFFER_STATE_FAILED`](crate::GPUMEM_BUFFER_STATE_FAILED).
+        failed_count: u64,
+        /// Sum of their sizes in bytes.
+        size: u64,
+        /// Sum of the bytes of content that are kept.
+        stored_size: u64,
+        /// Sum of the bytes of host memory or file for content.
+        store_capacity: u64,
         /// As given at creation.
         name: [c_char; 64],
     }

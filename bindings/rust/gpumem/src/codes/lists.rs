@@ -73,6 +73,17 @@ codes! {
         /// Memory of other code: the driver does not report it.
         UNKNOWN = GPUMEM_ACCESS_UNKNOWN,
     }
+    /// Where a buffer stands.
+    BufferState: i32 {
+        /// It has its memory.
+        AWAKE = GPUMEM_BUFFER_STATE_AWAKE,
+        /// It has given its memory back.
+        ASLEEP = GPUMEM_BUFFER_STATE_ASLEEP,
+        /// It is asleep against the caller's wish: it could not be woken, not even to undo a call
+        /// that failed. What was kept of its content is still kept, unless that call said
+        /// [`Status::CONTENT_LOST`]. Wake it again, or destroy it.
+        FAILED = GPUMEM_BUFFER_STATE_FAILED,
+    }
     /// What happens to the content of a buffer that sleeps.
     Content: i32 {
         /// Kept in pinned memory: the fastest way back.
@@ -83,6 +94,8 @@ codes! {
         ZERO = GPUMEM_CONTENT_ZERO,
         /// Not kept; indeterminate after waking.
         DROP = GPUMEM_CONTENT_DROP,
+        /// Kept in a file without a name, which is gone with the process.
+        FILE = GPUMEM_CONTENT_FILE,
     }
     /// Something that a device may be able to do.
     Capability: i32 {
@@ -334,6 +347,16 @@ flags! {
         /// copied: the memory is mapped there, and the address changes. All work on the buffer must
         /// then have been observed complete.
         MOVABLE = GPUMEM_BUFFER_MOVABLE,
+        /// Where the device has no virtual memory management, be one ordinary allocation instead of
+        /// refusing: the buffer grows by allocating, copying and freeing, and its address changes
+        /// whenever its memory does. All work on it must then have been observed complete before it
+        /// is resized. Such a buffer has no range, and no access but the default.
+        COPYABLE = GPUMEM_BUFFER_COPYABLE,
+    }
+    /// How to sleep.
+    SleepFlags: u64 {
+        /// All work on the buffers was observed complete: wait for nothing.
+        IDLE = GPUMEM_SLEEP_IDLE,
     }
     /// Properties of an event.
     EventFlags: u64 {
@@ -380,6 +403,10 @@ statuses! {
         PEER_GONE = GPUMEM_ERROR_PEER_GONE,
         /// The device cannot be used again until the process ends.
         DEVICE_LOST = GPUMEM_ERROR_DEVICE_LOST,
+        /// The caller's progress function ended the call.
+        CANCELLED = GPUMEM_ERROR_CANCELLED,
+        /// Content that was kept can no longer be read.
+        CONTENT_LOST = GPUMEM_ERROR_CONTENT_LOST,
         /// Not enough memory on a device.
         OUT_OF_DEVICE_MEMORY = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY,
         /// Not enough host memory, for the request or for the library's records.
