@@ -140,6 +140,9 @@ gpumem_status gpumem_physical_import_fabric(gpumem_device device, const gpumem_p
     const gpumem_physical_desc given = decode.input(desc, "desc");
     const backend::PhysicalRequest request = capi::decode_physical(decode, object.get(), given);
     decode.size(given.size);
+    if ((given.require | given.prefer) != 0) {
+      decode.refuse("require and prefer must be 0; the memory has the properties that it was created with");
+    }
     std::string name = decode.name(given.name);
     GPUMEM_TRY(decode.done());
     auto made = core::import_fabric(*object, request, *handle, std::move(name));
