@@ -56,6 +56,9 @@ class Device {
   virtual Result<std::unique_ptr<Memory>> register_memory(const RegistrationRequest& request) = 0;
   virtual Result<std::shared_ptr<Stream>> create_stream(int32_t priority) = 0;
   virtual Result<std::shared_ptr<Stream>> wrap_stream(void* native) = 0;
+  // Waits for all work of the device that this process has enqueued. INVALID_STATE if a stream is being
+  // captured, and that may spoil the capture.
+  virtual Result<void> synchronize() = 0;
   // Waits until the work of streams that were released with work pending is complete.
   virtual Result<void> await_released_streams() = 0;
   virtual Result<std::shared_ptr<Event>> create_event(gpumem_event_flags flags) = 0;

@@ -2,17 +2,23 @@
 #include "core/buffer.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <new>
+#include <optional>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/copy.h"
+#include "core/group.h"
+#include "core/held.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
+#include "core/log.h"
 #include "core/memory.h"
 #include "platform/host_budget.h"
 #include "platform/pages.h"
@@ -20,38 +26,6 @@
 
 namespace gpumem::core {
 namespace {
-
-// An object that a buffer holds by its handle. It is gone only if the instance is being closed.
-template <class T>
-Result<Ref<T>> held(uint64_t handle) {
-  Ref<T> found = acquire<T>(platform::thread_record(), handle);
-  if (!found) return handles::refusal(handle, T::kType);
-  return found;
-}
-
-// Gives an object back. A driver may report what went wrong before; then the next try succeeds.
-template <class T, class End>
-Result<void> give_back(uint64_t handle, End end) {
-  Result<void> ended;
-  for (int tries = 0; tries < 2; ++tries) {
-    auto object = held<T>(handle);
-    if (!object) return object.error();
-    try {
-      ended = end(std::move(*object));
-    } catch (const std::bad_alloc&) {  // destructors call this
-      ended = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory to give memory back");
-    }
-    if (ended || ended.error().status == GPUMEM_ERROR_BUSY) break;
-  }
-  return ended;
-}
-
-// Does work and waits for it. If the wait itself fails, the work may go on; a second try waits for both.
-template <class Work>
-Result<void> complete(Work work) {
-  auto done = work();
-  return done ? done : work();
-}
 
 void* at(void* base, uint64_t offset) { return pointer_to(address_of(base) + offset); }
 
@@ -67,44 +41,73 @@ void drop(uint64_t physical) { (void)give_back<Physical>(physical, release_physi
 
 }  // namespace
 
-Buffer::Buffer(std::shared_ptr<Instance> instance, Device& device, const BufferRequest& request,
-               std::string name)
+Buffer::Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request)
     : Object(kType, std::move(instance)),
       device_(device),
-      request_(request),
-      name_(std::move(name)),
-      accesses_(request.accesses.empty() ? default_accesses(device, request.physical.location)
-                                         : request.accesses) {
-  facts_.location = request.physical.location;
-  if (facts_.location == GPUMEM_LOCATION_DEVICE) facts_.location_id = static_cast<int32_t>(device.ordinal());
-  if (facts_.location == GPUMEM_LOCATION_HOST_NUMA) facts_.location_id = request.physical.numa_node;
-}
-
-Buffer::~Buffer() {
-  // What has a handle is the instance's to destroy, if it was closed.
-  if (store_.memory == 0 && store_.bytes != nullptr) platform::unmap(store_.bytes, store_.size);
-}
+      request_(std::move(request)),
+      accesses_(request_.accesses.empty() ? default_accesses(device, request_.physical.location)
+                                          : request_.accesses),
+      store_(device, request_.name) {}
 
 gpumem_buffer_info Buffer::info() const {
-  const std::lock_guard lock(mutex_);
   gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  info.granularity = unit_;
+  info.location = request_.physical.location;
+  info.location_id = -1;
+  if (info.location == GPUMEM_LOCATION_DEVICE) info.location_id = static_cast<int32_t>(device_.ordinal());
+  if (info.location == GPUMEM_LOCATION_HOST_NUMA) info.location_id = request_.physical.numa_node;
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info.device_ordinal = device_.ordinal();
+  if (group_ != nullptr) info.group = reinterpret_cast<gpumem_group>(pointer_to(group_->handle()));
+  std::snprintf(info.name, sizeof info.name, "%s", name().c_str());
+  std::snprintf(info.tag, sizeof info.tag, "%s", tag().c_str());
+  const std::lock_guard lock(records_);
   info.base = place_.base;
   info.size = size_;
   info.capacity = capacity_;
   info.reserved_size = place_.size;
-  info.granularity = unit_;
   info.block_count = blocks_.size();
   info.generation = generation_;
-  info.stored_size = store_.size;
-  info.location = facts_.location;
-  info.location_id = facts_.location_id;
-  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
-  info.device_ordinal = device_.ordinal();
-  info.asleep = asleep_ ? 1 : 0;
+  info.stored_size = stored_size_;
+  info.store_capacity = store_capacity_;
+  info.ahead = ahead_;
+  info.registrations = registrations_.size();
+  info.state = state_;
   info.range = reinterpret_cast<gpumem_range>(pointer_to(place_.range));
   info.buffer_id = place_.buffer_id;
-  std::snprintf(info.name, sizeof info.name, "%s", name_.c_str());
   return info;
+}
+
+// ---- changes ----
+
+Buffer::Change::Change(Buffer& buffer, Exclusive::Held held) : held_(std::move(held)), buffer_(&buffer) {
+  const std::lock_guard lock(buffer.records_);
+  buffer.changing_ = true;
+}
+
+Buffer::Change::~Change() {
+  if (buffer_ == nullptr) return;
+  const std::lock_guard lock(buffer_->records_);
+  buffer_->changing_ = false;
+}
+
+Result<Buffer::Change> Buffer::begin_change() {
+  GPUMEM_TRY(outside_host_function());
+  auto turn = changes_.enter();
+  if (!turn) return turn.error();
+  if (cleared_)
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this buffer during the call");
+  return Change(*this, std::move(*turn));
+}
+
+Result<void> Buffer::check_awake() const {
+  if (!asleep()) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the buffer is asleep; call gpumem_buffer_wake first");
+}
+
+void Buffer::set_size(uint64_t size) {
+  const std::lock_guard lock(records_);
+  size_ = size;
 }
 
 // ---- addresses ----
@@ -116,19 +119,22 @@ Result<Buffer::Place> Buffer::reserve(uint64_t wanted, uint64_t least) {
     backend::ReservationRequest request;
     request.size = size;
     request.alignment = reserve_unit_;
-    auto range = reserve_range(shared_instance(), request, name_);
+    auto range = reserve_range(shared_instance(), request, name());
     if (range) {
       auto made = held<Range>(*range);
       if (!made) return made.error();
       (*made)->set_owned();
-      return Place{*range, pointer_to((*made)->address()), size, (*made)->buffer_id()};
+      return Place{*range, 0, pointer_to((*made)->address()), size, (*made)->buffer_id()};
     }
     if (range.error().status != GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || size == smallest) return range.error();
     size = std::max(round_up(size / 2, reserve_unit_), smallest);
   }
 }
 
-Result<void> Buffer::release(const Place& place) { return give_back<Range>(place.range, destroy_range); }
+Result<void> Buffer::release(const Place& place) {
+  if (place.memory != 0) return give_back<Memory>(place.memory, destroy_memory);
+  return place.range != 0 ? give_back<Range>(place.range, destroy_range) : Result<void>();
+}
 
 Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
   if (size == 0) return {};
@@ -153,14 +159,12 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
   if (!root) return root.error();
   backend::PhysicalRequest request = request_.physical;
   request.size = size;
-  auto made = create_physical(**root, request, name_);
+  auto made = create_physical(**root, request, name());
   if (!made) return made.error();
   const Cleanup handle([&] { drop(*made); });
-  backend::PhysicalFacts facts;
   {
     auto physical = held<Physical>(*made);
     if (!physical) return physical.error();
-    facts = (*physical)->facts();
     auto range = held<Range>(place.range);
     if (!range) return range.error();
     std::vector<Ref<Physical>> blocks;
@@ -170,7 +174,6 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
   Cleanup undo([&] { (void)unmap(place, offset, size); });
   GPUMEM_TRY(grant(place, offset, size, accesses));
   undo.dismiss();
-  facts_ = facts;
   return {};
 }
 
@@ -178,6 +181,7 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
 Result<void> Buffer::provide(uint64_t capacity) {
   if (capacity <= capacity_) return {};
   const uint64_t wanted = round_up(capacity, unit_);
+  if (ordinary_) return reallocate(wanted);
   if (wanted > place_.size) {
     if ((request_.flags & GPUMEM_BUFFER_MOVABLE) == 0) {
       return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
@@ -187,20 +191,30 @@ Result<void> Buffer::provide(uint64_t capacity) {
     }
     return move(wanted);
   }
-  blocks_.reserve(blocks_.size() + 1);
-  GPUMEM_TRY(map_block(place_, capacity_, wanted - capacity_, accesses_));
-  blocks_.push_back(wanted - capacity_);
+  const uint64_t added = wanted - capacity_;
+  {
+    const std::lock_guard lock(records_);
+    blocks_.reserve(blocks_.size() + 1);
+  }
+  GPUMEM_TRY(map_block(place_, capacity_, added, accesses_));
+  const std::lock_guard lock(records_);
+  blocks_.push_back(added);
   capacity_ = wanted;
   return {};
 }
 
 // Takes back the blocks that lie whole behind so many bytes.
 Result<void> Buffer::take_back(uint64_t size) {
+  if (ordinary_) {
+    const uint64_t wanted = round_up(size, unit_);
+    return wanted < capacity_ ? reallocate(wanted) : Result<void>();
+  }
   uint64_t kept = capacity_;
   size_t count = blocks_.size();
   while (count > 0 && kept - blocks_[count - 1] >= size)
     kept -= blocks_[--count];
   GPUMEM_TRY(unmap(place_, kept, capacity_ - kept));
+  const std::lock_guard lock(records_);
   blocks_.resize(count);
   capacity_ = kept;
   return {};
@@ -250,28 +264,72 @@ Result<void> Buffer::move(uint64_t capacity) {
     (void)unmap(*larger, 0, mapped);
     (void)release(*larger);
   });
-  blocks_.reserve(blocks_.size() + 1);
+  {
+    const std::lock_guard lock(records_);
+    blocks_.reserve(blocks_.size() + 1);
+  }
   GPUMEM_TRY(alias(*larger));
   mapped = capacity_;
   GPUMEM_TRY(map_block(*larger, capacity_, capacity - capacity_, accesses_));
   mapped = capacity;
   GPUMEM_TRY(unmap(place_, 0, capacity_));
   undo.dismiss();
-  const Place old = std::exchange(place_, *larger);
-  blocks_.push_back(capacity - capacity_);
-  capacity_ = capacity;
-  ++generation_;
+  Place old;
+  {
+    const std::lock_guard lock(records_);
+    old = std::exchange(place_, *larger);
+    blocks_.push_back(capacity - capacity_);
+    capacity_ = capacity;
+    ++generation_;
+  }
   (void)release(old);  // an address range that cannot be given back is all that is left
   return {};
 }
 
-Result<void> Buffer::check_awake() const {
-  if (cleared_)
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this buffer during the call");
-  GPUMEM_TRY(outside_host_function());
-  if (!asleep_) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE, "the buffer is asleep; call gpumem_buffer_wake first");
+// ---- an ordinary allocation ----
+
+Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
+  if (capacity == 0) return Place{};
+  auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
+  if (!root) return root.error();
+  const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
+  backend::MemoryRequest request;
+  request.size = capacity;
+  if (request_.physical.location == GPUMEM_LOCATION_HOST_NUMA) {
+    request.require = GPUMEM_MEMORY_NUMA_NODE;
+    request.numa_node = request_.physical.numa_node;
+  }
+  auto made = create_memory(**root, on_device ? kinds::device : kinds::pinned, request, name());
+  if (!made) return made.error();
+  auto memory = held<Memory>(made->handle);
+  if (!memory) return memory.error();
+  return Place{0, made->handle, made->pointer, capacity, (*memory)->buffer_id()};
 }
+
+Result<void> Buffer::reallocate(uint64_t capacity) {
+  auto other = allocate(capacity);
+  if (!other) return other.error();
+  Cleanup undo([&] { (void)release(*other); });
+  if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
+    CopyArguments arguments;
+    arguments.destination.address = other->base;
+    arguments.source.address = place_.base;
+    arguments.destination.pitch = arguments.source.pitch = kept;
+    arguments.destination.extent = arguments.source.extent = kept;
+    arguments.width = kept;
+    GPUMEM_TRY(core::copy(instance(), nullptr, arguments));
+  }
+  GPUMEM_TRY(release(place_));
+  undo.dismiss();
+  const std::lock_guard lock(records_);
+  place_ = *other;
+  capacity_ = capacity;
+  blocks_.assign(capacity != 0 ? 1 : 0, capacity);
+  ++generation_;
+  return {};
+}
+
+// ---- size and access ----
 
 // Asked where nothing is mapped yet that would refuse: what is accepted now must hold once there is.
 Result<void> Buffer::check_accesses(const std::vector<AccessRequest>& changes) const {
@@ -281,21 +339,74 @@ Result<void> Buffer::check_accesses(const std::vector<AccessRequest>& changes) c
   return {};
 }
 
-Result<void> Buffer::resize(uint64_t size) {
-  const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(device_.usable());
-  GPUMEM_TRY(check_awake());
-  if (size < size_) {
-    GPUMEM_TRY(take_back(size));
-  } else {
-    GPUMEM_TRY(provide(size));
+// Without waiting for anyone, if there is memory for it.
+bool Buffer::resize_within(uint64_t size) {
+  bool notice = false;
+  {
+    const std::lock_guard lock(records_);
+    if (changing_ || cleared_ || asleep() || size < size_ || size > capacity_) return false;
+    size_ = size;
+    notice = capacity_ - size_ < ahead_ / 2 && capacity_ < place_.size && !growing_;
+    growing_ = growing_ || notice;
   }
-  size_ = size;
+  if (notice) notice_growth();
+  return true;
+}
+
+// Has the thread of the library look after the memory ahead.
+void Buffer::notice_growth() noexcept {
+  try {
+    instance().background().add([handle = handle()]() -> std::optional<std::chrono::nanoseconds> {
+      if (const auto buffer = acquire<Buffer>(platform::thread_record(), handle)) buffer->grow_ahead();
+      return {};
+    });
+  } catch (const std::bad_alloc&) {  // the next resize tries again
+    const std::lock_guard lock(records_);
+    growing_ = false;
+  }
+}
+
+void Buffer::grow_ahead() {
+  const auto turn = changes_.enter();
+  if (!turn) return;
+  const Cleanup done([&] {
+    const std::lock_guard lock(records_);
+    growing_ = false;
+  });
+  if (cleared_ || asleep() || device_.backend().lost()) return;
+  uint64_t wanted = 0;
+  {
+    const std::lock_guard lock(records_);
+    wanted = std::min(round_up(size_ + std::min(ahead_, kSizeMax - size_), unit_), place_.size);
+  }
+  if (auto grown = provide(wanted); !grown) {
+    log(GPUMEM_LOG_INFO, "buffer %s could not grow ahead: %s", name().empty() ? "(no name)" : name().c_str(),
+        grown.error().message);
+  }
+}
+
+Result<void> Buffer::resize(uint64_t size) {
+  GPUMEM_TRY(device_.usable());
+  GPUMEM_TRY(outside_host_function());
+  if (resize_within(size)) return {};
+  {
+    const auto change = begin_change();
+    if (!change) return change.error();
+    GPUMEM_TRY(check_awake());
+    if (size < size_) {
+      GPUMEM_TRY(take_back(size));
+    } else {
+      GPUMEM_TRY(provide(size));
+    }
+    set_size(size);
+  }
+  (void)resize_within(size);  // for what is to be ahead
   return {};
 }
 
 Result<void> Buffer::set_capacity(uint64_t capacity) {
-  const std::lock_guard lock(mutex_);
+  const auto change = begin_change();
+  if (!change) return change.error();
   if (capacity != 0 && capacity < size_) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "the capacity of %" PRIu64 " bytes is below the size of %" PRIu64
@@ -308,17 +419,42 @@ Result<void> Buffer::set_capacity(uint64_t capacity) {
   return wanted < capacity_ ? take_back(wanted) : provide(wanted);
 }
 
+Result<void> Buffer::set_ahead(uint64_t bytes) {
+  GPUMEM_TRY(outside_host_function());
+  if (ordinary_) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "the buffer is an ordinary allocation, which moves when it grows; nothing can be made ahead");
+  }
+  if (bytes != 0) GPUMEM_TRY(instance().background().start());
+  {
+    const auto change = begin_change();
+    if (!change) return change.error();
+    const std::lock_guard lock(records_);
+    ahead_ = bytes;
+    if (bytes == 0 || growing_ || asleep()) return {};
+    growing_ = true;
+  }
+  notice_growth();
+  return {};
+}
+
 Result<void> Buffer::set_access(const std::vector<AccessRequest>& changes) {
-  const std::lock_guard lock(mutex_);
+  const auto change = begin_change();
+  if (!change) return change.error();
   GPUMEM_TRY(device_.usable());
   GPUMEM_TRY(check_awake());
+  if (ordinary_) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the buffer is an ordinary allocation, whose access cannot be set");
+  }
   std::vector<AccessRequest> all = accesses_;
-  for (const AccessRequest& change : changes) {
-    const auto same = [&](const AccessRequest& known) { return known.device == change.device; };
+  for (const AccessRequest& wanted : changes) {
+    const auto same = [&](const AccessRequest& known) { return known.device == wanted.device; };
     if (const auto known = std::find_if(all.begin(), all.end(), same); known != all.end()) {
-      known->access = change.access;
+      known->access = wanted.access;
     } else {
-      all.push_back(change);
+      all.push_back(wanted);
     }
   }
   if (capacity_ == 0) GPUMEM_TRY(check_accesses(changes));
@@ -327,124 +463,170 @@ Result<void> Buffer::set_access(const std::vector<AccessRequest>& changes) {
   return {};
 }
 
-// ---- sleep ----
+// ---- callbacks and registrations ----
 
-Result<void> Buffer::copy(void* destination, void* source, uint64_t bytes) {
-  CopyArguments arguments;
-  arguments.destination.address = destination;
-  arguments.source.address = source;
-  arguments.destination.pitch = arguments.source.pitch = bytes;
-  arguments.destination.extent = arguments.source.extent = bytes;
-  arguments.width = bytes;
-  return complete([&] { return core::copy(instance(), nullptr, arguments); });
-}
-
-Result<Buffer::Store> Buffer::save(gpumem_content content) {
-  Store store;
-  store.content = content;
-  if (size_ == 0 || content == GPUMEM_CONTENT_ZERO || content == GPUMEM_CONTENT_DROP) return store;
-  if (content == GPUMEM_CONTENT_PINNED) {
-    auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
-    if (!root) return root.error();
-    backend::MemoryRequest request;
-    request.size = size_;
-    auto made = create_memory(**root, kinds::pinned, request, name_);
-    if (!made) return made.error();
-    store.memory = made->handle;
-    store.bytes = made->pointer;
-  } else {
-    if (auto fits = platform::check_host_budget(size_); !fits) return fits.error();
-    auto made = platform::map_anonymous(size_, platform::page_size());
-    if (!made) return made.error();
-    store.bytes = *made;
-  }
-  store.size = size_;
-  Cleanup undo([&] { (void)discard(store); });
-  GPUMEM_TRY(copy(store.bytes, place_.base, size_));
-  undo.dismiss();
-  return store;
-}
-
-Result<void> Buffer::discard(Store& store) {
-  if (store.memory != 0) {
-    GPUMEM_TRY(give_back<Memory>(store.memory, destroy_memory));
-  } else if (store.bytes != nullptr) {
-    platform::unmap(store.bytes, store.size);
-  }
-  store = {};
+Result<void> Buffer::set_callbacks(const BufferCallbacks& callbacks) {
+  const auto change = begin_change();
+  if (!change) return change.error();
+  callbacks_ = callbacks;
   return {};
 }
 
-Result<void> Buffer::sleep(gpumem_content content) {
-  const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(device_.usable());
-  GPUMEM_TRY(check_awake());
-  {
-    // Before the content is read: unfinished work may still write it.
-    auto range = held<Range>(place_.range);
-    if (!range) return range.error();
-    GPUMEM_TRY(check_range_unused(**range, 0, capacity_));
-  }
-  auto store = save(content);
-  if (!store) return store.error();
-  if (auto unmapped = unmap(place_, 0, capacity_); !unmapped) {
-    (void)discard(*store);
-    return unmapped;
-  }
-  store_ = *store;
-  asleep_ = true;
+Result<void> Buffer::before_sleep() {
+  if (callbacks_.before_sleep == nullptr) return {};
+  const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
+  if (callbacks_.before_sleep(callbacks_.user_data, self) == 0) return {};
+  return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep",
+                    name().empty() ? "(no name)" : name().c_str());
+}
+
+void Buffer::after_wake() const {
+  if (callbacks_.after_wake == nullptr) return;
+  const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
+  callbacks_.after_wake(callbacks_.user_data, self, generation_);
+}
+
+Result<uint64_t> Buffer::note_registration(std::string holder) {
+  static constinit std::atomic<uint64_t> last{0};
+  const std::lock_guard lock(records_);
+  if (asleep()) return check_awake().error();
+  if (refuses_registrations_)
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the buffer is being put to sleep; register it once it is awake");
+  const uint64_t number = last.fetch_add(1, std::memory_order_relaxed) + 1;
+  registrations_.emplace_back(number, std::move(holder));
+  return number;
+}
+
+Result<void> Buffer::forget_registration(uint64_t number) {
+  const std::lock_guard lock(records_);
+  const auto found = std::find_if(registrations_.begin(), registrations_.end(),
+                                  [&](const auto& known) { return known.first == number; });
+  if (found == registrations_.end())
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "the buffer has no registration %" PRIu64, number);
+  registrations_.erase(found);
   return {};
 }
 
-// Blocks of the same sizes as before, all or none, and nothing for others than the device, which writes the
-// content: a driver may fill them by the CPU where that has access, and fails where it may only read.
-Result<void> Buffer::restore_blocks() {
+Result<void> Buffer::refuse_registrations() {
+  const std::lock_guard lock(records_);
+  if (registrations_.empty()) {
+    refuses_registrations_ = true;
+    return {};
+  }
+  std::string holders;
+  for (const auto& [number, holder] : registrations_)
+    holders += (holders.empty() ? "" : ", ") + holder;
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "buffer %s is registered with: %s; end that, and call gpumem_buffer_forget_registration",
+                    name().empty() ? "(no name)" : name().c_str(), holders.c_str());
+}
+
+void Buffer::accept_registrations() {
+  const std::lock_guard lock(records_);
+  refuses_registrations_ = false;
+}
+
+// ---- the steps of sleeping and waking ----
+
+std::vector<Device*> Buffer::users() const {
+  std::vector<Device*> devices{&device_};
+  for (const AccessRequest& access : accesses_) {
+    if (access.device != nullptr && access.device != &device_ && access.access != GPUMEM_ACCESS_NONE)
+      devices.push_back(access.device);
+  }
+  return devices;
+}
+
+Result<void> Buffer::check_unused() {
+  if (place_.memory != 0) {
+    auto memory = held<Memory>(place_.memory);
+    if (!memory) return memory.error();
+    return core::check_unused(**memory, [&] { return (*memory)->backend().check_unused(); });
+  }
+  if (place_.range == 0) return {};
+  auto range = held<Range>(place_.range);
+  if (!range) return range.error();
+  return check_range_unused(**range, 0, capacity_);
+}
+
+Result<void> Buffer::drop_memory() {
+  if (!ordinary_) return unmap(place_, 0, capacity_);
+  GPUMEM_TRY(release(place_));
+  const std::lock_guard lock(records_);
+  place_ = {};
+  return {};
+}
+
+// Whether everyone may have access at once. Memory of the host may not: a driver may restore its content by
+// the CPU where that has access, and fails where it may only read.
+bool Buffer::device_shares() const {
+  return request_.physical.location == GPUMEM_LOCATION_DEVICE &&
+         std::any_of(accesses_.begin(), accesses_.end(), [&](const AccessRequest& access) {
+           return access.device == &device_ && access.access == GPUMEM_ACCESS_READWRITE;
+         });
+}
+
+Result<void> Buffer::take_memory() {
+  if (ordinary_) {
+    auto place = allocate(capacity_);
+    if (!place) return place.error();
+    const std::lock_guard lock(records_);
+    place_ = *place;
+    return {};
+  }
   const std::vector<AccessRequest> writer{{&device_, GPUMEM_ACCESS_READWRITE}};
   uint64_t offset = 0;
   Cleanup undo([&] { (void)unmap(place_, 0, offset); });
   for (const uint64_t size : blocks_) {
-    GPUMEM_TRY(map_block(place_, offset, size, writer));
+    GPUMEM_TRY(map_block(place_, offset, size, device_shares() ? accesses_ : writer));
     offset += size;
   }
   undo.dismiss();
   return {};
 }
 
-Result<void> Buffer::load() {
-  if (size_ == 0 || store_.content == GPUMEM_CONTENT_DROP) return {};
-  if (store_.content != GPUMEM_CONTENT_ZERO) return copy(place_.base, store_.bytes, size_);
-  FillArguments zeros;
-  zeros.destination = place_.base;
-  zeros.pitch = zeros.extent = zeros.width = size_;
-  return complete([&] { return fill(instance(), nullptr, zeros); });
-}
-
-Result<void> Buffer::wake() {
-  const std::lock_guard lock(mutex_);
-  GPUMEM_TRY(device_.usable());
-  if (cleared_ || !asleep_) {
-    GPUMEM_TRY(check_awake());
-    return make_error(GPUMEM_ERROR_INVALID_STATE, "the buffer is awake");
-  }
-  GPUMEM_TRY(outside_host_function());
-  GPUMEM_TRY(restore_blocks());
-  Cleanup undo([&] { (void)unmap(place_, 0, capacity_); });
-  GPUMEM_TRY(load());
+Result<void> Buffer::share_memory() {
+  if (ordinary_ || device_shares()) return {};
   std::vector<AccessRequest> accesses = accesses_;
   const auto is_own = [&](const AccessRequest& access) { return access.device == &device_; };
   if (std::none_of(accesses.begin(), accesses.end(), is_own))
     accesses.push_back({&device_, GPUMEM_ACCESS_NONE});
-  GPUMEM_TRY(grant(place_, 0, capacity_, accesses));
-  undo.dismiss();
-  asleep_ = false;
+  return grant(place_, 0, capacity_, accesses);
+}
+
+void Buffer::set_awake() {
+  const std::lock_guard lock(records_);
+  state_ = GPUMEM_BUFFER_STATE_AWAKE;
+  stored_size_ = 0;
   ++generation_;
-  (void)discard(store_);  // if it cannot be freed now, it is when the buffer is destroyed
-  return {};
+}
+
+void Buffer::set_asleep() {
+  const std::lock_guard lock(records_);
+  state_ = GPUMEM_BUFFER_STATE_ASLEEP;
+  stored_size_ = store_.capacity() != 0 ? size_ : 0;
+}
+
+void Buffer::set_failed() {
+  set_asleep();
+  const std::lock_guard lock(records_);
+  state_ = GPUMEM_BUFFER_STATE_FAILED;
+}
+
+void Buffer::show_store() {
+  const std::lock_guard lock(records_);
+  store_capacity_ = store_.capacity();
 }
 
 // ---- making and destroying ----
 
 Result<void> Buffer::open() {
+  const bool on_device = request_.physical.location == GPUMEM_LOCATION_DEVICE;
+  if ((request_.flags & GPUMEM_BUFFER_COPYABLE) != 0 &&
+      (!virtual_memory_of(device_) || !device_.need(GPUMEM_CAPABILITY_VMM_DEVICE))) {
+    return open_ordinary();
+  }
   auto root = held<DeviceObject>(instance().device_handle(device_.ordinal()));
   if (!root) return root.error();
   auto unit = physical_granularity(**root, request_.physical);
@@ -457,10 +639,7 @@ Result<void> Buffer::open() {
   GPUMEM_TRY(check_accesses(accesses_));
 
   uint64_t wanted = request_.reserve;
-  if (wanted == 0) {
-    wanted = request_.physical.location == GPUMEM_LOCATION_DEVICE ? device_.facts().total_bytes
-                                                                  : platform::host_memory();
-  }
+  if (wanted == 0) wanted = on_device ? device_.facts().total_bytes : platform::host_memory();
   auto place = reserve(wanted, request_.size);
   if (!place) return place.error();
   place_ = *place;
@@ -471,36 +650,69 @@ Result<void> Buffer::open() {
   return {};
 }
 
+Result<void> Buffer::open_ordinary() {
+  if (request_.physical.handle_types != 0 || request_.physical.require != 0 || !request_.accesses.empty()) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "device %u has no virtual memory management (vmm.device is NO); an ordinary allocation has no "
+        "handle types, properties or access of its own",
+        device_.ordinal());
+  }
+  ordinary_ = true;
+  unit_ = platform::page_size();
+  GPUMEM_TRY(provide(request_.size));
+  size_ = request_.size;
+  generation_ = 0;
+  return {};
+}
+
 Result<void> Buffer::clear() {
-  const std::lock_guard lock(mutex_);
-  if (cleared_) return check_awake();
-  if (!asleep_) GPUMEM_TRY(unmap(place_, 0, capacity_));
-  blocks_.clear();
-  size_ = capacity_ = 0;
-  GPUMEM_TRY(discard(store_));
+  const auto change = begin_change();
+  if (!change) return change.error();
+  if (!asleep()) GPUMEM_TRY(drop_memory());
+  {
+    const std::lock_guard lock(records_);
+    blocks_.clear();
+    size_ = capacity_ = 0;
+    state_ = GPUMEM_BUFFER_STATE_AWAKE;
+    stored_size_ = 0;
+  }
+  const auto freed = store_.trim(0);
+  show_store();
+  GPUMEM_TRY(freed);
   GPUMEM_TRY(release(place_));
+  const std::lock_guard lock(records_);
+  place_ = {};
   cleared_ = true;
   return {};
 }
 
-Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest request, std::string name) {
+Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest request, Ref<Group> group) {
   Instance& instance = device_object.instance();
   Device& device = device_object.device();
   GPUMEM_TRY(device.usable());
   GPUMEM_TRY(outside_host_function());
-  auto buffer = std::make_unique<Buffer>(device_object.shared_instance(), device, request, std::move(name));
+  auto buffer = std::make_unique<Buffer>(device_object.shared_instance(), device, std::move(request));
   auto handle = handles::reserve(*buffer);
   if (!handle) return handle.error();
   Cleanup undo([&] { handles::cancel(*buffer); });
+  if (group) group->reserve_place();
+  Cleanup undo_place([&] {
+    if (group) group->cancel_place();
+  });
   GPUMEM_TRY(buffer->open());
   const auto open = instance.stay_open();
   if (!open) {
     (void)buffer->clear();
     return open.error();
   }
+  undo_place.dismiss();
   undo.dismiss();
   instance.add_object(*buffer);
-  handles::publish(buffer.release());
+  Buffer* const made = buffer.release();
+  made->group_ = group.get();
+  handles::publish(made);
+  if (group) group->enter(*made);
   return *handle;
 }
 
@@ -509,6 +721,7 @@ Result<void> destroy_buffer(Ref<Buffer> buffer) {
   GPUMEM_TRY(not_used_by_this_thread(*buffer));
   GPUMEM_TRY(buffer->clear());
   return destroy_object<Buffer>(std::move(buffer), [](Buffer& gone) -> Result<void> {
+    if (gone.group_ != nullptr) gone.group_->leave(gone);
     gone.instance().remove_object(gone);
     return {};
   });

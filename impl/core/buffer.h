@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers: a range that memory is mapped into block by block, and taken out of to sleep.
+// Buffers: a range that memory is mapped into block by block, and taken out of to sleep. Or, where a device
+// has no virtual memory management, one ordinary allocation that is replaced.
 #pragma once
 
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/device.h"
+#include "core/exclusive.h"
 #include "core/handles.h"
 #include "core/object.h"
 #include "core/range.h"
+#include "core/store.h"
 #include "gpumem/buffer.h"
 
 namespace gpumem::core {
+
+class Group;
 
 struct BufferRequest {
   uint64_t size = 0;
@@ -22,85 +27,150 @@ struct BufferRequest {
   backend::PhysicalRequest physical;  // of each block; the size is the block's
   gpumem_buffer_flags flags = 0;
   std::vector<AccessRequest> accesses;
+  std::string name;
+  std::string tag;
+};
+
+// What is called when a buffer sleeps and wakes.
+struct BufferCallbacks {
+  gpumem_before_sleep_function before_sleep = nullptr;
+  gpumem_after_wake_function after_wake = nullptr;
+  void* user_data = nullptr;
 };
 
 class Buffer final : public Object {
  public:
   static constexpr Type kType = Type::kBuffer;
-  Buffer(std::shared_ptr<Instance> instance, Device& device, const BufferRequest& request, std::string name);
-  ~Buffer() override;
+  Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request);
 
-  const std::string& name() const { return name_; }
+  const std::string& name() const { return request_.name; }
+  const std::string& tag() const { return request_.tag; }
   Device& device() const { return device_; }
 
-  // Each takes the lock of the buffer, during the driver's calls too.
+  // Waits for no call that changes the buffer.
   gpumem_buffer_info info() const;
   Result<void> resize(uint64_t size);
   Result<void> set_capacity(uint64_t capacity);
   Result<void> set_access(const std::vector<AccessRequest>& changes);
-  Result<void> sleep(gpumem_content content);
-  Result<void> wake();
+  Result<void> set_ahead(uint64_t bytes);
+  Result<void> set_callbacks(const BufferCallbacks& callbacks);
+  Result<uint64_t> note_registration(std::string holder);
+  Result<void> forget_registration(uint64_t number);
   // Gives everything back. On failure the buffer is as it was.
   Result<void> clear();
+  // What set_ahead() wants, on a thread of the library.
+  void grow_ahead();
+
+  // The steps of sleeping, waking and preparing, in the order in which sleep.cpp takes them. All but the
+  // first need what that answers. While it is held, no other thread changes the buffer.
+  class Change {
+   public:
+    Change(Buffer& buffer, Exclusive::Held held);
+    Change(Change&& other) noexcept
+        : held_(std::move(other.held_)), buffer_(std::exchange(other.buffer_, nullptr)) {}
+    ~Change();
+
+   private:
+    Exclusive::Held held_;
+    Buffer* buffer_;
+  };
+  // STALE_HANDLE for a buffer that another thread has destroyed meanwhile; INVALID_STATE in its callbacks.
+  Result<Change> begin_change();
+  bool asleep() const { return state_ != GPUMEM_BUFFER_STATE_AWAKE; }
+  uint64_t size() const { return size_; }
+  void* base() const { return place_.base; }
+  Store& store() { return store_; }
+  // The devices that may use it, its own among them.
+  std::vector<Device*> users() const;
+  Result<void> before_sleep();
+  void after_wake() const;
+  // From now on none may be noted. BUSY if some are, and what they are.
+  Result<void> refuse_registrations();
+  void accept_registrations();
+  // BUSY if the backend knows of unobserved work.
+  Result<void> check_unused();
+  Result<void> drop_memory();
+  // The same blocks again, for the device alone, which restores the content; share_memory() gives access to
+  // everyone else. It fails with the buffer as it was.
+  Result<void> take_memory();
+  Result<void> share_memory();
+  void set_awake();   // with new memory
+  void set_asleep();  // with what is in the store
+  void set_failed();
+  // After the store has changed.
+  void show_store();
 
  private:
-  friend Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, std::string name);
+  friend Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, Ref<Group> group);
+  friend Result<void> destroy_buffer(Ref<Buffer> buffer);
 
-  // Where a buffer lies. The handle is the buffer's own: nobody else may change the range.
+  // Where a buffer lies. The handles are the buffer's own: nobody else may change what they are of.
   struct Place {
     uint64_t range = 0;
+    uint64_t memory = 0;  // instead of a range, of an ordinary buffer that has any
     void* base = nullptr;
     uint64_t size = 0;  // reserved
     uint64_t buffer_id = 0;
   };
-  // The content of a buffer that sleeps.
-  struct Store {
-    gpumem_content content = GPUMEM_CONTENT_DROP;
-    uint64_t memory = 0;  // handle of pinned memory
-    void* bytes = nullptr;
-    uint64_t size = 0;  // 0: nothing is kept
-  };
 
   Result<void> open();
+  Result<void> open_ordinary();
   Result<Place> reserve(uint64_t wanted, uint64_t least);
   Result<void> release(const Place& place);
   Result<void> check_awake() const;
   Result<void> check_accesses(const std::vector<AccessRequest>& changes) const;
+  bool resize_within(uint64_t size);
+  Result<void> provide(uint64_t capacity);
+  Result<void> take_back(uint64_t size);
+  void set_size(uint64_t size);
+  void notice_growth() noexcept;
+
   Result<void> map_block(const Place& place, uint64_t offset, uint64_t size,
                          const std::vector<AccessRequest>& accesses);
   Result<void> unmap(const Place& place, uint64_t offset, uint64_t size);
   Result<void> grant(const Place& place, uint64_t offset, uint64_t size,
                      const std::vector<AccessRequest>& changes);
-  Result<void> provide(uint64_t capacity);
-  Result<void> take_back(uint64_t size);
   Result<void> move(uint64_t capacity);
   Result<void> alias(const Place& place);
-  Result<void> restore_blocks();
-  Result<Store> save(gpumem_content content);
-  Result<void> load();
-  Result<void> discard(Store& store);
-  Result<void> copy(void* destination, void* source, uint64_t bytes);
+  bool device_shares() const;
+
+  Result<Place> allocate(uint64_t capacity);
+  Result<void> reallocate(uint64_t capacity);
 
   Device& device_;
   const BufferRequest request_;
-  const std::string name_;
+  Group* group_ = nullptr;     // lives as long as it has buffers
+  bool ordinary_ = false;      // without a range
   uint64_t unit_ = 0;          // blocks are multiples of this
   uint64_t reserve_unit_ = 0;  // and reservations of this
 
-  mutable std::mutex mutex_;  // guards everything below
+  Exclusive changes_;  // held by a call that changes the buffer, during its work
+  // Guarded by changes_:
+  std::vector<AccessRequest> accesses_;
+  BufferCallbacks callbacks_;
+  Store store_;
+
+  mutable std::mutex records_;
+  // Written with changes_ and records_ held, so that either suffices to read. The size alone may grow with
+  // records_ only, up to the capacity, unless `changing_`.
   Place place_;
   uint64_t size_ = 0;
   uint64_t capacity_ = 0;
   std::vector<uint64_t> blocks_;  // their sizes, in order
-  std::vector<AccessRequest> accesses_;
-  backend::PhysicalFacts facts_;  // of the first block; of a buffer that never had one, as requested
   uint64_t generation_ = 0;
-  bool asleep_ = false;
-  Store store_;
+  gpumem_buffer_state state_ = GPUMEM_BUFFER_STATE_AWAKE;
+  uint64_t stored_size_ = 0;
+  uint64_t store_capacity_ = 0;
+  uint64_t ahead_ = 0;
   bool cleared_ = false;
+  // Guarded by records_:
+  bool changing_ = false;
+  bool growing_ = false;  // ahead, or soon
+  bool refuses_registrations_ = false;
+  std::vector<std::pair<uint64_t, std::string>> registrations_;
 };
 
-Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, std::string name);
+Result<uint64_t> create_buffer(DeviceObject& device, BufferRequest request, Ref<Group> group);
 Result<void> destroy_buffer(Ref<Buffer> buffer);
 
 }  // namespace gpumem::core

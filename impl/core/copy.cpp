@@ -10,6 +10,7 @@
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "core/batch.h"
+#include "core/borrowed_streams.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/log.h"
@@ -781,53 +782,6 @@ Result<void> copy_by_cpu(const CheckedCopy& copy) {
   });
 }
 
-// Streams of our own, one for each device that the work of a call runs on.
-class BorrowedStreams {
- public:
-  BorrowedStreams() = default;
-  BorrowedStreams(const BorrowedStreams&) = delete;
-  BorrowedStreams& operator=(const BorrowedStreams&) = delete;
-  ~BorrowedStreams() {
-    if (!idle_) wait_quietly();
-    for (auto& [device, stream] : streams_)
-      device->return_stream(std::move(stream));
-  }
-
-  Result<backend::Stream*> of(Device& device) {
-    idle_ = false;
-    for (const auto& [known, stream] : streams_) {
-      if (known == &device) return stream.get();
-    }
-    streams_.reserve(streams_.size() + 1);
-    auto borrowed = device.borrow_stream();
-    if (!borrowed) return borrowed.error();
-    return streams_.emplace_back(&device, std::move(*borrowed)).second.get();
-  }
-
-  Result<void> synchronize() {
-    Result<void> result;
-    for (const auto& [device, stream] : streams_) {
-      auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
-      if (!complete && result) result = complete.error();
-    }
-    idle_ = true;
-    return result;
-  }
-
- private:
-  // After an exception.
-  void wait_quietly() noexcept {
-    try {
-      (void)synchronize();
-    } catch (const std::exception& problem) {
-      log(GPUMEM_LOG_ERROR, "the work of a failed call could not be waited for: %s", problem.what());
-    }
-  }
-
-  bool idle_ = true;
-  std::vector<std::pair<Device*, std::shared_ptr<backend::Stream>>> streams_;
-};
-
 // Copies before it returns.
 [[gnu::noinline]] Result<void> complete_copy(const CheckedCopy& checked) {
   if (is_for_cpu(checked)) return copy_by_cpu(checked);
@@ -1018,6 +972,16 @@ Error in_region(uint64_t index, const Error& failure) {
   CheckedCopy checked;
   GPUMEM_TRY(check_copy(instance, stream, usable, arguments, &checked));
   return stream != nullptr ? enqueue_copy(stream->backend(), checked) : complete_copy(checked);
+}
+
+Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const CopyArguments& arguments) {
+  GPUMEM_TRY(outside_host_function());
+  CheckedCopy checked;
+  GPUMEM_TRY(check_copy(instance, nullptr, {}, arguments, &checked));
+  if (is_for_cpu(checked)) return copy_by_cpu(checked);
+  auto stream = streams.of(*checked.device);
+  if (!stream) return stream.error();
+  return enqueue_copy(**stream, checked);
 }
 
 Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,

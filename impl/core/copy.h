@@ -10,6 +10,8 @@
 
 namespace gpumem::core {
 
+class BorrowedStreams;
+
 // One side of a copy: an address, or a memory of the instance and an offset.
 struct CopySide {
   CopySide() {}  // a defaulted one would clear the whole first, by a loop
@@ -44,6 +46,8 @@ struct FillArguments {
 
 // With a null stream they return when the work is done.
 Result<void> copy(Instance& instance, Stream* stream, const CopyArguments& arguments);
+// Enqueues in one of the given streams. The operands must live until it is waited for.
+Result<void> copy_later(Instance& instance, BorrowedStreams& streams, const CopyArguments& arguments);
 // Checks all before it enqueues any. `index` is that of the entry in work: on failure, of the one that
 // failed, and the number of entries if the failure belongs to none.
 Result<void> copy_all(Instance& instance, Stream* stream, const std::vector<CopyArguments>& entries,

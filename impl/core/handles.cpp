@@ -20,6 +20,8 @@ const char* type_name(Type type) {
       return "physical memory";
     case Type::kBuffer:
       return "buffer";
+    case Type::kGroup:
+      return "group";
     case Type::kRange:
       return "range";
   }

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "core/buffer.h"
 #include "core/event.h"
+#include "core/group.h"
 #include "core/host_function.h"
 #include "core/log.h"
 #include "core/memory.h"
@@ -90,6 +91,7 @@ void Instance::add_object(Object& object) noexcept {
   if (object.type() == Type::kEvent) statistics_.add_event(1);
   if (object.type() == Type::kPhysical) statistics_.add_physical(1);
   if (object.type() == Type::kBuffer) statistics_.add_buffer(1);
+  if (object.type() == Type::kGroup) statistics_.add_group(1);
   std::lock_guard lock(objects_mutex_);
   objects_.add(object);
 }
@@ -99,6 +101,7 @@ void Instance::remove_object(Object& object) noexcept {
   if (object.type() == Type::kEvent) statistics_.add_event(-1);
   if (object.type() == Type::kPhysical) statistics_.add_physical(-1);
   if (object.type() == Type::kBuffer) statistics_.add_buffer(-1);
+  if (object.type() == Type::kGroup) statistics_.add_group(-1);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
 }
@@ -143,6 +146,9 @@ Line describe(const Object& object) {
     // Its memory has a line of its own.
     const auto& buffer = static_cast<const Buffer&>(object);
     std::snprintf(line, sizeof line, "buffer %s: device %u", named(buffer.name()), buffer.device().ordinal());
+  } else if (object.type() == Type::kGroup) {
+    const auto& group = static_cast<const Group&>(object);
+    std::snprintf(line, sizeof line, "group %s", named(group.name()));
   } else if (object.type() == Type::kPhysical) {
     const auto& physical = static_cast<const Physical&>(object);
     std::snprintf(line, sizeof line, "physical memory %s: %" PRIu64 " bytes, device %u%s",
@@ -179,7 +185,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
       text += line.text;
     }
   };
-  add_all([](Type type) { return type == Type::kBuffer; });
+  add_all([](Type type) { return type == Type::kBuffer || type == Type::kGroup; });
   add_all(is_region);
   add_all([](Type type) { return type == Type::kPhysical; });
   add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
@@ -207,6 +213,7 @@ std::string Instance::totals() const {
     if (count != 0) add(std::to_string(count) + ' ' + name + (count == 1 ? "" : "s"));
   };
   add_others(statistics_.buffers(), "buffer");
+  add_others(statistics_.groups(), "group");
   if (const uint64_t physicals = statistics_.physicals(); physicals != 0)
     add(std::to_string(physicals) + " physical memory");
   add_others(all.streams, "stream");
@@ -246,6 +253,11 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
+  if (background_.is_this_thread()) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_STATE,
+        "a thread of the library cannot close its instance; close it from a thread of your own");
+  }
   if (is_default_) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the default instance cannot be closed; open one of your own if you need to close it");
@@ -262,6 +274,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   }
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
+  background_.stop();
   end_handles();
   await_streams();
   destroy_objects();
@@ -351,6 +364,13 @@ void Instance::destroy_objects() noexcept {
   // What a buffer is made of is destroyed as what it is.
   destroy_all(
       Type::kBuffer,
+      [](Object& object) -> Result<void> {
+        object.instance().remove_object(object);
+        return {};
+      },
+      remove);
+  destroy_all(
+      Type::kGroup,
       [](Object& object) -> Result<void> {
         object.instance().remove_object(object);
         return {};

@@ -11,6 +11,7 @@
 
 #include "contract/backend.h"
 #include "core/backends.h"
+#include "core/background.h"
 #include "core/device.h"
 #include "core/handles.h"
 #include "core/object.h"
@@ -51,6 +52,7 @@ class Instance {
 
   PageMap& page_map() { return page_map_; }
   Statistics& statistics() { return statistics_; }
+  Background& background() { return background_; }
 
   // Held by a call while it makes or destroys an object, so that closing finds none half done. Refused once
   // the instance is being closed. It never waits: the caller may hold a reference that one who has it waits
@@ -100,6 +102,7 @@ class Instance {
   PageMap page_map_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
+  Background background_;
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;

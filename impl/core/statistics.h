@@ -49,6 +49,15 @@ class Statistics {
     std::lock_guard lock(mutex_);
     return buffers_;
   }
+  void add_group(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    groups_ += static_cast<uint64_t>(difference);
+  }
+  // Their memory counts with their ranges.
+  uint64_t groups() const {
+    std::lock_guard lock(mutex_);
+    return groups_;
+  }
   // Handles of physical memory, which has no address and so is no kind of memory.
   uint64_t physicals() const {
     std::lock_guard lock(mutex_);
@@ -90,6 +99,7 @@ class Statistics {
   uint64_t events_ = 0;
   uint64_t physicals_ = 0;
   uint64_t buffers_ = 0;
+  uint64_t groups_ = 0;
 };
 
 }  // namespace gpumem::core

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/arithmetic.h"
+#include "platform/file.h"
 #include "platform/text_file.h"
 #include "platform/thread.h"
 
@@ -141,26 +142,10 @@ Error system_error(Status status, int error_number, const char* entry_point, con
       .from_native(GPUMEM_NATIVE_ERRNO, error_number, name == nullptr ? "" : name, entry_point);
 }
 
-namespace {
-
-// Beyond the limit the kernel sends SIGXFSZ, which ends the process.
-Result<void> check_file_size(uint64_t size) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY || size <= limit.rlim_cur) {
-    return {};
-  }
-  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "a memory file of %" PRIu64 " bytes is larger than RLIMIT_FSIZE allows (%" PRIu64
-                    "); raise the limit (ulimit -f)",
-                    size, uint64_t{limit.rlim_cur});
-}
-
-}  // namespace
-
 Result<int> memory_file(uint64_t size, const char* name) {
   constexpr const char* kWhat = "cannot create an anonymous memory file";
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  GPUMEM_TRY(check_file_size(size));
+  GPUMEM_TRY(check_file_size(size, "a memory file"));
   int file = memfd_create(name, kFlags | MFD_NOEXEC_SEAL);
   if (file < 0 && errno == EINVAL) file = memfd_create(name, kFlags);  // before Linux 6.3
   if (file < 0) {

@@ -147,6 +147,7 @@ class RecordingDevice final : public backend::Device {
   explicit RecordingDevice(Record& record) : record_(record) { facts_.pitch_max = 5000; }
 
   Result<backend::MemoryAvailable> memory_available() override { return unused(); }
+  Result<void> synchronize() override { return unused(); }
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest&) override {
     return unused();
   }

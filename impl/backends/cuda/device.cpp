@@ -168,6 +168,12 @@ Result<backend::MemoryAvailable> Device::memory_available() {
   return backend::MemoryAvailable{free, total};
 }
 
+Result<void> Device::synchronize() {
+  RelaxedScope scope(*this);
+  GPUMEM_TRY(scope.entered());
+  return check(cu_.CtxSynchronize(), Place::kDevice, "cannot wait for the work of device %u", facts_.ordinal);
+}
+
 backend::VirtualMemory* Device::vmm() { return virtual_memory_.get(); }
 
 Result<void*> Device::foreign_device_pointer(const void* pointer) {

@@ -91,6 +91,7 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(DeviceGetP2PAttribute, 8000, "")                 \
   OPTIONAL(CtxEnablePeerAccess, 4000, "")                   \
   OPTIONAL(CtxDisablePeerAccess, 4000, "")                  \
+  OPTIONAL(CtxSynchronize, 2000, "")                        \
   OPTIONAL(MemGetInfo, 3020, "_v2")                         \
   OPTIONAL(MemAlloc, 3020, "_v2")                           \
   OPTIONAL(MemFree, 3020, "_v2")                            \

@@ -100,6 +100,24 @@ Result<std::shared_ptr<backend::Stream>> HostDevice::create_stream(int32_t prior
   return stream;
 }
 
+Result<void> HostDevice::synchronize() {
+  const CurrentDevice current(facts_.ordinal);
+  GPUMEM_TRY(require_not_lost());
+  std::vector<Mark> marks;
+  {
+    const Lock lock(shared_.mutex);
+    auto all = queues_.marks(lock, *this);
+    if (!all) return all.error();
+    marks = std::move(*all);
+  }
+  Result<void> result;
+  for (const Mark& mark : marks) {
+    auto complete = shared_.await(*this, mark, GPUMEM_TIMEOUT_INFINITE);
+    if (!complete && result) result = complete.error();
+  }
+  return result;
+}
+
 Result<void> HostDevice::await_released_streams() {
   queues_.await_retired(*this);
   return {};

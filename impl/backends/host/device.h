@@ -19,6 +19,7 @@ class HostDevice final : public backend::Device {
   HostDevice(Shared& shared, Queues& queues, uint32_t ordinal);
 
   Result<backend::MemoryAvailable> memory_available() override;
+  Result<void> synchronize() override;
   Result<std::unique_ptr<backend::Memory>> create_memory(const backend::MemoryRequest& request) override;
   Result<std::unique_ptr<backend::Memory>> register_memory(
       const backend::RegistrationRequest& request) override;

@@ -205,6 +205,21 @@ const Timeline* Queues::find_timeline(const Lock& held, uint64_t id) const {
   return nullptr;
 }
 
+Result<std::vector<Mark>> Queues::marks(const Lock& held, const HostDevice& device) const {
+  std::vector<Mark> marks;
+  for (const Worker& worker : workers_) {
+    const Queue& queue = *worker.queue;
+    if (&queue.device() != &device) continue;
+    if (queue.capturing) {
+      return make_error(GPUMEM_ERROR_INVALID_STATE,
+                        "a stream of device %u is being captured; end the capture, or say what to wait for",
+                        device.facts().ordinal);
+    }
+    marks.push_back(queue.mark(held));
+  }
+  return marks;
+}
+
 void Queues::await_retired(const HostDevice& device) {
   Lock lock(shared_.mutex);
   shared_.progress.wait(lock, [&] {

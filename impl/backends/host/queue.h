@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <thread>
+#include <vector>
 
 #include "backends/host/fence.h"
 #include "backends/host/shared.h"
@@ -114,6 +115,8 @@ class Queues {
   bool any_active(const Lock& held) const;
   // Of a stream that accepts operations or has some left; else null.
   const Timeline* find_timeline(const Lock& held, uint64_t id) const;
+  // All that was enqueued so far for a device. INVALID_STATE if one of its streams is being captured.
+  Result<std::vector<Mark>> marks(const Lock& held, const HostDevice& device) const;
   // Waits until all closed queues of the device are empty, or the device is lost.
   void await_retired(const HostDevice& device);
   // Whether a queue of the device is moving bytes.

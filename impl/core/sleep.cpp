@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Content is copied in pieces, several at a time, while the memory of buffers that are done is given back, or
+// that of later ones is made.
+#include "core/sleep.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cinttypes>
+#include <deque>
+#include <new>
+#include <optional>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/borrowed_streams.h"
+#include "core/copy.h"
+#include "core/held.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/memory.h"
+
+namespace gpumem::core {
+namespace {
+
+void* at(void* base, uint64_t offset) { return pointer_to(address_of(base) + offset); }
+
+CopyArguments whole(void* destination, void* source, uint64_t bytes) {
+  CopyArguments arguments;
+  arguments.destination.address = destination;
+  arguments.source.address = source;
+  arguments.destination.pitch = arguments.source.pitch = bytes;
+  arguments.destination.extent = arguments.source.extent = bytes;
+  arguments.width = bytes;
+  return arguments;
+}
+
+// What is done must be undone, whatever ends the work.
+template <class Work>
+Result<void> without_exceptions(Work work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "out of memory for the library's own records");
+  }
+}
+
+Result<void> all_usable(const std::vector<Device*>& devices) {
+  for (const Device* const device : devices)
+    GPUMEM_TRY(device->usable());
+  return {};
+}
+
+// The buffers of one call, and who may change them meanwhile: only this call.
+class Members {
+ public:
+  // Of many, only those that are asleep, or not, as `wanted` says.
+  Result<void> take(const std::vector<Ref<Buffer>>& buffers, bool many, bool wanted) {
+    changes_.reserve(buffers.size());
+    buffers_.reserve(buffers.size());
+    for (const Ref<Buffer>& buffer : buffers) {
+      auto change = buffer->begin_change();
+      if (!change) {
+        if (many && change.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;  // destroyed meanwhile
+        return change.error();
+      }
+      if (buffer->asleep() != wanted) {
+        if (many) continue;
+        return make_error(
+            GPUMEM_ERROR_INVALID_STATE,
+            wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake first");
+      }
+      GPUMEM_TRY(all_usable(buffer->users()));
+      changes_.push_back(std::move(*change));
+      buffers_.push_back(buffer.get());
+    }
+    return {};
+  }
+  const std::vector<Buffer*>& buffers() const { return buffers_; }
+
+ private:
+  std::vector<Buffer::Change> changes_;
+  std::vector<Buffer*> buffers_;
+};
+
+// Tells the caller how far the call is.
+class Counter {
+ public:
+  Counter(const Progress& progress, const std::vector<Buffer*>& buffers) : progress_(progress) {
+    for (const Buffer* const buffer : buffers)
+      total_ += buffer->size();
+  }
+  // CANCELLED if the caller wants that; not once all is done.
+  Result<void> add(uint64_t bytes) {
+    done_ += bytes;
+    if (progress_.function == nullptr) return {};
+    const int32_t answer = progress_.function(progress_.user_data, done_, total_);
+    if (answer == 0 || (done_ == total_ && bytes != 0)) return {};
+    return make_error(GPUMEM_ERROR_CANCELLED,
+                      "the progress function ended the call at %" PRIu64 " of %" PRIu64
+                      " bytes; everything is as it was before",
+                      done_, total_);
+  }
+
+ private:
+  const Progress& progress_;
+  uint64_t done_ = 0;
+  uint64_t total_ = 0;
+};
+
+// Carries pieces of content between buffers and their stores.
+class Mover {
+ public:
+  enum class Way { kSave, kLoad };
+  Mover(Instance& instance, Way way) : instance_(instance), way_(way) {}
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+  ~Mover() {
+    if (staging_ != 0) (void)give_back<Memory>(staging_, destroy_memory);
+  }
+
+  // Calls `passed` with the bytes of each piece, in order, once they have arrived: those of this buffer and
+  // of earlier ones.
+  template <class F>
+  Result<void> carry(Buffer& buffer, F passed) {
+    Store& store = buffer.store();
+    if (store.in_file()) return carry_file(buffer, passed);
+    uint64_t offset = 0;
+    for (const Store::Piece& piece : store.pieces()) {
+      const uint64_t bytes = std::min(piece.size, buffer.size() - offset);
+      if (bytes == 0) break;
+      if (flight_.size() == kLanes) GPUMEM_TRY(land(passed));
+      void* const there = at(buffer.base(), offset);
+      BorrowedStreams& lane = lanes_[next_++ % kLanes];
+      flight_.push_back({&lane, &buffer, bytes, offset + bytes == buffer.size()});
+      GPUMEM_TRY(copy_later(
+          instance_, lane,
+          way_ == Way::kSave ? whole(piece.bytes, there, bytes) : whole(there, piece.bytes, bytes)));
+      offset += bytes;
+    }
+    return {};
+  }
+
+  template <class F>
+  Result<void> finish(F passed) {
+    while (!flight_.empty())
+      GPUMEM_TRY(land(passed));
+    return {};
+  }
+
+  Result<void> wait_for_all() {
+    flight_.clear();
+    Result<void> result;
+    for (BorrowedStreams& lane : lanes_) {
+      auto complete = lane.synchronize();
+      if (!complete && result) result = complete;
+    }
+    return result;
+  }
+
+ private:
+  static constexpr size_t kLanes = 4;
+  static constexpr uint64_t kStaging = uint64_t{16} << 20;
+
+  struct Flight {
+    BorrowedStreams* lane;
+    Buffer* buffer;
+    uint64_t bytes;
+    bool last;  // of the buffer
+  };
+
+  template <class F>
+  Result<void> land(F passed) {
+    const Flight first = flight_.front();
+    flight_.pop_front();
+    GPUMEM_TRY(first.lane->synchronize());
+    return passed(*first.buffer, first.bytes, first.last);
+  }
+
+  template <class F>
+  Result<void> carry_file(Buffer& buffer, F passed) {
+    GPUMEM_TRY(finish(passed));
+    GPUMEM_TRY(make_staging(buffer));
+    for (uint64_t offset = 0; offset < buffer.size();) {
+      const uint64_t bytes = std::min(kStaging, buffer.size() - offset);
+      void* const there = at(buffer.base(), offset);
+      if (way_ == Way::kSave) {
+        GPUMEM_TRY(copy(instance_, nullptr, whole(staging_bytes_, there, bytes)));
+        GPUMEM_TRY(buffer.store().write(offset, staging_bytes_, bytes));
+      } else {
+        GPUMEM_TRY(buffer.store().read(offset, staging_bytes_, bytes));
+        GPUMEM_TRY(copy(instance_, nullptr, whole(there, staging_bytes_, bytes)));
+      }
+      offset += bytes;
+      GPUMEM_TRY(passed(buffer, bytes, offset == buffer.size()));
+    }
+    return {};
+  }
+
+  Result<void> make_staging(const Buffer& buffer) {
+    if (staging_ != 0) return {};
+    auto root = held<DeviceObject>(instance_.device_handle(buffer.device().ordinal()));
+    if (!root) return root.error();
+    backend::MemoryRequest request;
+    request.size = kStaging;
+    request.require = GPUMEM_MEMORY_PORTABLE;
+    auto made = create_memory(**root, kinds::pinned, request, "staging");
+    if (!made) return made.error();
+    staging_ = made->handle;
+    staging_bytes_ = made->pointer;
+    return {};
+  }
+
+  Instance& instance_;
+  const Way way_;
+  std::array<BorrowedStreams, kLanes> lanes_;
+  size_t next_ = 0;
+  std::deque<Flight> flight_;  // in the order in which they were enqueued
+  uint64_t staging_ = 0;
+  void* staging_bytes_ = nullptr;
+};
+
+// Copies the content back, or makes it what it is after waking.
+template <class F>
+Result<void> load(Instance& instance, Mover& mover, Buffer& buffer, F passed) {
+  const gpumem_content content = buffer.store().content();
+  if (buffer.size() == 0) return passed(buffer, 0, true);
+  if (content == GPUMEM_CONTENT_ZERO) {
+    FillArguments zeros;
+    zeros.destination = buffer.base();
+    zeros.pitch = zeros.extent = zeros.width = buffer.size();
+    GPUMEM_TRY(fill(instance, nullptr, zeros));
+  }
+  if (content == GPUMEM_CONTENT_ZERO || content == GPUMEM_CONTENT_DROP)
+    return passed(buffer, buffer.size(), true);
+  return mover.carry(buffer, passed);
+}
+
+Result<void> go_on(Buffer& /*buffer*/, uint64_t /*bytes*/, bool /*last*/) { return {}; }
+
+// ---- sleep ----
+
+class Sleep {
+ public:
+  Sleep(Instance& instance, const SleepRequest& request) : instance_(instance), request_(request) {}
+
+  Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
+    GPUMEM_TRY(members_.take(buffers, many, false));
+    asleep_.reserve(members_.buffers().size());
+    auto slept = without_exceptions([&]() -> Result<void> {
+      GPUMEM_TRY(ask());
+      GPUMEM_TRY(wait());
+      for (Buffer* const buffer : members_.buffers())
+        GPUMEM_TRY(buffer->check_unused());
+      for (Buffer* const buffer : members_.buffers())
+        GPUMEM_TRY(buffer->refuse_registrations());
+      for (Buffer* const buffer : members_.buffers())
+        GPUMEM_TRY(provide_store(*buffer));
+      return save();
+    });
+    if (!slept) slept = undo(slept.error());
+    for (Buffer* const buffer : members_.buffers())
+      buffer->accept_registrations();
+    if (slept) {
+      for (Buffer* const buffer : members_.buffers())
+        buffer->set_asleep();
+      return {};
+    }
+    for (size_t i = 0; i < told_; ++i) {
+      const Buffer& buffer = *members_.buffers()[i];
+      if (!buffer.asleep()) buffer.after_wake();
+    }
+    return slept;
+  }
+
+ private:
+  Result<void> ask() {
+    for (Buffer* const buffer : members_.buffers()) {
+      GPUMEM_TRY(buffer->before_sleep());
+      ++told_;
+    }
+    return {};
+  }
+
+  Result<void> wait() const {
+    if (request_.idle) return {};
+    if (request_.stream != nullptr) {
+      auto complete = synchronize_stream(*request_.stream, GPUMEM_TIMEOUT_INFINITE);
+      if (!complete) return complete.error();
+    }
+    if (request_.event != nullptr) {
+      if (!request_.event->recorded())
+        return make_error(GPUMEM_ERROR_INVALID_STATE,
+                          "the event was never recorded; there is nothing to wait for");
+      auto complete = synchronize_event(*request_.event, GPUMEM_TIMEOUT_INFINITE);
+      if (!complete) return complete.error();
+    }
+    if (request_.stream != nullptr || request_.event != nullptr) return {};
+    std::vector<Device*> waited_for;
+    for (const Buffer* const buffer : members_.buffers()) {
+      for (Device* const device : buffer->users()) {
+        if (std::find(waited_for.begin(), waited_for.end(), device) != waited_for.end()) continue;
+        GPUMEM_TRY(device->backend().synchronize());
+        waited_for.push_back(device);
+      }
+    }
+    return {};
+  }
+
+  Result<void> provide_store(Buffer& buffer) const {
+    auto provided = buffer.store().provide(instance_, request_.store, buffer.size());
+    buffer.show_store();
+    return provided;
+  }
+
+  Result<void> save() {
+    Counter counter(request_.progress, members_.buffers());
+    GPUMEM_TRY(counter.add(0));
+    Mover mover(instance_, Mover::Way::kSave);
+    const auto passed = [&](Buffer& buffer, uint64_t bytes, bool last) -> Result<void> {
+      if (last) {
+        GPUMEM_TRY(buffer.drop_memory());
+        asleep_.push_back(&buffer);
+      }
+      return counter.add(bytes);
+    };
+    auto saved = [&]() -> Result<void> {
+      for (Buffer* const buffer : members_.buffers()) {
+        if (buffer->size() == 0 || !request_.store.keeps()) {
+          GPUMEM_TRY(passed(*buffer, buffer->size(), true));
+        } else {
+          GPUMEM_TRY(mover.carry(*buffer, passed));
+        }
+      }
+      return mover.finish(passed);
+    }();
+    if (!saved) (void)mover.wait_for_all();
+    return saved;
+  }
+
+  // Wakes what has lost its memory.
+  Error undo(const Error& failure) {
+    uint64_t failed = 0;
+    Mover mover(instance_, Mover::Way::kLoad);
+    for (Buffer* const buffer : asleep_) {
+      auto woken = without_exceptions([&] { return wake_again(mover, *buffer); });
+      if (woken) continue;
+      ++failed;
+      buffer->set_failed();
+    }
+    if (failed == 0) return failure;
+    Error told = make_error(failure.status,
+                            "%s; and %" PRIu64
+                            " of %zu buffers could not be woken again: they sleep, "
+                            "with their content, until gpumem_buffer_wake",
+                            failure.message, failed, asleep_.size());
+    return std::move(told).from_native(failure.native_domain, failure.native_code, failure.native_name,
+                                       failure.entry_point);
+  }
+
+  Result<void> wake_again(Mover& mover, Buffer& buffer) {
+    GPUMEM_TRY(buffer.take_memory());
+    auto loaded = load(instance_, mover, buffer, go_on);
+    if (auto complete = mover.wait_for_all(); loaded) loaded = complete;
+    if (loaded) loaded = buffer.share_memory();
+    if (!loaded) {
+      (void)buffer.drop_memory();
+      return loaded;
+    }
+    buffer.set_awake();
+    return {};
+  }
+
+  Instance& instance_;
+  const SleepRequest& request_;
+  Members members_;
+  size_t told_ = 0;              // how many have been asked, and agreed
+  std::vector<Buffer*> asleep_;  // whose memory is gone
+};
+
+// ---- wake ----
+
+class Wake {
+ public:
+  Wake(Instance& instance, const WakeRequest& request) : instance_(instance), request_(request) {}
+
+  Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
+    GPUMEM_TRY(members_.take(buffers, many, true));
+    mapped_.reserve(members_.buffers().size());
+    if (auto loaded = without_exceptions([&] { return load_all(); }); !loaded) {
+      for (Buffer* const buffer : mapped_)
+        (void)buffer->drop_memory();
+      return loaded;
+    }
+    for (Buffer* const buffer : members_.buffers()) {
+      buffer->set_awake();
+      // What cannot be given back now is when the buffer is destroyed.
+      (void)buffer->store().trim(request_.keep);
+      buffer->show_store();
+    }
+    for (Buffer* const buffer : members_.buffers())
+      buffer->after_wake();
+    return {};
+  }
+
+ private:
+  Result<void> load_all() {
+    Counter counter(request_.progress, members_.buffers());
+    GPUMEM_TRY(counter.add(0));
+    Mover mover(instance_, Mover::Way::kLoad);
+    const auto passed = [&](Buffer& /*buffer*/, uint64_t bytes, bool /*last*/) { return counter.add(bytes); };
+    auto loaded = [&]() -> Result<void> {
+      for (Buffer* const buffer : members_.buffers()) {
+        GPUMEM_TRY(buffer->take_memory());
+        mapped_.push_back(buffer);
+        GPUMEM_TRY(load(instance_, mover, *buffer, passed));
+      }
+      return mover.finish(passed);
+    }();
+    auto complete = mover.wait_for_all();
+    if (!loaded) return loaded;
+    GPUMEM_TRY(complete);
+    for (Buffer* const buffer : members_.buffers())
+      GPUMEM_TRY(buffer->share_memory());
+    return {};
+  }
+
+  Instance& instance_;
+  const WakeRequest& request_;
+  Members members_;
+  std::vector<Buffer*> mapped_;
+};
+
+// ---- prepare ----
+
+// Prepares the first buffer that is not ready, by one piece. Answers how long to wait before the next;
+// nothing once all are ready, or one cannot be made so.
+std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<uint64_t>& handles,
+                                                      const StoreRequest& request,
+                                                      uint64_t bytes_per_second) {
+  constexpr uint64_t kLeast = uint64_t{2} << 20;
+  const uint64_t step = std::clamp(bytes_per_second / 8, kLeast, Store::kPiece);
+  for (const uint64_t handle : handles) {
+    const auto buffer = acquire<Buffer>(platform::thread_record(), handle);
+    if (!buffer) continue;
+    const auto change = buffer->begin_change();
+    if (!change || buffer->asleep()) continue;
+    Store& store = buffer->store();
+    if (store.fits(request, buffer->size())) continue;
+    const uint64_t before = store.capacity();
+    auto provided = store.provide(buffer->instance(), request, buffer->size(), step);
+    buffer->show_store();
+    if (!provided) {
+      log(GPUMEM_LOG_INFO, "buffer %s could not be prepared: %s",
+          buffer->name().empty() ? "(no name)" : buffer->name().c_str(), provided.error().message);
+      return {};
+    }
+    const uint64_t made = store.capacity() > before ? store.capacity() - before : step;
+    return std::chrono::nanoseconds(
+        static_cast<int64_t>(static_cast<double>(made) * 1e9 / static_cast<double>(bytes_per_second)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> sleep_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+                           const SleepRequest& request) {
+  return Sleep(instance, request).run(buffers, many);
+}
+
+Result<void> wake_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+                          const WakeRequest& request) {
+  return Wake(instance, request).run(buffers, many);
+}
+
+Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>& buffers, bool many,
+                             const StoreRequest& request, uint64_t bytes_per_second) {
+  Members members;
+  GPUMEM_TRY(members.take(buffers, many, false));
+  if (bytes_per_second == 0) {
+    for (Buffer* const buffer : members.buffers()) {
+      auto provided = buffer->store().provide(instance, request, buffer->size());
+      buffer->show_store();
+      GPUMEM_TRY(provided);
+    }
+    return {};
+  }
+  std::vector<uint64_t> handles;
+  for (const Buffer* const buffer : members.buffers())
+    handles.push_back(buffer->handle());
+  GPUMEM_TRY(instance.background().start());
+  instance.background().add([handles = std::move(handles), request, bytes_per_second] {
+    return prepare_piece(handles, request, bytes_per_second);
+  });
+  return {};
+}
+
+}  // namespace gpumem::core
