@@ -52,6 +52,10 @@ class Physical {
 
   // A new file descriptor, closed on exec. The memory has this handle type.
   virtual Result<int> export_fd() = 0;
+  // A handle for the fabric. The memory has this handle type.
+  virtual Result<gpumem_fabric_handle> export_fabric() {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "the memory of this backend is on no fabric");
+  }
   // Succeeds if the device is lost.
   virtual Result<void> release() = 0;
 
@@ -126,6 +130,11 @@ class VirtualMemory {
   // INVALID_ARGUMENT unless the descriptor is of memory as requested, as far as that can be seen.
   virtual Result<std::unique_ptr<Physical>> import_fd(const PhysicalRequest& request,
                                                       int file_descriptor) = 0;
+  // INVALID_ARGUMENT unless the handle is of memory as requested, as far as that can be seen.
+  virtual Result<std::unique_ptr<Physical>> import_fabric(const PhysicalRequest& /*request*/,
+                                                          const gpumem_fabric_handle& /*handle*/) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "the devices of this backend are on no fabric");
+  }
   // For memory of every device.
   virtual Result<std::unique_ptr<Reservation>> reserve(const ReservationRequest& request) = 0;
 

@@ -173,6 +173,17 @@ Result<uint64_t> import_physical(DeviceObject& device, const backend::PhysicalRe
                       });
 }
 
+Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequest& request,
+                               const gpumem_fabric_handle& handle, std::string name) {
+  using Made = Result<std::unique_ptr<backend::Physical>>;
+  return make_checked(device, request, std::move(name),
+                      [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) -> Made {
+                        // Also where the request does not name the type: an older driver does not know it.
+                        GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC));
+                        return facet.import_fabric(wanted, handle);
+                      });
+}
+
 Result<uint64_t> retain_physical(Instance& instance, const void* pointer) {
   FoundMapping found;
   GPUMEM_TRY(find_mapping(instance, pointer, &found));
@@ -185,17 +196,30 @@ Result<uint64_t> retain_physical(Instance& instance, const void* pointer) {
   });
 }
 
-Result<int> export_physical(Physical& physical) {
+namespace {
+
+Result<void> check_exportable(const Physical& physical, gpumem_handle_types type, const char* name) {
   GPUMEM_TRY(physical.device().usable());
   GPUMEM_TRY(outside_host_function());
-  if ((physical.facts().handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
-    return make_error(
-        GPUMEM_ERROR_UNSUPPORTED,
-        physical.facts().imported
-            ? "this backend does not export memory that was imported; export it where it was made"
-            : "the memory was created without GPUMEM_HANDLE_TYPE_POSIX_FD; it cannot be exported");
+  if ((physical.facts().handle_types & type) != 0) return {};
+  if (physical.facts().imported) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "this backend does not export memory that was imported; export it where it was made");
   }
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "the memory was created without %s; it cannot be exported so",
+                    name);
+}
+
+}  // namespace
+
+Result<int> export_physical(Physical& physical) {
+  GPUMEM_TRY(check_exportable(physical, GPUMEM_HANDLE_TYPE_POSIX_FD, "GPUMEM_HANDLE_TYPE_POSIX_FD"));
   return physical.backend().export_fd();
+}
+
+Result<gpumem_fabric_handle> export_fabric(Physical& physical) {
+  GPUMEM_TRY(check_exportable(physical, GPUMEM_HANDLE_TYPE_FABRIC, "GPUMEM_HANDLE_TYPE_FABRIC"));
+  return physical.backend().export_fabric();
 }
 
 Result<void> release_physical(Ref<Physical> physical) {

@@ -38,15 +38,19 @@ class Physical final : public Object {
 // The facet of a device, or why there is none.
 Result<backend::VirtualMemory*> virtual_memory_of(Device& device);
 
-// The requests have been checked by value. All but the last return handles.
+// The requests have been checked by value.
 Result<backend::Granularity> physical_granularity(DeviceObject& device, backend::PhysicalRequest request);
+// These return handles.
 Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name);
 Result<uint64_t> import_physical(DeviceObject& device, const backend::PhysicalRequest& request,
                                  int file_descriptor, std::string name);
+Result<uint64_t> import_fabric(DeviceObject& device, const backend::PhysicalRequest& request,
+                               const gpumem_fabric_handle& handle, std::string name);
 Result<uint64_t> retain_physical(Instance& instance, const void* pointer);
 Result<void> release_physical(Ref<Physical> physical);
 // A new file descriptor.
 Result<int> export_physical(Physical& physical);
+Result<gpumem_fabric_handle> export_fabric(Physical& physical);
 
 // Releases an ended handle that no thread uses. Needs Instance::stay_open().
 Result<void> free_physical(Physical& physical);

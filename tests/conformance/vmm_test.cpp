@@ -1565,6 +1565,208 @@ TEST_F(Vmm, vmm_26_imports_are_counted) {
   EXPECT_TRUE(!on_host() || status == GPUMEM_SUCCESS);
 }
 
+constexpr const char* kNoFabric = "physical memory cannot be shared over the fabric";
+
+Physical import_fabric(gpumem_device device, const gpumem_physical_desc& desc,
+                       const gpumem_fabric_handle& handle) {
+  gpumem_physical physical = nullptr;
+  EXPECT_OK(gpumem_physical_import_fabric(device, &desc, &handle, &physical, why()));
+  return Physical(physical);
+}
+
+std::string to_text(const gpumem_fabric_handle& handle) {
+  std::string text;
+  for (const uint8_t byte : handle.bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+gpumem_fabric_handle to_handle(const std::string& text) {
+  gpumem_fabric_handle handle = {};
+  for (size_t i = 0; i < sizeof handle.bytes; ++i)
+    handle.bytes[i] = static_cast<uint8_t>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return handle;
+}
+
+TEST_F(Vmm, vmm_25_without_a_fabric) {
+  if (has(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC)) SKIP_RULE("there is a fabric");
+  const gpumem_status missing = capability(device_, GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC).status;
+  EXPECT_TRUE(!on_host() || missing == GPUMEM_ERROR_UNSUPPORTED);
+  gpumem_fabric_handle handle;
+  std::memset(&handle, 0xA5, sizeof handle);
+  const gpumem_fabric_handle before = handle;
+  const Physical plain = block();
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_physical_export_fabric(plain, &handle, why()));
+  EXPECT_EQ(std::memcmp(&handle, &before, sizeof handle), 0);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_physical_export_fabric(plain, nullptr, why()));
+  if (has(GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD)) {
+    const Physical shareable = block(1, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_POSIX_FD);
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_physical_export_fabric(shareable, &handle, why()));
+  }
+  gpumem_physical none = nullptr;
+  for (const gpumem_handle_types types : {UINT64_C(0), GPUMEM_HANDLE_TYPE_FABRIC}) {
+    const gpumem_physical_desc desc = physical_desc(unit_, GPUMEM_LOCATION_DEVICE, types);
+    EXPECT_STATUS(missing, gpumem_physical_import_fabric(device_, &desc, &handle, &none, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device_, &desc, nullptr, &none, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device_, &desc, &handle, nullptr, why()));
+  }
+  EXPECT_EQ(none, nullptr);
+}
+
+CHILD(vmm_25_fabric_importer) {
+  const Instance instance = open_instance();
+  const gpumem_fabric_handle handle = to_handle(child_arguments().at(0));
+  const uint64_t size = std::stoull(child_arguments().at(1));
+  const gpumem_physical_desc desc = physical_desc(size, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_FABRIC);
+  const Physical imported = import_fabric(instance.device(), desc, handle);
+  EXPECT_EQ(imported.info().imported, 1u);
+  const Range range = reserve(instance, range_desc(size));
+  ASSERT_OK(range.map(0, {imported}));
+  ASSERT_OK(range.set_access(0, size, {device_rights(0)}));
+  EXPECT_TRUE(holds_pattern(instance, range.base(), size, 1));
+  put_pattern(instance, range.base(), size, 2);
+}
+
+CHILD(vmm_25_fabric) {
+  const Instance instance = open_instance();
+  const gpumem_device device = instance.device();
+  if (capability(device, GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC).value == GPUMEM_ANSWER_NO)
+    skip_child(kNoFabric);
+  const uint64_t size = 2 * common_unit(instance);
+  const gpumem_physical_desc desc = physical_desc(size, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_FABRIC);
+  const Counters before = counters(instance);
+  {
+    Physical made = create_physical(device, desc);
+    EXPECT_EQ(made.info().handle_types, GPUMEM_HANDLE_TYPE_FABRIC);
+    {
+      const Range range = reserve(instance, range_desc(size));
+      ASSERT_OK(range.map(0, {made}));
+      ASSERT_OK(range.set_access(0, size, {device_rights(0)}));
+      put_pattern(instance, range.base(), size, 1);
+    }
+    gpumem_fabric_handle handle = {};
+    ASSERT_OK(gpumem_physical_export_fabric(made, &handle, why()));
+    int32_t file = -7;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_physical_export_fd(made, &file, why()));
+    EXPECT_EQ(file, -7);
+
+    const Physical first = import_fabric(device, desc, handle);
+    const Physical second = import_fabric(device, desc, handle);
+    EXPECT_NE(first.get(), second.get());
+    EXPECT_EQ(first.info().imported, 1u);
+    EXPECT_EQ(first.info().size, size);
+    expect_pattern_in(instance, first, size, 1);
+    expect_pattern_in(instance, second, size, 1);
+    const ProcessResult other =
+        run_child("vmm_25_fabric_importer", {}, {to_text(handle), std::to_string(size)});
+    EXPECT_TRUE(other.ok()) << other;
+    expect_pattern_in(instance, made, size, 2);
+    // An import may be exported again if the driver allows it.
+    gpumem_fabric_handle again = {};
+    EXPECT_STATUS_IN(gpumem_physical_export_fabric(first, &again, why()), GPUMEM_SUCCESS,
+                     GPUMEM_ERROR_UNSUPPORTED);
+    // The memory outlives the handle that it came from.
+    made.destroy();
+    expect_pattern_in(instance, first, size, 2);
+
+    gpumem_physical none = nullptr;
+    const gpumem_fabric_handle zeros = {};
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device, &desc, &zeros, &none, why()));
+    gpumem_fabric_handle damaged = handle;
+    damaged.bytes[0] ^= 0xFF;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device, &desc, &damaged, &none, why()));
+    gpumem_physical_desc bad = desc;
+    bad.require = GPUMEM_PHYSICAL_COMPRESSIBLE;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
+    bad = desc;
+    bad.size += 1;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
+    EXPECT_EQ(none, nullptr);
+  }
+  EXPECT_TRUE(counters(instance) == before);
+}
+
+TEST_F(Vmm, vmm_25_over_the_fabric) {
+  if (on_host()) SKIP_RULE("emulated devices are on no fabric");
+  EXPECT_CHILD_OK(run_child("vmm_25_fabric", {"FAKE_CUDA_IMEX=1"}));
+}
+
+CHILD(vmm_25_fabric_and_descriptor) {
+  const Instance instance = open_instance();
+  const gpumem_device device = instance.device();
+  const auto can = [&](gpumem_capability what) { return capability(device, what).value != GPUMEM_ANSWER_NO; };
+  if (!can(GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC) || !can(GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD))
+    skip_child(kNoFabric);
+  const uint64_t size = common_unit(instance);
+  gpumem_physical_desc desc =
+      physical_desc(size, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_FABRIC | GPUMEM_HANDLE_TYPE_POSIX_FD);
+  const Exported exported = make_exported(instance, device, desc, 3);
+  gpumem_fabric_handle handle = {};
+  ASSERT_OK(gpumem_physical_export_fabric(exported.physical, &handle, why()));
+  expect_pattern_in(instance, import_fabric(device, desc, handle), size, 3);
+  expect_pattern_in(instance, import_fd(device, desc, exported.file), size, 3);
+  if (!can(GPUMEM_CAPABILITY_VMM_HOST_NUMA)) return;
+  desc.location = GPUMEM_LOCATION_HOST_NUMA;
+  gpumem_physical none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_physical_import_fabric(device, &desc, &handle, &none, why()));
+  EXPECT_EQ(none, nullptr);
+}
+
+TEST_F(Vmm, vmm_25_fabric_handles_and_descriptors) {
+  if (on_host()) SKIP_RULE("emulated devices are on no fabric");
+  EXPECT_CHILD_OK(run_child("vmm_25_fabric_and_descriptor", {"FAKE_CUDA_IMEX=1"}));
+}
+
+// The right may be gone although it was there at the trial.
+CHILD(vmm_25_fabric_codes) {
+  const Instance instance = open_instance();
+  const gpumem_device device = instance.device();
+  if (capability(device, GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC).value == GPUMEM_ANSWER_NO)
+    skip_child(kNoFabric);
+  const uint64_t size = common_unit(instance);
+  const gpumem_physical_desc desc = physical_desc(size, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_FABRIC);
+  const Physical made = create_physical(device, desc);
+  gpumem_fabric_handle handle = {};
+  ASSERT_OK(gpumem_physical_export_fabric(made, &handle, why()));
+  const gpumem_fabric_handle before = handle;
+  gpumem_physical none = nullptr;
+  Faults faults(instance);
+  const std::pair<int, gpumem_status> codes[] = {
+      {800, GPUMEM_ERROR_PERMISSION_DENIED}, {801, GPUMEM_ERROR_UNSUPPORTED}, {600, GPUMEM_ERROR_BUSY}};
+  for (const auto& [code, status] : codes) {
+    SCOPED_TRACE(code);
+    Faults::fail_driver_call("cuMemExportToShareableHandle", code, true);
+    EXPECT_STATUS(status, gpumem_physical_export_fabric(made, &handle, why()));
+    EXPECT_EQ(last_error().native_code, code);
+    Faults::fail_driver_call("cuMemImportFromShareableHandle", code, true);
+    EXPECT_STATUS(status, gpumem_physical_import_fabric(device, &desc, &handle, &none, why()));
+    EXPECT_EQ(last_error().native_code, code);
+    faults.off();
+  }
+  EXPECT_EQ(std::memcmp(&handle, &before, sizeof handle), 0);
+  EXPECT_EQ(none, nullptr);
+  for (const int code : {1, 400, 999}) {
+    Faults::fail_driver_call("cuMemImportFromShareableHandle", code);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_physical_import_fabric(device, &desc, &handle, &none, why()));
+  }
+  import_fabric(device, desc, handle).destroy();
+}
+
+TEST_F(Vmm, vmm_25_codes_about_the_fabric) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told what to answer");
+  EXPECT_CHILD_OK(run_child("vmm_25_fabric_codes", {"FAKE_CUDA_IMEX=1"}));
+}
+
 // ---- ranges of several blocks ----
 
 TEST_F(Vmm, vmm_27_devices_and_the_host_side_by_side) {

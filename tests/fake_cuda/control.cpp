@@ -141,6 +141,7 @@ bool set_option(Driver& d, const std::string& name, const std::string& value) {
   if (name == "FAKE_CUDA_NEEDS_CONTEXT") return flag(config.needs_context);
   if (name == "FAKE_CUDA_REUSE_STREAMS") return flag(config.reuse_streams);
   if (name == "FAKE_CUDA_NUMA_ADVICE") return flag(config.numa_advice);
+  if (name == "FAKE_CUDA_IMEX") return flag(config.imex);
   if (name == "FAKE_CUDA_LEAKS_AT_EXIT") return flag(config.leaks_at_exit);
   if (name == "FAKE_CUDA_DELAY_US")
     return number ? (config.delay_us = static_cast<unsigned>(*number), true) : false;

@@ -174,6 +174,7 @@ int attribute(const Device& device, int number) {
     if (set != config.attributes.end()) return set->second;
   }
   if (number == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) return device.ordinal + 1;
+  if (number == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED && !knows_fabric()) return 0;
   for (const AttributeValue& known : kAttributes) {
     if (known.number == number) return known.value;
   }

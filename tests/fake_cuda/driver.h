@@ -57,6 +57,7 @@ struct Config {
   bool write_combined_differs = false;
   bool reuse_streams = false;
   bool numa_advice = false;
+  bool imex = false;
   bool all_peers = true;
   std::set<std::pair<int, int>> peers;
   unsigned delay_us = 0;
@@ -365,6 +366,7 @@ Device& find_device(CUdevice device);
 std::shared_ptr<Context> find_context(CUcontext handle);
 std::shared_ptr<Context> current_context();
 int attribute(const Device& device, int number);
+inline bool knows_fabric() { return driver().version >= 12030; }
 bool can_access_peer(const Device& device, const Device& peer);
 void require_healthy(const Device& device);
 uint64_t live(int object);

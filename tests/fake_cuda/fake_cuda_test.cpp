@@ -1133,6 +1133,45 @@ TEST_F(FakeCuda, HostBlocksAreSeenByTheCpuOnceAllowed) {
   EXPECT_EQ(CALL(cuMemCreate, 10020, &block, size, &properties, 0), CUDA_ERROR_NOT_PERMITTED);
 }
 
+TEST_F(FakeCuda, FabricHandlesAreForWhoHasImex) {
+  open();
+  const size_t size = size_t{2} << 20;
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemGenericAllocationHandle plain = 0;
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &plain, size, &properties, 0), CUDA_SUCCESS);
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
+  configure("FAKE_CUDA_IMEX", "1");
+  CUmemGenericAllocationHandle block = 0;
+  ASSERT_EQ(CALL(cuMemCreate, 10020, &block, size, &properties, 0), CUDA_SUCCESS);
+  CUmemFabricHandle handle = {};
+  EXPECT_EQ(CALL(cuMemExportToShareableHandle, 10020, &handle, plain, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_EQ(CALL(cuMemExportToShareableHandle, 10020, &handle, block, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+            CUDA_SUCCESS);
+  CUmemGenericAllocationHandle imported = 0;
+  ASSERT_EQ(CALL(cuMemImportFromShareableHandle, 10020, &imported, &handle, CU_MEM_HANDLE_TYPE_FABRIC),
+            CUDA_SUCCESS);
+  CUmemGenericAllocationHandle none = 0;
+  CUmemFabricHandle damaged = handle;
+  damaged.data[sizeof damaged.data - 1] ^= 1;
+  EXPECT_EQ(CALL(cuMemImportFromShareableHandle, 10020, &none, &damaged, CU_MEM_HANDLE_TYPE_FABRIC),
+            CUDA_ERROR_INVALID_VALUE);
+  configure("FAKE_CUDA_IMEX", "0");
+  EXPECT_EQ(CALL(cuMemExportToShareableHandle, 10020, &damaged, block, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+            CUDA_ERROR_NOT_PERMITTED);
+  EXPECT_EQ(CALL(cuMemImportFromShareableHandle, 10020, &none, &handle, CU_MEM_HANDLE_TYPE_FABRIC),
+            CUDA_ERROR_NOT_PERMITTED);
+  configure("FAKE_CUDA_IMEX", "1");
+  for (const CUmemGenericAllocationHandle each : {plain, block, imported})
+    EXPECT_EQ(CALL(cuMemRelease, 10020, each), CUDA_SUCCESS);
+  // The handle keeps nothing alive.
+  EXPECT_EQ(CALL(cuMemImportFromShareableHandle, 10020, &none, &handle, CU_MEM_HANDLE_TYPE_FABRIC),
+            CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(none, 0u);
+}
+
 // --- Faults ---
 
 TEST_F(FakeCuda, TheKthCallFails) {

@@ -8,7 +8,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cinttypes>
 #include <cstdio>
+#include <cstring>
 
 #include "driver.h"
 
@@ -25,6 +27,7 @@ Device* check_properties(const CUmemAllocationProp* properties) {
   const CUmemLocation& location = properties->location;
   const unsigned handles = properties->requestedHandleTypes;
   require((handles & ~unsigned{CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC}) == 0);
+  require((handles & CU_MEM_HANDLE_TYPE_FABRIC) == 0 || knows_fabric());
   require(properties->win32HandleMetaData == nullptr);
   const auto& extra = properties->allocFlags;
   require(extra.compressionType <= CU_MEM_ALLOCATION_COMP_GENERIC);
@@ -79,6 +82,36 @@ bool find_location(int file, CUmemLocation* location) {
   if (std::sscanf(link, "/memfd:fake_cuda-block-%d-%d", &type, &location->id) != 2) return false;
   location->type = static_cast<CUmemLocationType>(type);
   return true;
+}
+
+void require_imex() { require(driver().config.imex, CUDA_ERROR_NOT_PERMITTED); }
+
+// What a fabric handle says here: which file of which process it stands for. It keeps nothing alive.
+struct FabricHandle {
+  static constexpr uint64_t kMagic = 0x6361664b45464143;
+  uint64_t magic;
+  int64_t process;
+  int64_t file;
+  uint64_t inode;
+  uint64_t rest[4];  // zeros
+};
+static_assert(sizeof(FabricHandle) == sizeof(CUmemFabricHandle));
+
+// A new descriptor of a file that a fabric handle stands for.
+int open_fabric(const void* shared) {
+  FabricHandle handle;
+  std::memcpy(&handle, shared, sizeof(handle));
+  bool whole =
+      std::all_of(std::begin(handle.rest), std::end(handle.rest), [](uint64_t word) { return word == 0; });
+  require(whole && handle.magic == FabricHandle::kMagic);
+  char path[64];
+  std::snprintf(path, sizeof(path), "/proc/%" PRId64 "/fd/%" PRId64, handle.process, handle.file);
+  int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  require(file >= 0);
+  struct stat status = {};
+  if (fstat(file, &status) == 0 && status.st_ino == handle.inode) return file;
+  close(file);
+  throw Failure{CUDA_ERROR_INVALID_VALUE};
 }
 
 // The mappings that [address, address + size) is exactly made of.
@@ -177,7 +210,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
                      unsigned long long flags) {
   require(handle != nullptr && flags == 0 && size != 0 && size % driver().config.granularity == 0);
   Device* device = check_properties(properties);
-  require((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) == 0, CUDA_ERROR_NOT_PERMITTED);
+  if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) require_imex();
   if (device != nullptr) {
     require_healthy(*device);
     require(size <= driver().config.memory && device->used + size <= driver().config.memory,
@@ -315,9 +348,19 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 
 CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType type, unsigned long long flags) {
-  require(shared != nullptr && flags == 0 && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  require(shared != nullptr && flags == 0);
+  require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+          (type == CU_MEM_HANDLE_TYPE_FABRIC && knows_fabric()));
   auto block = find_block(handle);
   require((block->properties.requestedHandleTypes & type) != 0);
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    require_imex();
+    struct stat status = {};
+    require(fstat(block->backing->file, &status) == 0, CUDA_ERROR_OPERATING_SYSTEM);
+    const FabricHandle made = {FabricHandle::kMagic, getpid(), block->backing->file, status.st_ino, {}};
+    std::memcpy(shared, &made, sizeof(made));
+    return CUDA_SUCCESS;
+  }
   int file = fcntl(block->backing->file, F_DUPFD_CLOEXEC, 0);
   require(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
   *static_cast<int*>(shared) = file;
@@ -327,21 +370,31 @@ CUresult cuMemExportToShareableHandle(void* shared, CUmemGenericAllocationHandle
 // An import has the bytes and the location, but no handle types: it cannot be exported again.
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* shared,
                                         CUmemAllocationHandleType type) {
-  require(handle != nullptr && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  int given = static_cast<int>(reinterpret_cast<intptr_t>(shared));
+  require(handle != nullptr);
+  require(type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+          (type == CU_MEM_HANDLE_TYPE_FABRIC && knows_fabric()));
   auto block = std::make_shared<Block>();
+  int file = -1;
   struct stat status = {};
   CUmemLocation location = {};
-  require(fstat(given, &status) == 0 && find_location(given, &location), CUDA_ERROR_UNKNOWN);
-  block->size = static_cast<size_t>(status.st_size);
-  block->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  block->properties.location = location;
-  block->device = location.type == CU_MEM_LOCATION_TYPE_DEVICE ? &find_device(location.id) : nullptr;
-  if (block->device != nullptr) require_healthy(*block->device);
-  block->imported = true;
-  int file = fcntl(given, F_DUPFD_CLOEXEC, 0);
-  require(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
+  if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
+    require_imex();
+    require(shared != nullptr);
+    file = open_fabric(shared);
+  } else {
+    int given = static_cast<int>(reinterpret_cast<intptr_t>(shared));
+    require(fstat(given, &status) == 0 && find_location(given, &location), CUDA_ERROR_UNKNOWN);
+    file = fcntl(given, F_DUPFD_CLOEXEC, 0);
+    require(file >= 0, CUDA_ERROR_OPERATING_SYSTEM);
+  }
   try {
+    require(fstat(file, &status) == 0 && find_location(file, &location), CUDA_ERROR_INVALID_VALUE);
+    block->size = static_cast<size_t>(status.st_size);
+    block->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    block->properties.location = location;
+    block->device = location.type == CU_MEM_LOCATION_TYPE_DEVICE ? &find_device(location.id) : nullptr;
+    if (block->device != nullptr) require_healthy(*block->device);
+    block->imported = true;
     block->backing = std::make_shared<Backing>(block->size, file);
   } catch (const Failure&) {
     close(file);

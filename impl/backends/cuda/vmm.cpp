@@ -53,6 +53,17 @@ class Physical final : public backend::Physical {
     return file_descriptor;
   }
 
+  Result<gpumem_fabric_handle> export_fabric() override {
+    static_assert(sizeof(gpumem_fabric_handle) == sizeof(CUmemFabricHandle));
+    RelaxedScope scope(device_);
+    GPUMEM_TRY(scope.entered());
+    gpumem_fabric_handle handle{};
+    GPUMEM_TRY(
+        device_.check(device_.cu().MemExportToShareableHandle(&handle, native_, CU_MEM_HANDLE_TYPE_FABRIC, 0),
+                      Place::kHost, "cannot export the physical memory to the fabric"));
+    return handle;
+  }
+
   Result<void> release() override {
     if (released_) return {};
     RelaxedScope scope(device_);
@@ -79,6 +90,14 @@ gpumem_physical_flags granted_of(const CUmemAllocationProp& properties) {
     granted |= GPUMEM_PHYSICAL_COMPRESSIBLE;
   if (properties.allocFlags.gpuDirectRDMACapable != 0) granted |= GPUMEM_PHYSICAL_RDMA;
   return granted;
+}
+
+gpumem_handle_types types_of(const CUmemAllocationProp& properties) {
+  const unsigned native = properties.requestedHandleTypes;
+  gpumem_handle_types types = 0;
+  if ((native & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) types |= GPUMEM_HANDLE_TYPE_POSIX_FD;
+  if ((native & CU_MEM_HANDLE_TYPE_FABRIC) != 0) types |= GPUMEM_HANDLE_TYPE_FABRIC;
+  return types;
 }
 
 CUmemLocationType location_type(gpumem_location location) {
@@ -349,25 +368,19 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::create(const backend::
   return made;
 }
 
-Result<std::unique_ptr<backend::Physical>> VirtualMemory::import_fd(const backend::PhysicalRequest& request,
-                                                                    int file_descriptor) {
-  const auto refusal = [&](const char* why) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "file descriptor %d %s; pass one that gpumem_physical_export_fd() has made",
-                      file_descriptor, why);
-  };
-  const platform::DescriptorFacts known = platform::describe(file_descriptor);
-  if (!known.open) return refusal("is not open");
-  if (!known.shareable) return refusal("is not of physical memory");
+template <class Refusal>
+Result<std::unique_ptr<backend::Physical>> VirtualMemory::import(const backend::PhysicalRequest& request,
+                                                                 void* shared, CUmemAllocationHandleType type,
+                                                                 Refusal refusal) {
   auto unit = granularity(request);
   if (!unit) return unit.error();
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   CUmemGenericAllocationHandle native = 0;
-  const Outcome outcome = device_.cu().MemImportFromShareableHandle(
-      &native, pointer_to(static_cast<uint64_t>(file_descriptor)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  // For a descriptor of something else (measured).
-  if (outcome.code == CUDA_ERROR_UNKNOWN || outcome.code == CUDA_ERROR_INVALID_VALUE) {
+  const Outcome outcome = device_.cu().MemImportFromShareableHandle(&native, shared, type);
+  // For something else (measured of descriptors).
+  if (outcome.code == CUDA_ERROR_UNKNOWN || outcome.code == CUDA_ERROR_INVALID_VALUE ||
+      outcome.code == CUDA_ERROR_INVALID_HANDLE) {
     return refusal("is not of physical memory")
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   }
@@ -398,11 +411,33 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::import_fd(const backen
     return refusal("is of memory at another location than that in desc");
   }
   physical->set_granted(granted_of(made));
-  // The driver exports no imports, and says so here (measured).
-  if ((made.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0)
-    physical->set_handle_types(GPUMEM_HANDLE_TYPE_POSIX_FD);
+  // The driver exports no imports, and says so here (measured of descriptors).
+  physical->set_handle_types(types_of(made));
   undo.dismiss();
   return std::unique_ptr<backend::Physical>(std::move(physical));
+}
+
+Result<std::unique_ptr<backend::Physical>> VirtualMemory::import_fd(const backend::PhysicalRequest& request,
+                                                                    int file_descriptor) {
+  const auto refusal = [&](const char* why) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "file descriptor %d %s; pass one that gpumem_physical_export_fd() has made",
+                      file_descriptor, why);
+  };
+  const platform::DescriptorFacts known = platform::describe(file_descriptor);
+  if (!known.open) return refusal("is not open");
+  if (!known.shareable) return refusal("is not of physical memory");
+  return import(request, pointer_to(static_cast<uint64_t>(file_descriptor)),
+                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, refusal);
+}
+
+Result<std::unique_ptr<backend::Physical>> VirtualMemory::import_fabric(
+    const backend::PhysicalRequest& request, const gpumem_fabric_handle& handle) {
+  gpumem_fabric_handle native = handle;  // the driver takes no constant
+  return import(request, &native, CU_MEM_HANDLE_TYPE_FABRIC, [](const char* why) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the fabric handle %s; pass one that gpumem_physical_export_fabric() has made", why);
+  });
 }
 
 Result<std::unique_ptr<backend::Reservation>> VirtualMemory::reserve(

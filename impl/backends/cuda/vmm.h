@@ -18,11 +18,17 @@ class VirtualMemory final : public backend::VirtualMemory {
   Result<std::unique_ptr<backend::Physical>> create(const backend::PhysicalRequest& request) override;
   Result<std::unique_ptr<backend::Physical>> import_fd(const backend::PhysicalRequest& request,
                                                        int file_descriptor) override;
+  Result<std::unique_ptr<backend::Physical>> import_fabric(const backend::PhysicalRequest& request,
+                                                           const gpumem_fabric_handle& handle) override;
   Result<std::unique_ptr<backend::Reservation>> reserve(const backend::ReservationRequest& request) override;
 
  private:
   CUmemAllocationProp properties_for(const backend::PhysicalRequest& request,
                                      gpumem_physical_flags wanted) const;
+  // Makes a handle of what `shared` stands for. `refusal` makes the error for something else.
+  template <class Refusal>
+  Result<std::unique_ptr<backend::Physical>> import(const backend::PhysicalRequest& request, void* shared,
+                                                    CUmemAllocationHandleType type, Refusal refusal);
   Result<std::unique_ptr<backend::Physical>> try_create(const backend::PhysicalRequest& request,
                                                         gpumem_physical_flags wanted);
 
