@@ -25,9 +25,11 @@ int main(void) {
   TRY(gpumem_buffer_resize(buffer, 2 * FIRST, &error));
   TRY(gpumem_fill(instance, weights + FIRST, FIRST, 2, 1, &error));
 
-  TRY(gpumem_buffer_sleep(buffer, GPUMEM_CONTENT_PAGEABLE, &error));
+  gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
+  sleep.content = GPUMEM_CONTENT_PAGEABLE;
+  TRY(gpumem_buffer_sleep(buffer, &sleep, &error));
   /* The device has its memory back. */
-  TRY(gpumem_buffer_wake(buffer, &error));
+  TRY(gpumem_buffer_wake(buffer, NULL, &error));
 
   char bytes[2];
   TRY(gpumem_copy(instance, bytes, weights + FIRST - 1, sizeof bytes, NULL, &error));

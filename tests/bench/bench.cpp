@@ -267,8 +267,12 @@ class OurBuffer {
 
   void resize(uint64_t size) { must_succeed(gpumem_buffer_resize(buffer_, size, nullptr)); }
   void set_capacity(uint64_t size) { must_succeed(gpumem_buffer_set_capacity(buffer_, size, nullptr)); }
-  void sleep(gpumem_content content) { must_succeed(gpumem_buffer_sleep(buffer_, content, nullptr)); }
-  void wake() { must_succeed(gpumem_buffer_wake(buffer_, nullptr)); }
+  void sleep(gpumem_content content) {
+    gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+    desc.content = content;
+    must_succeed(gpumem_buffer_sleep(buffer_, &desc, nullptr));
+  }
+  void wake() { must_succeed(gpumem_buffer_wake(buffer_, nullptr, nullptr)); }
 
  private:
   gpumem_buffer buffer_ = nullptr;

@@ -400,6 +400,7 @@ class EveryCall {
     if (has_vmm(device_)) {
       use_ranges();
       use_buffers();
+      use_groups();
     }
     // Devices and instances.
     ask_devices(call);
@@ -492,6 +493,12 @@ class EveryCall {
     } else {
       called_.insert({"gpumem_physical_export_fd", "gpumem_physical_import_fd"});
     }
+    // Few machines have a fabric to send handles through.
+    gpumem_fabric_handle fabric{};
+    EXPECT_NE(gpumem_physical_export_fabric(physical, &fabric, nullptr), GPUMEM_SUCCESS);
+    desc.handle_types = GPUMEM_HANDLE_TYPE_FABRIC;
+    EXPECT_NE(gpumem_physical_import_fabric(device_, &desc, &fabric, &retained, nullptr), GPUMEM_SUCCESS);
+    called_.insert({"gpumem_physical_export_fabric", "gpumem_physical_import_fabric"});
     call("range_unmap", gpumem_range_unmap(range, 0, desc.size, why()));
     call("range_release", gpumem_range_release(range, why()));
     call("physical_release", gpumem_physical_release(physical, why()));
@@ -511,9 +518,45 @@ class EveryCall {
     call("set_capacity", gpumem_buffer_set_capacity(buffer, 3 * info.capacity, why()));
     const gpumem_access_desc rights = device_rights(ordinal_of(device_));
     call("set_access", gpumem_buffer_set_access(buffer, &rights, 1, why()));
-    call("sleep", gpumem_buffer_sleep(buffer, GPUMEM_CONTENT_PINNED, why()));
-    call("wake", gpumem_buffer_wake(buffer, why()));
+    call("set_ahead", gpumem_buffer_set_ahead(buffer, 1, why()));
+    call("set_ahead", gpumem_buffer_set_ahead(buffer, 0, why()));
+    call("set_callbacks", gpumem_buffer_set_callbacks(buffer, nullptr, why()));
+    uint64_t registration = 0;
+    call("note_registration", gpumem_buffer_note_registration(buffer, "card", &registration, why()));
+    call("forget_registration", gpumem_buffer_forget_registration(buffer, registration, why()));
+    gpumem_prepare_desc paced = GPUMEM_PREPARE_DESC_INIT;
+    paced.bytes_per_second = uint64_t{1} << 30;
+    call("prepare", gpumem_buffer_prepare(buffer, &paced, why()));
+    call("prepare", gpumem_buffer_prepare(buffer, nullptr, why()));
+    // It must not wait for the device, whose stream may be captured.
+    gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
+    sleep.flags = GPUMEM_SLEEP_IDLE;
+    call("sleep", gpumem_buffer_sleep(buffer, &sleep, why()));
+    call("wake", gpumem_buffer_wake(buffer, nullptr, why()));
     call("destroy", gpumem_buffer_destroy(buffer, why()));
+  }
+  void use_groups() {
+    const auto call = [&](const char* name, gpumem_status status) {
+      called_.insert(std::string("gpumem_group_") + name);
+      EXPECT_OK(status) << name;
+    };
+    gpumem_group group = nullptr;
+    call("create", gpumem_group_create(instance_, nullptr, &group, why()));
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = 1;
+    desc.group = group;
+    desc.tag = "weights";
+    gpumem_buffer buffer = nullptr;
+    EXPECT_OK(gpumem_buffer_create(device_, &desc, &buffer, why()));
+    gpumem_group_info info = GPUMEM_GROUP_INFO_INIT;
+    call("get_info", gpumem_group_get_info(group, nullptr, &info, why()));
+    call("prepare", gpumem_group_prepare(group, nullptr, why()));
+    gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
+    sleep.flags = GPUMEM_SLEEP_IDLE;
+    call("sleep", gpumem_group_sleep(group, &sleep, why()));
+    call("wake", gpumem_group_wake(group, nullptr, why()));
+    EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
+    call("destroy", gpumem_group_destroy(group, why()));
   }
   void ask_devices(const std::function<void(const char*, gpumem_status)>& call) {
     gpumem_device found = nullptr;

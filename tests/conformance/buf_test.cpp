@@ -21,8 +21,13 @@ class Buffer : public Owned<gpumem_buffer, gpumem_buffer_destroy> {
   }
   uint8_t* base() const { return static_cast<uint8_t*>(info().base); }
   gpumem_status resize(uint64_t size) const { return gpumem_buffer_resize(get(), size, why()); }
-  gpumem_status sleep(gpumem_content content) const { return gpumem_buffer_sleep(get(), content, why()); }
-  gpumem_status wake() const { return gpumem_buffer_wake(get(), why()); }
+  gpumem_status sleep(gpumem_content content, gpumem_sleep_flags flags = 0) const {
+    gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+    desc.content = content;
+    desc.flags = flags;
+    return gpumem_buffer_sleep(get(), &desc, why());
+  }
+  gpumem_status wake() const { return gpumem_buffer_wake(get(), nullptr, why()); }
 };
 
 // Two answers about a buffer to which nothing has happened.
@@ -94,7 +99,7 @@ TEST_F(Buf, buf_1_grows_in_place) {
   EXPECT_EQ(first.granularity, unit_);
   EXPECT_EQ(first.location, GPUMEM_LOCATION_DEVICE);
   EXPECT_EQ(first.location_id, 0);
-  EXPECT_EQ(first.asleep, 0u);
+  EXPECT_EQ(first.state, GPUMEM_BUFFER_STATE_AWAKE);
   fill(buffer, 0, unit_ + 1, 0x11);
   EXPECT_OK(buffer.resize(5 * unit_));
   EXPECT_EQ(buffer.info().base, first.base);
@@ -311,7 +316,7 @@ TEST_F(Buf, buf_8_sleeps_and_wakes) {
     const gpumem_buffer_info before = buffer.info();
     EXPECT_OK(buffer.sleep(content));
     const gpumem_buffer_info asleep = buffer.info();
-    EXPECT_EQ(asleep.asleep, 1u);
+    EXPECT_EQ(asleep.state, GPUMEM_BUFFER_STATE_ASLEEP);
     EXPECT_EQ(asleep.base, before.base);
     EXPECT_EQ(asleep.size, before.size);
     EXPECT_EQ(asleep.stored_size, before.size);
@@ -325,7 +330,7 @@ TEST_F(Buf, buf_8_sleeps_and_wakes) {
     EXPECT_EQ(after.block_count, awake.block_count);
     EXPECT_EQ(after.generation, before.generation + 1);
     EXPECT_EQ(after.stored_size, 0u);
-    EXPECT_EQ(after.asleep, 0u);
+    EXPECT_EQ(after.state, GPUMEM_BUFFER_STATE_AWAKE);
     expect(buffer, 0, 2 * unit_, 0x61);
     expect(buffer, 2 * unit_, 2 * unit_ + 5, 0x62);
   }
@@ -401,7 +406,7 @@ TEST_F(Buf, buf_9_without_memory_it_sleeps_on) {
   {
     const Physical other = create_physical(device_, physical_desc(40 * unit_));
     EXPECT_STATUS(buffer.wake(), GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY);
-    EXPECT_EQ(buffer.info().asleep, 1u);
+    EXPECT_EQ(buffer.info().state, GPUMEM_BUFFER_STATE_ASLEEP);
   }
   EXPECT_OK(buffer.wake());
   expect(buffer, 0, 32 * unit_, 0x72);
@@ -410,7 +415,7 @@ TEST_F(Buf, buf_9_without_memory_it_sleeps_on) {
 TEST_F(Buf, buf_10_refuses_what_comes_at_the_wrong_time) {
   Buffer buffer = make(unit_, 4 * unit_);
   EXPECT_STATUS(buffer.wake(), GPUMEM_ERROR_INVALID_STATE);
-  EXPECT_STATUS(buffer.sleep(4), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_STATUS(buffer.sleep(5), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_STATUS(buffer.sleep(-1), GPUMEM_ERROR_INVALID_ARGUMENT);
   EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_DROP));
   const gpumem_buffer_info before = buffer.info();
@@ -423,7 +428,7 @@ TEST_F(Buf, buf_10_refuses_what_comes_at_the_wrong_time) {
   expect_same(buffer.info(), before);
   const gpumem_buffer handle = buffer;
   EXPECT_OK(gpumem_buffer_destroy(buffer.release(), why()));
-  EXPECT_STATUS(gpumem_buffer_wake(handle, why()), GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_STATUS(gpumem_buffer_wake(handle, nullptr, why()), GPUMEM_ERROR_STALE_HANDLE);
   EXPECT_STATUS(gpumem_buffer_destroy(handle, why()), GPUMEM_ERROR_STALE_HANDLE);
   EXPECT_OK(gpumem_buffer_destroy(nullptr, why()));
 }
@@ -441,7 +446,7 @@ TEST_F(Buf, buf_10_refuses_bad_descriptions) {
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.size = uint64_t{1} << 63; });
   refused(kBad, [&](gpumem_buffer_desc& wanted) { wanted.reserve = unit_ - 1; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.location = 4; });
-  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 2; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 4; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = 4; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.handle_types = 2; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.access_count = 1; });
@@ -471,7 +476,7 @@ TEST_F(Buf, buf_11_unobserved_work_keeps_its_memory) {
   EXPECT_OK(gpumem_fill_async(stream, buffer.base() + unit_, unit_, 0x81, 1, why()));
   const gpumem_buffer_info before = buffer.info();
   EXPECT_STATUS(buffer.resize(unit_), GPUMEM_ERROR_BUSY);
-  EXPECT_STATUS(buffer.sleep(GPUMEM_CONTENT_DROP), GPUMEM_ERROR_BUSY);
+  EXPECT_STATUS(buffer.sleep(GPUMEM_CONTENT_DROP, GPUMEM_SLEEP_IDLE), GPUMEM_ERROR_BUSY);
   EXPECT_STATUS(gpumem_buffer_destroy(buffer, why()), GPUMEM_ERROR_BUSY);
   expect_same(buffer.info(), before);
   stream.open();
@@ -527,7 +532,7 @@ TEST_F(Buf, buf_12_close_by_force_ends_buffers) {
   gpumem_buffer_desc wanted = desc(1);
   for (gpumem_buffer& buffer : buffers)
     ASSERT_OK(gpumem_buffer_create(other.device(), &wanted, &buffer, why()));
-  ASSERT_OK(gpumem_buffer_sleep(buffers[1], GPUMEM_CONTENT_PINNED, why()));
+  ASSERT_OK(gpumem_buffer_sleep(buffers[1], nullptr, why()));
   const gpumem_instance closed = other.release();
   gpumem_error refusal = GPUMEM_ERROR_INIT;
   EXPECT_EQ(gpumem_instance_close(closed, GPUMEM_CLOSE_CHECK, nullptr, &refusal), GPUMEM_ERROR_BUSY);

@@ -51,8 +51,14 @@ Step set_access(gpumem_access access) {
                   }});
 }
 
-Step sleep(gpumem_content content) { return of_many(CALL(gpumem_buffer_sleep, w.out.buffer[0], content)); }
-Step wake() { return of_many(CALL(gpumem_buffer_wake, w.out.buffer[0])); }
+Step sleep(gpumem_content content) {
+  return of_many({"gpumem_buffer_sleep", [=](World& w) {
+                    gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+                    desc.content = content;
+                    return gpumem_buffer_sleep(w.out.buffer[0], &desc, &w.error);
+                  }});
+}
+Step wake() { return of_many(CALL(gpumem_buffer_wake, w.out.buffer[0], nullptr)); }
 Step info() { return CALL(gpumem_buffer_get_info, w.out.buffer[0], &w.out.buffer_info); }
 Step destroy() { return ENDING_CALL(gpumem_buffer_destroy, w.out.buffer[0]); }
 

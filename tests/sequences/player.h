@@ -298,6 +298,7 @@ class Player {
   void check_buffer(int index);
   void check_content(int index);
   bool wait_for_work(const Buffer& used, int except);
+  bool let_devices_finish(const Buffer& sleeping);
 
   template <class T>
   void enumerate(Choice& choice, const char* name, gpumem_status (*function)(uint32_t, T*, gpumem_error*));

@@ -151,6 +151,18 @@ bool Player::wait_for_work(const Buffer& used, int except) {
   });
 }
 
+// Lets all work end that a sleep without more details waits for; false if that cannot be, or not all is
+// known.
+bool Player::let_devices_finish(const Buffer& sleeping) {
+  open_gates();
+  for (const Line& each : model_.lines) {
+    const bool waited_for =
+        each.device == sleeping.device || sleeping.access_of(each.device) != GPUMEM_ACCESS_NONE;
+    if (waited_for && (each.capturing || model_.lost(each.device))) return false;
+  }
+  return wait_for_work(sleeping, -1);
+}
+
 // All that the library tells about a buffer.
 void Player::check_buffer(int index) {
   const Buffer& known = buffer(index);
@@ -166,8 +178,8 @@ void Player::check_buffer(int index) {
               std::to_string(info.capacity) + ", " + std::to_string(info.block_count) + " blocks; expected " +
               std::to_string(known.size) + ", " + std::to_string(known.capacity()) + ", " +
               std::to_string(known.blocks.size()));
-  require(info.asleep == (known.asleep ? 1u : 0u) && info.stored_size == known.stored &&
-              info.generation == known.generation,
+  const gpumem_buffer_state state = known.asleep ? GPUMEM_BUFFER_STATE_ASLEEP : GPUMEM_BUFFER_STATE_AWAKE;
+  require(info.state == state && info.stored_size == known.stored && info.generation == known.generation,
           "a buffer sleeps, or woke, otherwise than it was told to");
   require(info.location == known.location && info.location_id == known.location_id &&
               info.device == as<gpumem_device>(device(known.device).handle) &&
@@ -237,7 +249,7 @@ void Player::step_buffer_create(Choice& choice) {
   const bool fits =
       room < kWrong || desc->reserve == 0 || (desc->reserve >= size && desc->reserve < kTooLarge);
   const uint8_t flags = choice.byte();
-  constexpr gpumem_buffer_flags kNoFlags[] = {2, 3, UINT64_C(1) << 63, UINT64_MAX};
+  constexpr gpumem_buffer_flags kNoFlags[] = {4, 5, UINT64_C(1) << 63, UINT64_MAX};
   desc->flags = flags < kWrong ? flags % 2 * GPUMEM_BUFFER_MOVABLE : kNoFlags[flags % std::size(kNoFlags)];
   const Name name(choice);
   desc->name = name.pointer();
@@ -361,8 +373,8 @@ void Player::step_buffer_get_info(Choice& choice) {
   gpumem_range_info range = GPUMEM_RANGE_INFO_INIT;
   require(gpumem_range_get_info(info.range, &range, nullptr) == GPUMEM_SUCCESS && range.base == info.base &&
               range.size == info.reserved_size &&
-              range.mapped_size == (info.asleep != 0 ? 0 : info.capacity) &&
-              range.mapping_count == (info.asleep != 0 ? 0 : info.block_count),
+              range.mapped_size == (buffer(index).asleep ? 0 : info.capacity) &&
+              range.mapping_count == (buffer(index).asleep ? 0 : info.block_count),
           "the range of a buffer is not what is mapped");
   require(gpumem_range_release(info.range, nullptr) == GPUMEM_ERROR_INVALID_STATE &&
               gpumem_range_unmap(info.range, 0, info.granularity, nullptr) == GPUMEM_ERROR_INVALID_STATE,
@@ -481,15 +493,21 @@ void Player::step_buffer_set_access(Choice& choice) {
 void Player::step_buffer_sleep(Choice& choice) {
   Call call(*this, choice, "gpumem_buffer_sleep");
   const Picked chosen = pick_buffer(choice);
-  constexpr gpumem_content kNoContents[] = {4, -1, INT32_MAX, INT32_MIN};
-  const gpumem_content content = choice.value(kContents, kNoContents);
-  call.text("%s, %d", chosen.text.c_str(), content);
+  constexpr gpumem_content kNoContents[] = {5, -1, INT32_MAX, INT32_MIN};
+  gpumem_content content = choice.value(kContents, kNoContents);
+  Sized<gpumem_sleep_desc> desc(choice, GPUMEM_SLEEP_DESC_INIT, Sized<gpumem_sleep_desc>::Null::kGood);
+  desc->content = content;
+  desc->flags = GPUMEM_SLEEP_IDLE;
+  const bool idle = !desc.is_null();
+  if (!idle) content = GPUMEM_CONTENT_PINNED;
+  call.text("%s, &%s{content %d}", chosen.text.c_str(), desc.text().c_str(), content);
   const bool live = chosen.wrong.empty();
   Verdict verdict;
   verdict.handle(chosen.wrong);
-  verdict.require(content >= 0 && content <= GPUMEM_CONTENT_DROP);
+  verdict.require(content >= 0 && content <= GPUMEM_CONTENT_DROP && desc.good());
   Expect expect = verdict.done();
   if (expect.empty()) expect = refused_change(buffer(chosen.index), false);
+  if (expect.empty() && !idle && !let_devices_finish(buffer(chosen.index))) return;
   if (expect.empty()) {
     const Buffer& changed = buffer(chosen.index);
     const Instance& owner = instance(changed.instance);
@@ -518,7 +536,7 @@ void Player::step_buffer_sleep(Choice& choice) {
     }
   }
   const gpumem_status status =
-      call.check(expect, gpumem_buffer_sleep(as<gpumem_buffer>(chosen.value), content, call.error()));
+      call.check(expect, gpumem_buffer_sleep(as<gpumem_buffer>(chosen.value), desc.pointer(), call.error()));
   if (!live) return;
   ++model_.objects_made;
   Buffer& changed = buffer(chosen.index);
@@ -547,9 +565,13 @@ void Player::step_buffer_wake(Choice& choice) {
     const auto index = static_cast<int>(asleep - model_.buffers.begin());
     chosen = {index, asleep->handle, {}, "buffer" + std::to_string(index)};
   }
-  call.text("%s", chosen.text.c_str());
+  Sized<gpumem_wake_desc> desc(choice, GPUMEM_WAKE_DESC_INIT, Sized<gpumem_wake_desc>::Null::kGood);
+  call.text("%s, &%s", chosen.text.c_str(), desc.text().c_str());
   const bool live = chosen.wrong.empty();
-  Expect expect = chosen.wrong;
+  Verdict verdict;
+  verdict.handle(chosen.wrong);
+  verdict.require(desc.good());
+  Expect expect = verdict.done();
   if (expect.empty()) expect = refused_change(buffer(chosen.index), true);
   if (expect.empty()) {
     const Buffer& changed = buffer(chosen.index);
@@ -560,7 +582,7 @@ void Player::step_buffer_wake(Choice& choice) {
     expect = if_lost(expect, changed.instance);
   }
   const gpumem_status status =
-      call.check(expect, gpumem_buffer_wake(as<gpumem_buffer>(chosen.value), call.error()));
+      call.check(expect, gpumem_buffer_wake(as<gpumem_buffer>(chosen.value), desc.pointer(), call.error()));
   if (!live) return;
   ++model_.objects_made;
   Buffer& changed = buffer(chosen.index);

@@ -50,6 +50,8 @@ struct Signature {
       sorts.push_back("range");
     } else if constexpr (std::is_same_v<T, gpumem_buffer>) {
       sorts.push_back("buffer");
+    } else if constexpr (std::is_same_v<T, gpumem_group>) {
+      sorts.push_back("group");
     } else if constexpr (std::is_same_v<T, gpumem_stream>) {
       sorts.push_back("stream");
     } else if constexpr (std::is_same_v<T, gpumem_event>) {
