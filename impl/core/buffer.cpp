@@ -217,6 +217,7 @@ Result<void> Buffer::take_back(uint64_t size) {
   const std::lock_guard lock(records_);
   blocks_.resize(count);
   capacity_ = kept;
+  size_ = std::min(size_, size);  // in one with the capacity, for whoever asks
   return {};
 }
 
@@ -324,6 +325,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
   const std::lock_guard lock(records_);
   place_ = *other;
   capacity_ = capacity;
+  size_ = std::min(size_, capacity);
   blocks_.assign(capacity != 0 ? 1 : 0, capacity);
   ++generation_;
   return {};

@@ -248,6 +248,7 @@ class Sleep {
   Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
     GPUMEM_TRY(members_.take(buffers, many, false));
     asleep_.reserve(members_.buffers().size());
+    rooms_.reserve(members_.buffers().size());
     auto slept = without_exceptions([&]() -> Result<void> {
       GPUMEM_TRY(ask());
       GPUMEM_TRY(wait());
@@ -308,7 +309,8 @@ class Sleep {
     return {};
   }
 
-  Result<void> provide_store(Buffer& buffer) const {
+  Result<void> provide_store(Buffer& buffer) {
+    rooms_.push_back(buffer.store().fits(request_.store, 0) ? buffer.store().capacity() : 0);
     auto provided = buffer.store().provide(instance_, request_.store, buffer.size());
     buffer.show_store();
     return provided;
@@ -349,6 +351,13 @@ class Sleep {
       ++failed;
       buffer->set_failed();
     }
+    // Stores are as large as before, but for what is in them.
+    for (size_t i = 0; i < rooms_.size(); ++i) {
+      Buffer& buffer = *members_.buffers()[i];
+      if (buffer.asleep()) continue;
+      (void)buffer.store().trim(rooms_[i]);
+      buffer.show_store();
+    }
     if (failed == 0) return failure;
     Error told = make_error(failure.status,
                             "%s; and %" PRIu64
@@ -376,6 +385,7 @@ class Sleep {
   const SleepRequest& request_;
   Members members_;
   size_t told_ = 0;              // how many have been asked, and agreed
+  std::vector<uint64_t> rooms_;  // of the stores, as they were
   std::vector<Buffer*> asleep_;  // whose memory is gone
 };
 

@@ -589,9 +589,11 @@ TEST_P(Man, man_9_by_its_own_use) {
   const Memory memory = managed(10'000);
   GatedStream held(device_);
   expect_touchable(memory, true);  // a host function keeps no device active
-  EXPECT_OK(fill(held, memory, 1));
-  expect_touchable(memory, false);
   held.finish();
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(fill(stream, memory, 1));
+  expect_touchable(memory, false);
+  stream.synchronize();
   expect_touchable(memory, true);
   EXPECT_EQ(memory.host()[0], 1);
 }

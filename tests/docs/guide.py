@@ -88,7 +88,8 @@ def main():
         tap.check(f"the code in {path.name} is part of the examples",
                   [f"not found in docs/examples:\n{block}" for block in code_blocks(text, "c") + code_blocks(text, "cpp")
                    if not any(f"\n{block}" in example for example in examples.values())])
-        targets = re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", text)
+        prose = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+        targets = re.findall(r"\]\(([^)#:]*)(?:#([^):]*))?\)", prose)
         tap.check(f"the links in {path.name} lead somewhere",
                   [f"{target}#{anchor}" for target, anchor in targets if not leads_somewhere(path, target, anchor)])
         tap.check(f"{path.name} names no function that does not exist",
