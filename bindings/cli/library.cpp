@@ -105,6 +105,39 @@ MappedRange::~MappedRange() {
   gpumem_range_release(range_, nullptr);
 }
 
+GrownBuffer::GrownBuffer(gpumem_device device, uint64_t size) {
+  constexpr uint64_t kSteps = 4;
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = size / kSteps;
+  desc.reserve = size;
+  desc.name = "move";
+  gpumem_buffer buffer = nullptr;
+  call(gpumem_buffer_create, device, &desc, &buffer);
+  buffer_ = Owner<gpumem_buffer, gpumem_buffer_destroy>(buffer);
+  for (uint64_t step = 2; step < kSteps; ++step)
+    call(gpumem_buffer_resize, buffer, desc.size * step);
+  call(gpumem_buffer_resize, buffer, size);
+}
+
+gpumem_buffer_info GrownBuffer::info() const {
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  call(gpumem_buffer_get_info, buffer_.get(), &info);
+  return info;
+}
+
+void GrownBuffer::nap(gpumem_stream stream) {
+  const gpumem_buffer_info before = info();
+  gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+  // Not pinned: the store counts against no limit.
+  desc.content = GPUMEM_CONTENT_PAGEABLE;
+  desc.stream = stream;
+  call(gpumem_buffer_sleep, buffer_.get(), &desc);
+  call(gpumem_buffer_wake, buffer_.get(), nullptr);
+  const gpumem_buffer_info after = info();
+  if (after.base != before.base || after.generation == before.generation)
+    throw std::runtime_error("the buffer has not slept, or woke at another address");
+}
+
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc) {
   gpumem_memory memory = nullptr;
   call(gpumem_memory_create, device, &desc, &memory);

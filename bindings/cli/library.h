@@ -74,6 +74,24 @@ class MappedRange {
   uint64_t mapped_ = 0;  // bytes
 };
 
+// Device memory in a buffer that has grown to its size in several steps.
+class GrownBuffer {
+ public:
+  GrownBuffer() = default;
+  GrownBuffer(gpumem_device device, uint64_t size);
+
+  void* base() const { return info().base; }
+  explicit operator bool() const { return static_cast<bool>(buffer_); }
+
+  // Sleeps once what is in the stream is done, and wakes with its bytes.
+  void nap(gpumem_stream stream);
+
+ private:
+  gpumem_buffer_info info() const;
+
+  Owner<gpumem_buffer, gpumem_buffer_destroy> buffer_;
+};
+
 // The default instance, so that the variables of the environment count. `backend`, unless empty, wins over
 // GPUMEM_BACKEND.
 gpumem_instance open_instance(const std::string& backend);

@@ -213,7 +213,7 @@ int parse_and_run(int argc, char** argv) {
   value_option(move_command, "FILE", files, "", "File of any size, not empty");
   value_option(move_command, "--kind", move_options.kinds, "KIND",
                "Kind of memory, repeatable: pageable, pinned, write-combined, registered, mapped, managed, "
-               "range (default: all)");
+               "range, buffer (default: all)");
   value_option(move_command, "--backend", backends, "NAME", backend_text);
   value_option(move_command, "--device", devices, "N", "Number of the device (default: 0)");
   value_option(move_command, "--repeat", repeats, "N", "Timed passes, up to 10000 (default: 5)");

@@ -150,6 +150,7 @@ void move_batch(Lane& lane, const std::byte* batch, uint64_t size, uint32_t pass
   std::memcpy(lane.path->bytes(), batch, size);
   lane.path->spoil_device(size);
   lane.path->move(Direction::kToDevice, size);
+  lane.path->rest();
   lane.path->spoil_host(size);
   lane.path->move(Direction::kToHost, size);
   if (lane.raw) {
@@ -331,7 +332,8 @@ Lane make_lane(Kind kind, const MoveOptions& options, const Target& target, RawP
     lane.path = std::make_unique<GpumemPath>(kind, target, capacity, report.chunk);
   } catch (const CallFailed& problem) {
     // Only what was asked for by name has to be there.
-    const bool too_coarse = kind == Kind::kRange && problem.status() == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+    const bool too_coarse = (kind == Kind::kRange || kind == Kind::kBuffer) &&
+                            problem.status() == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
     if (!options.kinds.empty() || !(too_coarse || is_refusal(problem.status()))) throw;
     lane.reason = problem.what();
     return lane;
@@ -345,16 +347,17 @@ Lane make_lane(Kind kind, const MoveOptions& options, const Target& target, RawP
   return lane;
 }
 
-// Chunks that fit into a third of what is free, so that the other side, a range and other programs have room
-// too.
+// Chunks that fit into a fifth of what is free, so that the other side, a range, a buffer and other programs
+// have room too.
 void choose_chunks(Report& report, uint64_t wanted, uint64_t free_bytes) {
   constexpr uint64_t kPage = 4096;
+  const uint64_t share = free_bytes / 5;
   report.wanted_chunk = wanted;
   report.chunk =
-      wanted != 0 ? wanted : std::clamp(free_bytes / 3 / kMaxInFlight / kPage * kPage, kPage, kDefaultChunk);
+      wanted != 0 ? wanted : std::clamp(share / kMaxInFlight / kPage * kPage, kPage, kDefaultChunk);
   report.chunk = std::min(report.chunk, report.size);
   const uint64_t needed = (report.size + report.chunk - 1) / report.chunk;
-  report.in_flight = std::clamp(std::min(free_bytes / 3 / report.chunk, needed), uint64_t{1}, kMaxInFlight);
+  report.in_flight = std::clamp(std::min(share / report.chunk, needed), uint64_t{1}, kMaxInFlight);
 }
 
 Report move_file(gpumem_instance instance, const MoveOptions& options) {

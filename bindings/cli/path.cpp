@@ -54,7 +54,7 @@ class MemcpyPaths final : public RawPaths {
 const std::vector<Kind>& all_kinds() {
   static const std::vector<Kind> kinds = {Kind::kPageable,   Kind::kPinned, Kind::kWriteCombined,
                                           Kind::kRegistered, Kind::kMapped, Kind::kManaged,
-                                          Kind::kRange};
+                                          Kind::kRange,      Kind::kBuffer};
   return kinds;
 }
 
@@ -74,6 +74,8 @@ std::string kind_name(Kind kind) {
       return "managed";
     case Kind::kRange:
       return "range";
+    case Kind::kBuffer:
+      return "buffer";
   }
   return "";
 }
@@ -113,6 +115,10 @@ GpumemPath::GpumemPath(Kind kind, const Target& target, uint64_t capacity, uint6
     range_ = MappedRange(target.instance, target.device, capacity);
     target_.bytes = range_.base();
   }
+  if (kind == Kind::kBuffer) {
+    buffer_ = GrownBuffer(target.device, capacity);
+    target_.bytes = buffer_.base();
+  }
   if (kind == Kind::kMapped) {
     void* device_pointer = nullptr;
     call(gpumem_pointer_get_device_pointer, target.device, bytes_, &device_pointer);
@@ -130,6 +136,10 @@ void GpumemPath::spoil_device(uint64_t size) {
 }
 
 void GpumemPath::spoil_host(uint64_t size) { std::memset(bytes_, kSpoiled, size); }
+
+void GpumemPath::rest() {
+  if (buffer_) buffer_.nap(target_.stream);
+}
 
 const std::byte* GpumemPath::came_back(uint64_t size) {
   if (came_back_ == nullptr) return bytes_;

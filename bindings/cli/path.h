@@ -13,7 +13,7 @@
 
 namespace gpumem::cli {
 
-enum class Kind { kPageable, kPinned, kWriteCombined, kRegistered, kMapped, kManaged, kRange };
+enum class Kind { kPageable, kPinned, kWriteCombined, kRegistered, kMapped, kManaged, kRange, kBuffer };
 
 // All kinds, in the order in which they are shown.
 const std::vector<Kind>& all_kinds();
@@ -77,6 +77,9 @@ class GpumemPath final : public Path {
   void spoil_device(uint64_t size);
   void spoil_host(uint64_t size);
 
+  // Between the two trips, a buffer sleeps and wakes.
+  void rest();
+
   // The bytes that came back, where the CPU reads them fast. Write-combined memory is slow to read; its bytes
   // are taken from there by the device and from the device to ordinary pinned memory.
   const std::byte* came_back(uint64_t size);
@@ -89,6 +92,7 @@ class GpumemPath final : public Path {
   Pages pages_;         // pageable and registered; outlives memory_, which refers to it
   Memory memory_;       // all but pageable
   MappedRange range_;   // of kind range: the device's side, instead of that of all paths
+  GrownBuffer buffer_;  // of kind buffer: likewise
   Memory readable_;     // write-combined: what came back, for the CPU
   std::byte* address_;  // what the copies are told: mapped memory by its device pointer
   std::byte* came_back_ = nullptr;

@@ -129,7 +129,7 @@ class CudaPath final : public Path {
     } else if (kind == Kind::kManaged) {
       driver.check(driver.managed_alloc(&address_, capacity, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
       bytes_ = reinterpret_cast<std::byte*>(address_);
-    } else {  // a range too: beside it stands memory of cuMemAlloc
+    } else {  // a range or buffer too: beside it stands memory of cuMemAlloc
       unsigned flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
       if (kind == Kind::kWriteCombined) flags |= CU_MEMHOSTALLOC_WRITECOMBINED;
       void* pointer = nullptr;

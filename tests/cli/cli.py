@@ -29,7 +29,7 @@ MAN_PAGE = Path(sys.argv[2])
 STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
-KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range"]
+KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
 MIB = 1 << 20
 
 
@@ -203,7 +203,7 @@ def case_what_is_wrong_is_named():
             ("info --device -1", "--device takes a number from 0, not -1"),
             ("info --device 1x", "--device takes a number from 0, not 1x"),
             ("info --backend foo", "--backend is any, cuda or host, not foo"),
-            ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered, mapped, managed or range, not foo"),
+            ("move --kind foo f", "--kind is pageable, pinned, write-combined, registered, mapped, managed, range or buffer, not foo"),
             ("info --backend host --backend cuda", "--backend is given twice"),
             ("move f --repeat 1 --repeat 2", "--repeat is given twice"), ("move f --repeat", "--repeat needs a value"),
             ("move f --kind", "--kind needs a value"), ("info --json=x", "--json takes no value"),
@@ -293,7 +293,8 @@ def case_info_for_programs():
         names = [capability["name"] for capability in device["capabilities"]]
         require(len(names) == len(set(names)), f"a capability is listed twice: {names}")
         peers = {f"peer.access {other}" for other in range(3) if other != ordinal}
-        require({"uva", "pin.register", "copy.engines"} | peers <= set(names), f"something is missing: {names}")
+        known = {"uva", "pin.register", "copy.engines", "man.alloc", "vmm.device", "vmm.handle_posix_fd", "vmm.handle_fabric"}
+        require(known | peers <= set(names), f"something is missing: {names}")
         for capability in device["capabilities"]:
             require(capability["source"] in ("attribute", "trial", "configuration", "contract"), str(capability))
             require(capability["reason"], f"no reason: {capability}")
@@ -742,6 +743,22 @@ def case_move_frees_everything_after_a_failure():
             with fake_driver() as variables:
                 rule = {"FAKE_CUDA_FAIL": f"cuMemcpyAsync:{number}:once:999"}
                 require_failure(run("move", path, variables={**variables, **rule}), 1)
+
+
+def case_move_wakes_a_buffer_or_frees_everything():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 8 * MIB)
+        short = 0
+        for number in range(1, 20):
+            with fake_driver() as variables:
+                rule = {"FAKE_CUDA_FAIL": f"cuMemCreate:{number}:once:2"}
+                outcome = run("move", "--kind", "buffer", "--repeat", "1", path, variables={**variables, **rule})
+            if outcome.status == 0:
+                break
+            require_failure(outcome, 1)
+            short += "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY" in outcome.err
+    # It grows in four steps; the memory for waking comes behind them.
+    require(outcome.status == 0 and short > 4, f"{short} failures\n{outcome}")
 
 
 def case_move_frees_everything_after_ctrl_c():
