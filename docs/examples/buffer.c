@@ -25,6 +25,9 @@ int main(void) {
   TRY(gpumem_buffer_resize(buffer, 2 * FIRST, &error));
   TRY(gpumem_fill(instance, weights + FIRST, FIRST, 2, 1, &error));
 
+  /* From now on, a thread keeps memory ready for the next 16 MiB. */
+  TRY(gpumem_buffer_set_ahead(buffer, 16 << 20, &error));
+
   gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
   sleep.content = GPUMEM_CONTENT_PAGEABLE;
   TRY(gpumem_buffer_sleep(buffer, &sleep, &error));
