@@ -50,7 +50,7 @@ def host_function_list(root, page):
     refused = re.compile(r"\\retval GPUMEM_ERROR_INVALID_STATE (?!first called)"
                          r"(?:(?!\\retval)[^\\])*?(?:from a[\s*]+host[\s*]+function(?! about)|see gpumem_\w+\(\))", re.DOTALL)
     allowed = {function.name for function in functions if not refused.search(function.comment)}
-    return [f"{name} is {'not ' if name in allowed else ''}allowed, says its comment" for name in sorted(allowed ^ listed)]
+    return [f"{name} is {'' if name in allowed else 'not '}allowed, says its comment" for name in sorted(allowed ^ listed)]
 
 
 def main():
