@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
-/* An array that grows without moving: addresses first, memory when it is needed. See docs/virtual-memory.md.
- */
+/* An array that grows in place: addresses first, memory when it is needed. See docs/virtual-memory.md. */
 #include "common.h"
 
 /* Maps one more block behind the `used` bytes of a range, and gives the device access. */

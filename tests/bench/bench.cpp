@@ -15,38 +15,16 @@
 #include <thread>
 #include <utility>
 
+#include "calls.h"
 #include "fence.h"
+#include "groups.h"
 #include "runner.h"
 
 namespace bench {
 namespace {
 
-constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kMiB = 1024 * kKiB;
-constexpr uint64_t kGiB = 1024 * kMiB;
 // Of each object that lives while pointers are queried.
 constexpr uint64_t kLiveBytes = 4 * kKiB;
-
-std::string text_of(uint64_t size) {
-  if (size >= kGiB) return std::to_string(size / kGiB) + "GiB";
-  return size >= kMiB ? std::to_string(size / kMiB) + "MiB" : std::to_string(size / kKiB) + "KiB";
-}
-
-void check(gpumem_status status, const gpumem_error& error) {
-  if (GPUMEM_FAILED(status)) {
-    fail(std::string(error.function) + ": " + gpumem_status_name(status) + ": " + error.message);
-  }
-}
-
-// Runs a call that takes a gpumem_error as its last argument. In the timed calls the detail is not asked for.
-template <class Function, class... Arguments>
-void must(Function function, Arguments... arguments) {
-  gpumem_error error = GPUMEM_ERROR_INIT;
-  check(function(arguments..., &error), error);
-}
-inline void must_succeed(gpumem_status status) {
-  if (GPUMEM_FAILED(status)) fail(gpumem_status_name(status));
-}
 
 // Ordinary memory whose pages exist.
 class Pages {
@@ -933,6 +911,7 @@ int run(int argc, char** argv) {
     mapping(bench);
     buffers(bench);
     sleeping(bench);
+    groups({bench.runner, *bench.raw, bench.instance, bench.device});
     copies(bench);
     managed(bench, options.backend == GPUMEM_BACKEND_CUDA);
     small_calls(bench);

@@ -107,6 +107,21 @@ void Runner::rate(const std::string& name, uint64_t bytes, const Call& ours, con
   add({name, gigabytes / seconds.ours, gigabytes / seconds.raw, "GB/s"});
 }
 
+void Runner::clocked_rate(const std::string& name, uint64_t bytes, const Clock& ours, const Clock& raw) {
+  if (!wanted(name)) return;
+  const Seconds seconds = measure(ours, raw);
+  const double gigabytes = static_cast<double>(bytes) / 1e9;
+  add({name, gigabytes / seconds.ours, gigabytes / seconds.raw, "GB/s"});
+}
+
+void Runner::seconds(const std::string& name, double ours, double raw) {
+  if (wanted(name)) add_time(name, {ours, raw});
+}
+
+void Runner::bytes(const std::string& name, uint64_t ours) {
+  if (wanted(name)) add({name, static_cast<double>(ours), 0, "bytes"});
+}
+
 void Runner::add_time(const std::string& name, const Seconds& seconds) {
   double per_second = 1e3;
   const char* unit = "ms";

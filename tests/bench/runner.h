@@ -45,6 +45,11 @@ class Runner {
   // Two calls that measure by themselves, in seconds.
   using Clock = std::function<double()>;
   void clocked(const std::string& name, const Clock& ours, const Clock& raw);
+  // The same as a rate, for calls that each move `bytes`.
+  void clocked_rate(const std::string& name, uint64_t bytes, const Clock& ours, const Clock& raw);
+  // What the caller has measured: seconds, with 0 where nothing is compared, or a number of bytes.
+  void seconds(const std::string& name, double ours, double raw);
+  void bytes(const std::string& name, uint64_t ours);
 
   void print_heading(const Setting& setting) const;
   void write_json(const Setting& setting) const;
