@@ -4,24 +4,27 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::{align_of, size_of};
-use std::ops::RangeBounds;
+use std::ops::{Deref, DerefMut, RangeBounds};
 use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
 use std::slice;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, RwLockReadGuard};
 
 use gpumem_sys as sys;
 
-use crate::codes::{Access, BufferFlags, Content, HandleTypes, PhysicalFlags};
+use crate::codes::{Access, BufferFlags, BufferState, HandleTypes, PhysicalFlags};
 use crate::device::Device;
 use crate::element::Element;
 use crate::error::{array_text, Error, ErrorKind, Rejected, Status};
+use crate::group::{Group, GroupInner};
 use crate::instance::{c_pointer, c_text, lock, Inner, Instance, Processor};
 use crate::library::{c, call};
 use crate::managed::Place;
 use crate::memory::Remains;
 use crate::range::{describe_accesses, first_access, takes_away};
 use crate::size::bytes_of;
+use crate::sleep::{with_panics, BufferCallbacks, Callbacks, PrepareOptions, SleepOptions, WakeOptions};
 use crate::typed::part_of;
 use crate::uses::{busy, Parts, Use, Uses};
 
@@ -36,6 +39,8 @@ pub struct BufferOptions {
     flags: BufferFlags,
     accesses: Vec<(Processor, Access)>,
     name: Option<String>,
+    group: Option<Arc<GroupInner>>,
+    tag: Option<String>,
 }
 
 impl BufferOptions {
@@ -109,6 +114,20 @@ impl BufferOptions {
         self.name = Some(name.into());
         self
     }
+
+    /// The group that the buffer belongs to while it lives, of the same instance.
+    #[must_use]
+    pub fn group(mut self, group: &Group) -> Self {
+        self.group = Some(group.share());
+        self
+    }
+
+    /// What the buffer is in its group, such as `weights`, up to 63 bytes.
+    #[must_use]
+    pub fn tag(mut self, tag: impl Into<String>) -> Self {
+        self.tag = Some(tag.into());
+        self
+    }
 }
 
 /// Addresses of first bytes and behind last ones that buffers lend the CPU.
@@ -146,13 +165,152 @@ impl Drop for Lent {
     }
 }
 
-struct BufferInner {
-    handle: sys::gpumem_buffer,
+/// What a buffer shares with its group, its registrations and its callbacks.
+pub struct Shared {
+    pub(crate) handle: sys::gpumem_buffer,
     instance: Arc<Inner>,
-    movable: bool,
+    on_host: bool,
+    tag: Option<String>,
+    /// First byte; 0 while it has no address.
+    base: AtomicU64,
+    /// Bytes that have memory, as last seen.
+    capacity: AtomicU64,
+    /// Bytes of addresses.
+    reserved: AtomicU64,
+    /// Number of calls and borrows that need it awake and in its place; [`CLOSED`] while its group sleeps or wakes. Only
+    /// of a buffer in a group: any other changes by `&mut` alone.
+    holds: AtomicUsize,
     /// Of memory on the host.
     lent: Mutex<Option<Lent>>,
     uses: Uses,
+}
+
+const CLOSED: usize = usize::MAX;
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    pub(crate) fn info(&self) -> Result<BufferInfo, Error> {
+        self.c_info().map(|info| BufferInfo::of_c(&info))
+    }
+
+    fn c_info(&self) -> Result<sys::gpumem_buffer_info, Error> {
+        let mut info = sys::gpumem_buffer_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_buffer_get_info(self.handle, &mut info)) }?;
+        Ok(info)
+    }
+
+    pub(crate) fn is_awake(&self) -> bool {
+        matches!(self.c_info(), Ok(info) if info.state == BufferState::AWAKE.0)
+    }
+
+    /// Whether a call for this tag is for the buffer.
+    pub(crate) fn has_tag(&self, tag: Option<&str>) -> bool {
+        tag.is_none() || self.tag.as_deref() == tag
+    }
+
+    fn base(&self) -> u64 {
+        self.base.load(Ordering::Acquire)
+    }
+
+    /// Learns what a call has changed, but not what is lent.
+    fn learn(&self) -> Result<sys::gpumem_buffer_info, Error> {
+        let learned = self.c_info();
+        let base = match &learned {
+            // An ordinary allocation is freed while it sleeps.
+            Ok(info) if info.range.is_null() && info.state != BufferState::AWAKE.0 => 0,
+            Ok(info) => info.base as u64,
+            Err(_) => 0,
+        };
+        self.base.store(base, Ordering::Release);
+        let info = learned?;
+        self.capacity.store(info.capacity, Ordering::Release);
+        self.reserved.store(info.reserved_size, Ordering::Release);
+        Ok(info)
+    }
+
+    /// Learns what a call has changed.
+    fn refresh(&self) -> Result<sys::gpumem_buffer_info, Error> {
+        let before = (self.base(), self.reserved.load(Ordering::Acquire));
+        let info = self.learn()?;
+        if self.on_host && before != (self.base(), info.reserved_size) {
+            self.lend(Lending::lock());
+        }
+        Ok(info)
+    }
+
+    /// Enters the addresses among those that are lent, in place of the ones before.
+    fn lend(&self, mut lending: Lending) {
+        let base = self.base();
+        let lent = (base != 0).then(|| lending.add(base, self.reserved.load(Ordering::Acquire)));
+        drop(lending);
+        *lock(&self.lent) = lent;
+    }
+}
+
+/// A call or a borrow that needs a buffer of a group awake and in its place.
+pub struct Hold(Arc<Shared>);
+
+impl Hold {
+    /// `None` if the group sleeps or wakes now.
+    fn begin(shared: &Arc<Shared>) -> Option<Self> {
+        let more = |holds: usize| holds.checked_add(1).filter(|more| *more != CLOSED && holds != CLOSED);
+        shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
+        Some(Self(shared.clone()))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.holds.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A buffer of a group that sleeps or wakes now: nothing uses it, and nothing can begin to.
+pub(crate) struct Closed(Arc<Shared>);
+
+impl Closed {
+    pub(crate) fn new(shared: Arc<Shared>, function: &'static str) -> Result<Self, (Arc<Shared>, Error)> {
+        match shared.holds.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(Self(shared)),
+            Err(_) => {
+                let message = "a buffer of the group is borrowed by the CPU or used by a copy; try again when that is over";
+                Err((shared, Error::own(ErrorKind::Busy, Status::BUSY, function, message)))
+            }
+        }
+    }
+
+    /// Fails if work in a stream uses the buffer.
+    pub(crate) fn refuse_uses(&self, function: &'static str) -> Result<(), Error> {
+        self.0.uses.refuse((0, u64::MAX), "buffer", function)
+    }
+
+    /// Learns what a call has changed. A buffer that was destroyed meanwhile has no users.
+    pub(crate) fn learn(&self) {
+        let _ = self.0.refresh();
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.0.holds.store(0, Ordering::Release);
+    }
+}
+
+/// The one owner of a buffer.
+struct BufferInner {
+    /// NULL after it was closed.
+    handle: sys::gpumem_buffer,
+    movable: bool,
+    /// Whether it is an allocation instead of a range.
+    ordinary: bool,
+    callbacks: Mutex<Option<Arc<Callbacks>>>,
+    shared: Arc<Shared>,
+    group: Option<Arc<GroupInner>>,
 }
 
 // SAFETY: a handle is a number to C, and every function may be called from any thread.
@@ -162,15 +320,18 @@ unsafe impl Sync for BufferInner {}
 
 impl Parts for BufferInner {
     fn uses(&self) -> &Uses {
-        &self.uses
+        &self.shared.uses
     }
 }
 
 impl Drop for BufferInner {
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            let lent = lock(&self.lent).take();
-            Remains::Buffer(self.handle, lent).release_or_keep(&self.instance);
+            let (lent, callbacks) = (lock(&self.shared.lent).take(), lock(&self.callbacks).take());
+            Remains::Buffer(self.handle, lent, callbacks).release_or_keep(&self.shared.instance);
+        }
+        if let Some(group) = &self.group {
+            group.remove(&self.shared);
         }
     }
 }
@@ -240,11 +401,6 @@ impl Drop for BufferInner {
 pub struct Buffer<T: Element> {
     inner: Arc<BufferInner>,
     len: usize,
-    base: u64,
-    /// Bytes that have memory.
-    capacity: u64,
-    /// Bytes of addresses.
-    reserved: u64,
     elements: PhantomData<T>,
 }
 
@@ -265,8 +421,10 @@ impl<T: Element> Buffer<T> {
         const FUNCTION: &str = "Buffer::new";
         let size = bytes_of::<T>(len, FUNCTION)? as u64;
         let name = c_text(options.name.as_deref(), "BufferOptions::name")?;
+        let tag = c_text(options.tag.as_deref(), "BufferOptions::tag")?;
         let (location, location_id) = options.place.map_or((0, 0), Place::to_c);
         let accesses = describe_accesses(&options.accesses);
+        let group = options.group.clone();
         let desc = sys::gpumem_buffer_desc {
             size,
             reserve: options.reserve,
@@ -279,26 +437,60 @@ impl<T: Element> Buffer<T> {
             accesses: first_access(&accesses),
             access_count: accesses.len() as u64,
             name: c_pointer(&name),
+            group: group.as_ref().map_or(ptr::null_mut(), |group| group.handle()),
+            tag: c_pointer(&tag),
             ..Default::default()
         };
         let instance = device.instance.clone();
         instance.retry();
+        // The group does not sleep before it has the buffer.
+        let _still = still(&group, FUNCTION)?;
         let lending = options.place.map(|_| Lending::lock());
         let mut handle = ptr::null_mut();
-        // SAFETY: the struct, its entries and its text live during the call; the output is writable.
+        // SAFETY: the struct, its entries and its texts live during the call; the output is writable.
         unsafe { call!(gpumem_buffer_create(device.handle, &desc, &mut handle)) }?;
-        let movable = options.flags.contains(BufferFlags::MOVABLE);
-        let (lent, uses) = (Mutex::default(), Uses::default());
-        let inner = Arc::new(BufferInner { handle, instance, movable, lent, uses });
-        let mut buffer = Self { inner, len, base: 0, capacity: 0, reserved: 0, elements: PhantomData };
-        buffer.refresh()?;
-        if let Some(mut lending) = lending {
-            *lock(&buffer.inner.lent) = Some(lending.add(buffer.base, buffer.reserved));
+        let shared = Arc::new(Shared {
+            handle,
+            instance,
+            on_host: options.place.is_some(),
+            tag: options.tag.clone(),
+            base: AtomicU64::default(),
+            capacity: AtomicU64::default(),
+            reserved: AtomicU64::default(),
+            holds: AtomicUsize::default(),
+            lent: Mutex::default(),
+            uses: Uses::default(),
+        });
+        let learned = shared.learn();
+        if let Some(lending) = lending {
+            shared.lend(lending);
         }
-        if buffer.base % align_of::<T>() as u64 != 0 {
-            return Err(Error::invalid(FUNCTION, "the elements need more alignment than a buffer has"));
+        if let Some(group) = &group {
+            group.add(shared.clone());
         }
+        let inner = Arc::new(BufferInner {
+            handle,
+            movable: options.flags.contains(BufferFlags::MOVABLE),
+            ordinary: matches!(&learned, Ok(info) if info.range.is_null()),
+            callbacks: Mutex::default(),
+            shared,
+            group: group.clone(),
+        });
+        let buffer = Self { inner, len, elements: PhantomData };
+        learned?;
+        buffer.check_alignment(FUNCTION)?;
         Ok(buffer)
+    }
+
+    fn check_alignment(&self, function: &'static str) -> Result<(), Error> {
+        if self.shared().base() % align_of::<T>() as u64 != 0 {
+            return Err(Error::invalid(function, "the elements need more alignment than a buffer has"));
+        }
+        Ok(())
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.inner.shared
     }
 
     /// Number of elements.
@@ -316,9 +508,12 @@ impl<T: Element> Buffer<T> {
     /// Number of elements that have memory, or had when the buffer went to sleep.
     #[must_use]
     pub fn capacity(&self) -> usize {
+        // More may have been made ahead meanwhile.
+        let known = || self.shared().capacity.load(Ordering::Acquire);
+        let bytes = self.shared().c_info().map_or_else(|_| known(), |info| info.capacity);
         match size_of::<T>() {
             0 => usize::MAX,
-            bytes => usize::try_from(self.capacity / bytes as u64).unwrap_or(usize::MAX),
+            element => usize::try_from(bytes / element as u64).unwrap_or(usize::MAX),
         }
     }
 
@@ -327,22 +522,27 @@ impl<T: Element> Buffer<T> {
     ///
     /// Growing maps one more block, as large as what is missing, and work may go on meanwhile. Only if the reserved
     /// addresses are used up, and the buffer is [`MOVABLE`](BufferFlags::MOVABLE), it moves. Shrinking gives back each
-    /// block that lies whole behind the new size.
+    /// block that lies whole behind the new size. A buffer that is an ordinary allocation
+    /// ([`COPYABLE`](BufferFlags::COPYABLE)) moves whenever its memory changes.
     ///
     /// # Errors
     /// [`ErrorKind::Busy`] if work in a stream was not observed complete that uses elements which are to go, or a buffer
-    /// which is to move; [`ErrorKind::InvalidState`] if the buffer is asleep; and as `gpumem_buffer_resize()`.
+    /// which is to move, or while the group of the buffer sleeps or wakes; [`ErrorKind::InvalidState`] if the buffer is
+    /// asleep; and as `gpumem_buffer_resize()`.
     pub fn resize(&mut self, len: usize) -> Result<(), Error> {
         const FUNCTION: &str = "Buffer::resize";
         let bytes = bytes_of::<T>(len, FUNCTION)? as u64;
         if bytes < self.bytes() {
-            self.inner.uses.refuse((bytes, u64::MAX), "buffer", FUNCTION)?;
+            self.shared().uses.refuse((bytes, u64::MAX), "buffer", FUNCTION)?;
         }
         let handle = self.inner.handle;
+        let fits = bytes >= self.bytes() && bytes <= self.shared().capacity.load(Ordering::Acquire);
         // SAFETY: no safe work uses what is given back, and all other access is unsafe.
-        self.provide(bytes, FUNCTION, || unsafe { call!(gpumem_buffer_resize(handle, bytes)).map(drop) })?;
+        self.provide(bytes, fits, FUNCTION, || unsafe {
+            call!(gpumem_buffer_resize(handle, bytes)).map(drop)
+        })?;
         self.len = len;
-        self.refresh()
+        Ok(())
     }
 
     /// Gives memory to at least `additional` more elements, ahead of growth. Nothing happens if they have it.
@@ -380,44 +580,50 @@ impl<T: Element> Buffer<T> {
     fn set_capacity(&mut self, elements: usize, function: &'static str) -> Result<(), Error> {
         let (bytes, handle) = (bytes_of::<T>(elements, function)? as u64, self.inner.handle);
         // SAFETY: nothing uses what lies behind the elements.
-        self.provide(bytes, function, || unsafe {
+        self.provide(bytes, false, function, || unsafe {
             call!(gpumem_buffer_set_capacity(handle, bytes))
                 .map(drop)
                 .map_err(|error| error.called_as(function))
-        })?;
-        self.refresh()
+        })
     }
 
     /// Makes a call that gives memory to so many bytes, and may move the buffer.
     fn provide(
         &mut self,
         bytes: u64,
+        fits: bool,
         function: &'static str,
         call: impl FnOnce() -> Result<(), Error>,
     ) -> Result<(), Error> {
-        if !self.inner.movable || bytes <= self.reserved {
-            return call();
+        let group = self.inner.group.clone();
+        let _still = still(&group, function)?;
+        let shared = self.shared();
+        let leaves = self.inner.movable && bytes > shared.reserved.load(Ordering::Acquire);
+        if leaves || (self.inner.ordinary && !fits) {
+            shared.uses.refuse((0, u64::MAX), "buffer", function)?;
         }
-        self.inner.uses.refuse((0, u64::MAX), "buffer", function)?;
-        if lock(&self.inner.lent).is_none() {
-            return call();
+        if leaves && shared.on_host && !self.inner.ordinary {
+            // Nobody makes an alias between the move and the entry of the new addresses.
+            let lending = Lending::lock();
+            call()?;
+            let learned = shared.learn();
+            shared.lend(lending);
+            return learned.map(drop);
         }
-        // Nobody makes an alias between the move and the entry of the new addresses.
-        let mut lending = Lending::lock();
         call()?;
-        self.refresh()?;
-        let lent = Some(lending.add(self.base, self.reserved));
-        drop(lending);
-        *lock(&self.inner.lent) = lent;
-        Ok(())
+        shared.refresh().map(drop)
     }
 
-    /// Learns what a call has changed.
-    fn refresh(&mut self) -> Result<(), Error> {
-        let info = info(self.inner.handle)?;
-        self.base = info.base as u64;
-        self.capacity = info.capacity;
-        self.reserved = info.reserved_size;
+    /// Has memory made ahead of growth, on a thread of the library: as soon as less than half of `elements` of it lie
+    /// behind the length, more is mapped, up to `elements`. A [`resize`](Self::resize) that needs no more waits for
+    /// nobody. 0 ends it, and leaves what is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the buffer is an ordinary allocation, and as `gpumem_buffer_set_ahead()`.
+    pub fn set_ahead(&mut self, elements: usize) -> Result<(), Error> {
+        let bytes = bytes_of::<T>(elements, "Buffer::set_ahead")? as u64;
+        // SAFETY: only a handle and a number.
+        unsafe { call!(gpumem_buffer_set_ahead(self.inner.handle, bytes)) }?;
         Ok(())
     }
 
@@ -429,7 +635,7 @@ impl<T: Element> Buffer<T> {
     /// set is [`Access::READ_WRITE`]; [`ErrorKind::InvalidState`] if it is asleep; and as `gpumem_buffer_set_access()`.
     pub fn set_access(&mut self, accesses: &[(Processor, Access)]) -> Result<(), Error> {
         if takes_away(accesses) {
-            self.inner.uses.refuse((0, u64::MAX), "buffer", "Buffer::set_access")?;
+            self.shared().uses.refuse((0, u64::MAX), "buffer", "Buffer::set_access")?;
         }
         let described = describe_accesses(accesses);
         let (handle, first) = (self.inner.handle, first_access(&described));
@@ -438,82 +644,217 @@ impl<T: Element> Buffer<T> {
         Ok(())
     }
 
-    /// Gives the memory back, and keeps the addresses. If it fails, the buffer is awake, with its content.
+    /// Gives the memory back, and keeps the addresses. Waits for work first: without other options for all work of each
+    /// device that may access the buffer. If it fails, the buffer is awake, with its content.
+    ///
+    /// ```
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// use std::ops::ControlFlow;
+    /// use gpumem::{Buffer, Content, SleepOptions};
+    ///
+    /// let mut tokens = Buffer::<u32>::new(&device, 1000)?;
+    /// let options = SleepOptions::new().content(Content::PAGEABLE).progress(|done, total| {
+    ///     println!("{done} of {total}");
+    ///     ControlFlow::Continue(())
+    /// });
+    /// tokens.sleep(options)?;
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete, [`ErrorKind::InvalidState`] if it
-    /// is asleep already, and as `gpumem_buffer_sleep()`.
-    pub fn sleep(&mut self, content: Content) -> Result<(), Error> {
-        self.inner.uses.refuse((0, u64::MAX), "buffer", "Buffer::sleep")?;
-        // SAFETY: no safe work uses the buffer, and all other access is unsafe.
-        unsafe { call!(gpumem_buffer_sleep(self.inner.handle, content.0)) }?;
-        Ok(())
+    /// [`ErrorKind::Busy`] if registrations are noted, a callback refused, work uses the buffer that the options do not
+    /// wait for, or its group sleeps or wakes; [`ErrorKind::InvalidState`] if it is asleep already;
+    /// [`ErrorKind::Cancelled`] if the progress function broke; and as `gpumem_buffer_sleep()`.
+    pub fn sleep<'a>(&mut self, options: impl Into<SleepOptions<'a>>) -> Result<(), Error> {
+        const FUNCTION: &str = "Buffer::sleep";
+        let options = options.into();
+        let (handle, shared) = (self.inner.handle, self.shared());
+        self.change_state(FUNCTION, || {
+            if options.wait()? {
+                shared.uses.refuse((0, u64::MAX), "buffer", FUNCTION)?;
+            }
+            // SAFETY: no safe code uses the buffer, the library waits for work, and all other access is unsafe.
+            options.with_c(|desc| unsafe { call!(gpumem_buffer_sleep(handle, desc)).map(drop) })
+        })
     }
 
     /// Wakes the buffer: at the same address, with its size, the access of each processor, and the content that was
-    /// kept. If it fails, the buffer sleeps on, and nothing is lost.
+    /// kept. An ordinary allocation gets a new address. If it fails, the buffer sleeps on, and nothing is lost.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] if it is awake, and as `gpumem_buffer_wake()`.
     pub fn wake(&mut self) -> Result<(), Error> {
-        // SAFETY: only a handle.
-        unsafe { call!(gpumem_buffer_wake(self.inner.handle)) }?;
+        self.wake_with_options(WakeOptions::new())
+    }
+
+    /// As [`wake`](Self::wake), with options.
+    ///
+    /// # Errors
+    /// As [`wake`](Self::wake), and [`ErrorKind::Cancelled`] if the progress function broke.
+    pub fn wake_with_options(&mut self, options: WakeOptions<'_>) -> Result<(), Error> {
+        let handle = self.inner.handle;
+        self.change_state("Buffer::wake", || {
+            // SAFETY: only a handle and a struct of its own size.
+            options.with_c(|desc| unsafe { call!(gpumem_buffer_wake(handle, desc)).map(drop) })
+        })
+    }
+
+    /// Makes a call in which the buffer sleeps or wakes.
+    fn change_state(
+        &self,
+        function: &'static str,
+        call: impl FnOnce() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        // A panic of the program's functions goes on when all is in order again.
+        with_panics(|| {
+            let _still = still(&self.inner.group, function)?;
+            let result = call();
+            // Also after a failure: an allocation that was woken again lies elsewhere.
+            let learned = self.shared().refresh();
+            result.and(learned.map(drop))
+        })
+    }
+
+    /// Makes the store for the content ahead of a sleep with the same content, as large as the buffer is now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] if the buffer is asleep, and as `gpumem_buffer_prepare()`.
+    pub fn prepare(&self, options: impl Into<PrepareOptions>) -> Result<(), Error> {
+        let handle = self.inner.handle;
+        // SAFETY: only a handle and a struct of its own size.
+        options.into().with_c(|desc| unsafe { call!(gpumem_buffer_prepare(handle, desc)).map(drop) })
+    }
+
+    /// Sets the functions that are called when the buffer sleeps and wakes. Those before are dropped.
+    ///
+    /// ```
+    /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+    /// use std::sync::{Arc, Mutex};
+    /// use gpumem::{Buffer, BufferCallbacks, Content};
+    ///
+    /// let mut cache = Buffer::<u32>::new(&device, 1000)?;
+    /// // A network card has the memory registered, except while it sleeps.
+    /// let card = Arc::new(Mutex::new(Some(cache.note_registration("nic")?)));
+    /// let again = card.clone();
+    /// cache.set_callbacks(
+    ///     BufferCallbacks::new()
+    ///         .before_sleep(move |_| {
+    ///             card.lock().unwrap().take();
+    ///             true
+    ///         })
+    ///         .after_wake(move |cache, _| *again.lock().unwrap() = cache.note_registration("nic").ok()),
+    /// )?;
+    /// cache.sleep(Content::PINNED)?;
+    /// cache.wake()?;
+    /// assert_eq!(cache.info()?.registrations, 1);
+    /// # Ok::<(), gpumem::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As `gpumem_buffer_set_callbacks()`. The functions before stay.
+    pub fn set_callbacks(&mut self, callbacks: BufferCallbacks) -> Result<(), Error> {
+        let fresh = Callbacks::new(self.shared(), callbacks);
+        let desc = fresh.to_c();
+        // SAFETY: what C calls lives until it has been replaced, or the buffer is destroyed.
+        unsafe { call!(gpumem_buffer_set_callbacks(self.inner.handle, &desc)) }?;
+        let unused = lock(&self.inner.callbacks).replace(fresh);
+        drop(unused);
         Ok(())
+    }
+
+    /// Notes that something outside the library holds the memory: a network card, a communicator, a process that
+    /// imported it. The buffer does not sleep before the registration is dropped. The name is for messages, up to 63
+    /// bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] if the buffer is asleep, and as `gpumem_buffer_note_registration()`.
+    pub fn note_registration(&self, name: &str) -> Result<BufferRegistration, Error> {
+        BufferRegistration::note(self.shared(), name)
     }
 
     /// The elements for the CPU, to read. The memory must lie on the host, and the CPU must have access.
     ///
-    /// It needs the buffer by `&mut`, because other work writes a shared one.
+    /// It needs the buffer by `&mut`, because other work writes a shared one. The group of the buffer cannot sleep while
+    /// the guard lives, nor after the guard was forgotten, until the buffer is borrowed so again.
     ///
     /// # Errors
-    /// [`ErrorKind::NoAccess`] if the CPU may not read the buffer, [`ErrorKind::Busy`] if work in a stream uses it that
-    /// was not observed complete, [`ErrorKind::DeviceLost`] if it never will be, and [`ErrorKind::InvalidState`] if the
-    /// buffer is asleep.
-    pub fn host(&mut self) -> Result<&[T], Error> {
-        let start = self.for_cpu("Buffer::host", &[Access::READ, Access::READ_WRITE])?;
+    /// [`ErrorKind::NoAccess`] if the CPU may not read the buffer; [`ErrorKind::Busy`] if work in a stream uses it that
+    /// was not observed complete, or its group sleeps or wakes; [`ErrorKind::DeviceLost`] if that work never will be; and
+    /// [`ErrorKind::InvalidState`] if the buffer is asleep.
+    pub fn host(&mut self) -> Result<BufferAccess<'_, T>, Error> {
+        let (start, hold) = self.for_cpu("Buffer::host", &[Access::READ, Access::READ_WRITE])?;
         // SAFETY: the CPU may read the elements. Any bits are values, and as the memory comes from the system, there are
-        // some. No work uses the buffer, and none can begin while it is borrowed mutably. No alias can be made (`Lent`).
-        Ok(unsafe { slice::from_raw_parts(start.as_ptr(), self.len) })
+        // some. No work uses the buffer, and none can begin while it is borrowed mutably. No alias can be made (`Lent`),
+        // and its group cannot take the memory away (`Hold`).
+        let elements = unsafe { slice::from_raw_parts(start.as_ptr(), self.len) };
+        Ok(BufferAccess { elements, _hold: hold })
     }
 
     /// The elements for the CPU, to read and write. See [`host`](Self::host).
     ///
     /// # Errors
     /// As [`host`](Self::host), and [`ErrorKind::NoAccess`] if the CPU may only read.
-    pub fn host_mut(&mut self) -> Result<&mut [T], Error> {
-        let start = self.for_cpu("Buffer::host_mut", &[Access::READ_WRITE])?;
+    pub fn host_mut(&mut self) -> Result<BufferAccessMut<'_, T>, Error> {
+        let (start, hold) = self.for_cpu("Buffer::host_mut", &[Access::READ_WRITE])?;
         // SAFETY: as above; and the CPU may write.
-        Ok(unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.len) })
+        let elements = unsafe { slice::from_raw_parts_mut(start.as_ptr(), self.len) };
+        Ok(BufferAccessMut { elements, _hold: hold })
     }
 
-    /// The first element, if the CPU has one of these rights, and no work uses the buffer.
-    fn for_cpu(&self, function: &'static str, sufficient: &[Access]) -> Result<NonNull<T>, Error> {
+    /// The first element, if the CPU has one of these rights, and no work uses the buffer; and what keeps it there.
+    fn for_cpu(
+        &mut self,
+        function: &'static str,
+        sufficient: &[Access],
+    ) -> Result<(NonNull<T>, Option<Hold>), Error> {
         let refused = |kind, status, message| Err(Error::own(kind, status, function, message));
-        if lock(&self.inner.lent).is_none() {
+        let shared = self.shared();
+        if !shared.on_host {
             let message = "the buffer lies on the device; make it with BufferOptions::host, or copy from it";
             return refused(ErrorKind::NoAccess, Status::NO_ACCESS, message);
         }
-        self.inner.uses.refuse((0, u64::MAX), "buffer", function)?;
-        if self.inner.uses.are_abandoned() {
+        if let Some(group) = &self.inner.group {
+            let _still = group.still(function)?;
+            // The buffer is borrowed mutably, so whoever still holds it was forgotten.
+            shared.holds.store(0, Ordering::Release);
+        }
+        let hold = self.hold(function)?;
+        shared.uses.refuse((0, u64::MAX), "buffer", function)?;
+        if shared.uses.are_abandoned() {
             let message = "the device was lost while work used the buffer, and the work may go on";
             return refused(ErrorKind::DeviceLost, Status::DEVICE_LOST, message);
         }
-        let info = self.info().map_err(|error| error.called_as(function))?;
-        if info.asleep {
+        let info = shared.c_info().map_err(|error| error.called_as(function))?;
+        if info.state != BufferState::AWAKE.0 {
             let message = "the buffer is asleep; call Buffer::wake first";
             return refused(ErrorKind::InvalidState, Status::INVALID_STATE, message);
         }
         if self.bytes() == 0 {
-            return Ok(NonNull::dangling());
+            return Ok((NonNull::dangling(), hold));
         }
-        let instance = Instance { inner: self.inner.instance.clone() };
+        self.check_alignment(function)?;
+        let instance = Instance { inner: shared.instance.clone() };
         let access = instance.pointer_access(info.base, Processor::Cpu);
         let access = access.map_err(|error| error.called_as(function))?;
         match NonNull::new(info.base.cast()) {
-            Some(start) if sufficient.contains(&access) => Ok(start),
+            Some(start) if sufficient.contains(&access) => Ok((start, hold)),
             _ => {
                 let message = "the CPU has no such access to the buffer; call Buffer::set_access first";
                 refused(ErrorKind::NoAccess, Status::NO_ACCESS, message)
+            }
+        }
+    }
+
+    /// Keeps the buffer in its place while the result lives; one without a group stays there while it is borrowed.
+    fn hold(&self, function: &'static str) -> Result<Option<Hold>, Error> {
+        if self.inner.group.is_none() {
+            return Ok(None);
+        }
+        match Hold::begin(self.shared()) {
+            Some(hold) => Ok(Some(hold)),
+            None => {
+                let message = "the group of the buffer sleeps or wakes now; try again when it has";
+                Err(Error::own(ErrorKind::Busy, Status::BUSY, function, message))
             }
         }
     }
@@ -533,16 +874,16 @@ impl<T: Element> Buffer<T> {
     /// The first element, for code that orders its accesses itself. Only a buffer that moves changes it.
     #[must_use]
     pub fn as_ptr(&self) -> *mut T {
-        self.base as *mut T
+        self.shared().base() as *mut T
     }
 
     /// Address of the first element for kernels.
     #[must_use]
     pub fn device_address(&self) -> u64 {
-        self.base
+        self.shared().base()
     }
 
-    /// Handle for calls of [`sys`](crate::sys). They must not change the buffer.
+    /// Handle for calls of [`sys`](crate::sys). They must not change the buffer or its callbacks.
     #[must_use]
     pub fn handle(&self) -> sys::gpumem_buffer {
         self.inner.handle
@@ -552,12 +893,12 @@ impl<T: Element> Buffer<T> {
         (self.len * size_of::<T>()) as u64
     }
 
-    /// Information about the buffer. Works after its device was lost.
+    /// Information about the buffer. Works after its device was lost, in callbacks and in host functions.
     ///
     /// # Errors
-    /// If the instance is closed, or belongs to the parent process, and [`ErrorKind::InvalidState`] in a host function.
+    /// If the instance is closed, or belongs to the parent process.
     pub fn info(&self) -> Result<BufferInfo, Error> {
-        info(self.inner.handle)
+        self.shared().info()
     }
 
     /// Frees the buffer, awake or asleep. Dropping it does the same, but cannot report a failure.
@@ -566,7 +907,7 @@ impl<T: Element> Buffer<T> {
     /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The buffer is returned.
     pub fn close(mut self) -> Result<(), Rejected<Self>> {
         let closed = match Arc::get_mut(&mut self.inner) {
-            Some(inner) => Remains::Buffer(inner.handle, None).release().map(|()| {
+            Some(inner) => Remains::Buffer(inner.handle, None, None).release().map(|()| {
                 inner.handle = ptr::null_mut();
             }),
             None => Err(busy("buffer", "Buffer::close")),
@@ -575,26 +916,113 @@ impl<T: Element> Buffer<T> {
     }
 }
 
-fn info(handle: sys::gpumem_buffer) -> Result<BufferInfo, Error> {
-    let mut info = sys::gpumem_buffer_info::default();
-    // SAFETY: the struct is writable and has its own size.
-    unsafe { call!(gpumem_buffer_get_info(handle, &mut info)) }?;
-    Ok(BufferInfo {
-        base: info.base,
-        size: info.size,
-        capacity: info.capacity,
-        reserved_size: info.reserved_size,
-        granularity: info.granularity,
-        block_count: info.block_count,
-        generation: info.generation,
-        stored_size: info.stored_size,
-        place: Place::of_c(info.location, info.location_id),
-        device_ordinal: info.device_ordinal,
-        asleep: info.asleep != 0,
-        range: info.range,
-        buffer_id: info.buffer_id,
-        name: array_text(&info.name),
-    })
+/// Keeps the group, if there is one, from sleeping and waking.
+fn still<'a>(
+    group: &'a Option<Arc<GroupInner>>,
+    function: &'static str,
+) -> Result<Option<RwLockReadGuard<'a, ()>>, Error> {
+    group.as_ref().map(|group| group.still(function)).transpose()
+}
+
+/// The elements of a [`Buffer`] on the host, for the CPU to read.
+#[must_use]
+pub struct BufferAccess<'a, T: Element> {
+    elements: &'a [T],
+    _hold: Option<Hold>,
+}
+
+/// The elements of a [`Buffer`] on the host, for the CPU to read and write.
+#[must_use]
+pub struct BufferAccessMut<'a, T: Element> {
+    elements: &'a mut [T],
+    _hold: Option<Hold>,
+}
+
+impl<T: Element> Deref for BufferAccess<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T: Element> Deref for BufferAccessMut<'_, T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.elements
+    }
+}
+
+impl<T: Element> DerefMut for BufferAccessMut<'_, T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.elements
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for BufferAccess<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, formatter)
+    }
+}
+
+impl<T: Element + fmt::Debug> fmt::Debug for BufferAccessMut<'_, T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, formatter)
+    }
+}
+
+/// Something outside the library that holds the memory of a buffer, as [`Buffer::note_registration`] noted it. Dropping
+/// it forgets the registration, so that the buffer can sleep.
+#[must_use]
+pub struct BufferRegistration {
+    shared: Arc<Shared>,
+    /// 0 once it is forgotten.
+    number: u64,
+}
+
+impl BufferRegistration {
+    pub(crate) fn note(shared: &Arc<Shared>, name: &str) -> Result<Self, Error> {
+        let name = c_text(Some(name), "Buffer::note_registration")?;
+        let mut number = 0;
+        // SAFETY: the text lives during the call; the output is writable.
+        unsafe { call!(gpumem_buffer_note_registration(shared.handle, c_pointer(&name), &mut number)) }?;
+        Ok(Self { shared: shared.clone(), number })
+    }
+
+    /// Its number in C.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn forget(&mut self) -> Result<(), Error> {
+        // SAFETY: only a handle and a number.
+        unsafe { call!(gpumem_buffer_forget_registration(self.shared.handle, self.number)) }?;
+        self.number = 0;
+        Ok(())
+    }
+
+    /// Forgets the registration. Dropping it does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// If the buffer or its instance is gone. The registration is returned unchanged.
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
+        self.forget().map_err(|error| Rejected::new(self, error))
+    }
+}
+
+impl Drop for BufferRegistration {
+    fn drop(&mut self) {
+        if self.number != 0 {
+            // It fails only if the buffer is gone.
+            let _ = self.forget();
+        }
+    }
+}
+
+impl fmt::Debug for BufferRegistration {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("BufferRegistration").field(&self.number).finish()
+    }
 }
 
 impl<T: Element> fmt::Debug for Buffer<T> {
@@ -646,8 +1074,26 @@ impl<T: Element> BufferSlice<'_, T> {
         *self
     }
 
-    pub(crate) fn start(&self) -> *mut T {
+    fn start(&self) -> *mut T {
         self.whole.as_ptr().wrapping_add(self.start)
+    }
+
+    /// The first element as an operand of a call, and what keeps it in its place meanwhile.
+    pub(crate) fn operand(&self) -> (*mut T, Result<Option<Hold>, Error>) {
+        const FUNCTION: &str = "Buffer";
+        if self.len * size_of::<T>() == 0 {
+            return (self.start(), Ok(None));
+        }
+        let hold = self.whole.hold(FUNCTION);
+        let start = self.start();
+        if self.whole.shared().base() == 0 {
+            let message = "the buffer is asleep; call Buffer::wake first";
+            return (
+                start,
+                Err(Error::own(ErrorKind::InvalidState, Status::INVALID_STATE, FUNCTION, message)),
+            );
+        }
+        (start, hold)
     }
 
     /// Marks the part as used by work in a stream; `None` if there are no bytes.
@@ -675,18 +1121,54 @@ pub struct BufferInfo {
     pub block_count: u64,
     /// How often it has woken or moved: what other code derived from it before is out of date.
     pub generation: u64,
-    /// Bytes of the host that keep its content while it sleeps.
+    /// Bytes of content that are kept while it sleeps.
     pub stored_size: u64,
+    /// Bytes of host memory or file that it has for its content, prepared, in use or kept.
+    pub store_capacity: u64,
+    /// Bytes that are made ahead of growth: [`Buffer::set_ahead`].
+    pub ahead: u64,
+    /// Number of registrations noted.
+    pub registrations: u64,
     /// Where its memory lies.
     pub place: Place,
     /// Ordinal of the device given at creation.
     pub device_ordinal: u32,
-    /// Whether it sleeps.
-    pub asleep: bool,
-    /// Handle of the range that it is mapped in. Only the buffer may change it.
+    /// Whether it is awake, asleep, or could not be woken.
+    pub state: BufferState,
+    /// Handle of the range that it is mapped in, which only the buffer may change; NULL if it is an ordinary allocation.
     pub range: sys::gpumem_range,
-    /// Number of the reservation, unique in the process and never reused.
+    /// Number of the reservation or allocation, unique in the process and never reused.
     pub buffer_id: u64,
+    /// Handle of its group, or NULL.
+    pub group: sys::gpumem_group,
     /// As given at creation.
     pub name: String,
+    /// As given at creation.
+    pub tag: String,
+}
+
+impl BufferInfo {
+    fn of_c(info: &sys::gpumem_buffer_info) -> Self {
+        Self {
+            base: info.base,
+            size: info.size,
+            capacity: info.capacity,
+            reserved_size: info.reserved_size,
+            granularity: info.granularity,
+            block_count: info.block_count,
+            generation: info.generation,
+            stored_size: info.stored_size,
+            store_capacity: info.store_capacity,
+            ahead: info.ahead,
+            registrations: info.registrations,
+            place: Place::of_c(info.location, info.location_id),
+            device_ordinal: info.device_ordinal,
+            state: BufferState(info.state),
+            range: info.range,
+            buffer_id: info.buffer_id,
+            group: info.group,
+            name: array_text(&info.name),
+            tag: array_text(&info.tag),
+        }
+    }
 }

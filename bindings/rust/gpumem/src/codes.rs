@@ -131,6 +131,12 @@ impl Default for Backend {
     }
 }
 
+impl Default for Content {
+    fn default() -> Self {
+        Self::PINNED
+    }
+}
+
 impl Default for LockMode {
     fn default() -> Self {
         Self::DEFAULT

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gpumem_sys as sys;
 
-use crate::buffer::{Buffer, BufferSlice};
+use crate::buffer::{Buffer, BufferSlice, Hold};
 use crate::codes::{Direction, SourceOrder};
 use crate::element::{Element, FillValue};
 use crate::error::Error;
@@ -26,12 +26,13 @@ pub(crate) mod sealed {
 
     use gpumem_sys as sys;
 
+    use crate::buffer::Hold;
+    use crate::error::Error;
     use crate::memory::Memory;
     use crate::stream::StreamInner;
     use crate::uses::Use;
 
     /// The elements of an operand.
-    #[derive(Clone, Copy)]
     pub struct Span {
         pub pointer: *mut c_void,
         pub len: usize,
@@ -39,6 +40,8 @@ pub(crate) mod sealed {
         pub memory: sys::gpumem_memory,
         /// Bytes from the start of `memory` to the first element.
         pub offset: u64,
+        /// Keeps the elements in their place during the call; or the reason why they cannot be used now.
+        pub hold: Result<Option<Hold>, Error>,
     }
 
     /// An object that must live until enqueued work has been observed complete.
@@ -87,7 +90,7 @@ use sealed::{Keep, Span};
 
 impl Span {
     fn of_slice<T>(pointer: *mut T, len: usize) -> Self {
-        Self { pointer: pointer.cast(), len, memory: ptr::null_mut(), offset: 0 }
+        Self { pointer: pointer.cast(), len, memory: ptr::null_mut(), offset: 0, hold: Ok(None) }
     }
 
     /// `len` elements of a block, from the index `start` on.
@@ -97,7 +100,13 @@ impl Span {
             len,
             memory: block.memory().map_or(ptr::null_mut(), |memory| memory.handle()),
             offset: (start * size_of::<T>()) as u64,
+            hold: Ok(None),
         }
+    }
+
+    fn of_buffer<T: Element>(part: &BufferSlice<'_, T>) -> Self {
+        let (start, hold) = part.operand();
+        Self { hold, ..Self::of_slice(start, part.len()) }
     }
 
     fn describe(&self, row_pitch: u64, slice_pitch: u64) -> sys::gpumem_copy_operand {
@@ -300,14 +309,12 @@ macro_rules! buffers {
     ($($operand:ty;)*) => {$(
         impl<T: Element + Copy> sealed::Source<T> for $operand {
             fn span(&self) -> Span {
-                let part = self.as_slice();
-                Span::of_slice(part.start(), part.len())
+                Span::of_buffer(&self.as_slice())
             }
         }
         impl<T: Element + Copy> sealed::Destination<T> for $operand {
             fn span(&mut self) -> Span {
-                let part = self.as_slice();
-                Span::of_slice(part.start(), part.len())
+                Span::of_buffer(&self.as_slice())
             }
         }
         impl<T: Element> sealed::Enqueue for $operand {
@@ -464,7 +471,7 @@ impl<D, S> Region<D, S> {
         }
     }
 
-    fn side<T>(&self, name: &str, span: Span, pitches: Pitches) -> Result<sys::gpumem_copy_operand, Error> {
+    fn side<T>(&self, name: &str, span: &Span, pitches: Pitches) -> Result<sys::gpumem_copy_operand, Error> {
         const FUNCTION: &str = "copy_regions";
         if !box_fits(span.len, (self.width, self.height, self.depth), (pitches.row, pitches.slice)) {
             return Err(Error::invalid(
@@ -476,18 +483,22 @@ impl<D, S> Region<D, S> {
         Ok(span.describe(row_pitch, bytes_of::<T>(pitches.slice, FUNCTION)? as u64))
     }
 
-    fn describe<T: Element + Copy>(&mut self) -> Result<sys::gpumem_copy_region, Error>
+    fn describe<T: Element + Copy>(
+        &mut self,
+        holds: &mut Vec<Option<Hold>>,
+    ) -> Result<sys::gpumem_copy_region, Error>
     where
         D: Destination<T>,
         S: Source<T>,
     {
         let (to, from) = (self.destination.span(), self.source.span());
-        let destination = self.side::<T>("destination", to, self.destination_pitches)?;
-        let source = self.side::<T>("source", from, self.source_pitches)?;
+        let destination = self.side::<T>("destination", &to, self.destination_pitches)?;
+        let source = self.side::<T>("source", &from, self.source_pitches)?;
         if size_of::<T>() == 0 || self.width == 0 || self.height == 0 || self.depth == 0 {
             // In C, a width of 0 makes a region empty.
             return Ok(sys::gpumem_copy_region::default());
         }
+        holds.extend([to.hold?, from.hold?]);
         Ok(sys::gpumem_copy_region {
             destination,
             source,
@@ -500,11 +511,20 @@ impl<D, S> Region<D, S> {
 }
 
 /// Regions in the form that C takes, after their boxes were checked against their operands.
+pub(crate) struct Described {
+    pub(crate) regions: Vec<sys::gpumem_copy_region>,
+    _holds: Vec<Option<Hold>>,
+}
+
 pub(crate) fn describe_regions<T: Element + Copy, D: Destination<T>, S: Source<T>>(
     regions: &mut [Region<D, S>],
-) -> Result<Vec<sys::gpumem_copy_region>, Error> {
+) -> Result<Described, Error> {
+    let mut holds = Vec::new();
     let described = regions.iter_mut().enumerate();
-    described.map(|(index, region)| region.describe::<T>().map_err(|error| error.of_region(index))).collect()
+    let described = described
+        .map(|(index, region)| region.describe::<T>(&mut holds).map_err(|error| error.of_region(index)))
+        .collect::<Result<_, _>>()?;
+    Ok(Described { regions: described, _holds: holds })
 }
 
 /// Adds the index of the region that failed to an error of a batch.
@@ -530,20 +550,20 @@ pub(crate) enum Target<'a> {
 }
 
 /// A copy whose operands have been compared.
-#[derive(Clone, Copy)]
 pub(crate) struct CheckedCopy {
     destination: *mut c_void,
     source: *const c_void,
     rows: Rows,
+    _holds: [Option<Hold>; 2],
 }
 
 /// A fill whose operand has been checked.
-#[derive(Clone, Copy)]
 pub(crate) struct CheckedFill {
     destination: *mut c_void,
     rows: Rows,
     value: u32,
     value_size: u32,
+    _hold: Option<Hold>,
 }
 
 /// Sizes in bytes.
@@ -587,7 +607,12 @@ impl CheckedCopy {
                 format!("the destination has {} elements and the source {}", to.len, from.len),
             ));
         }
-        Ok(Self { destination: to.pointer, source: from.pointer, rows: Rows::one::<T>(to.len, "copy")? })
+        Ok(Self {
+            destination: to.pointer,
+            source: from.pointer,
+            rows: Rows::one::<T>(to.len, "copy")?,
+            _holds: [to.hold?, from.hold?],
+        })
     }
 
     pub(crate) fn of_rectangle<T: Element + Copy>(
@@ -606,6 +631,7 @@ impl CheckedCopy {
             destination: to.pointer,
             source: from.pointer,
             rows: Rows::many::<T>(rectangle, "copy_2d")?,
+            _holds: [to.hold?, from.hold?],
         })
     }
 
@@ -643,7 +669,8 @@ impl CheckedFill {
     pub(crate) fn new<T: FillValue>(destination: &mut impl Destination<T>, value: T) -> Result<Self, Error> {
         let to = destination.span();
         let (value, value_size) = value.bits();
-        Ok(Self { destination: to.pointer, rows: Rows::one::<T>(to.len, "fill")?, value, value_size })
+        let rows = Rows::one::<T>(to.len, "fill")?;
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
     }
 
     pub(crate) fn bytes<T: Element + Copy>(
@@ -652,7 +679,7 @@ impl CheckedFill {
     ) -> Result<Self, Error> {
         let to = destination.span();
         let rows = Rows::one::<T>(to.len, "fill_bytes")?;
-        Ok(Self { destination: to.pointer, rows, value: value.into(), value_size: 1 })
+        Ok(Self { destination: to.pointer, rows, value: value.into(), value_size: 1, _hold: to.hold? })
     }
 
     pub(crate) fn of_rectangle<T: FillValue>(
@@ -665,7 +692,8 @@ impl CheckedFill {
             return Err(Error::invalid("fill_2d", "the rectangle does not lie within its operand"));
         }
         let (value, value_size) = value.bits();
-        Ok(Self { destination: to.pointer, rows: Rows::many::<T>(rectangle, "fill_2d")?, value, value_size })
+        let rows = Rows::many::<T>(rectangle, "fill_2d")?;
+        Ok(Self { destination: to.pointer, rows, value, value_size, _hold: to.hold? })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -777,7 +805,7 @@ impl Instance {
         let mut regions: Vec<_> = regions.into_iter().collect();
         let described = describe_regions::<T, D, S>(&mut regions)?;
         // SAFETY: the boxes lie within their operands, and the work is done when the call returns.
-        unsafe { self.copy_regions_raw(&described) }
+        unsafe { self.copy_regions_raw(&described.regions) }
     }
 
     /// Fills memory with a number.

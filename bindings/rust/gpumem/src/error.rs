@@ -127,6 +127,10 @@ pub enum ErrorKind {
     PeerGone,
     /// The device cannot be used again until the process ends.
     DeviceLost,
+    /// The progress function ended the call.
+    Cancelled,
+    /// Content that was kept can no longer be read.
+    ContentLost,
     /// Not enough memory on the device or the host, or no address range.
     OutOfMemory,
     /// A limit or budget is used up.
@@ -158,6 +162,8 @@ impl ErrorKind {
             Status::FORKED => Self::Forked,
             Status::PEER_GONE => Self::PeerGone,
             Status::DEVICE_LOST => Self::DeviceLost,
+            Status::CANCELLED => Self::Cancelled,
+            Status::CONTENT_LOST => Self::ContentLost,
             Status::OUT_OF_DEVICE_MEMORY | Status::OUT_OF_HOST_MEMORY | Status::OUT_OF_ADDRESS_SPACE => {
                 Self::OutOfMemory
             }

@@ -21,7 +21,7 @@
 //! * [`DeviceMemory`], [`Pinned`], [`WriteCombined`] and [`Registered`] are arrays. Mapped memory has no type of its
 //!   own: [`Pinned`] memory is always mapped, and has a [`device_address`](Pinned::device_address).
 //! * [`Managed`] is an array that the CPU and devices share. The CPU accesses it through a guard.
-//! * [`Buffer`] is an array that grows in place and can sleep.
+//! * [`Buffer`] is an array that grows in place and can sleep, and a [`Group`] puts many to sleep as one.
 //! * [`Physical`] is memory without an address, to be mapped into an [`AddressRange`].
 //! * An instance copies and fills memory at once, a [`Stream`] does so later, and an [`Event`] is a point in a
 //!   stream.
@@ -68,6 +68,7 @@ mod device;
 mod element;
 mod error;
 mod event;
+mod group;
 pub mod host;
 mod instance;
 mod library;
@@ -77,6 +78,7 @@ mod memory;
 mod physical;
 mod range;
 mod size;
+mod sleep;
 mod stream;
 mod typed;
 mod uses;
@@ -84,17 +86,20 @@ mod words;
 
 pub use gpumem_sys as sys;
 
-pub use buffer::{Buffer, BufferInfo, BufferOptions, BufferSlice};
+pub use buffer::{
+    Buffer, BufferAccess, BufferAccessMut, BufferInfo, BufferOptions, BufferRegistration, BufferSlice,
+};
 pub use codes::{
-    Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, Capability, Content, Direction,
-    EventFlags, Feature, HandleTypes, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain,
-    PhysicalFlags, RangeFlags, SourceOrder, WaitCondition,
+    Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability, Content,
+    Direction, EventFlags, Feature, HandleTypes, Kind, Location, LockMode, LogLevel, MemoryFlags,
+    NativeDomain, PhysicalFlags, RangeFlags, SleepFlags, SourceOrder, WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
 pub use element::{Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
 pub use event::{Event, EventInfo};
+pub use group::{Group, GroupInfo, GroupOptions};
 pub use instance::{
     probe, CudaOptions, Fallback, HostOptions, Instance, InstanceInfo, InstanceOptions, KindStats,
     PointerInfo, ProbeInfo, Processor, Stats, Version,
@@ -103,8 +108,9 @@ pub use instance::{
 pub use library::load_from;
 pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange, Place};
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
-pub use physical::{Granularity, Physical, PhysicalInfo, PhysicalOptions};
+pub use physical::{FabricHandle, Granularity, Physical, PhysicalInfo, PhysicalOptions};
 pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
+pub use sleep::{BufferCallbacks, CalledBuffer, PrepareOptions, SleepOptions, WakeOptions};
 pub use stream::{
     Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
 };
@@ -129,6 +135,9 @@ const _: () = {
     send_and_sync::<Physical>();
     send_and_sync::<AddressRange>();
     send_and_sync::<Buffer<u8>>();
+    send_and_sync::<BufferAccessMut<'static, u8>>();
+    send_and_sync::<BufferRegistration>();
+    send_and_sync::<Group>();
     send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
     const fn error<T: std::error::Error + Send + Sync + 'static>() {}
     error::<Error>();

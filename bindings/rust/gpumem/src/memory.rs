@@ -17,6 +17,7 @@ use crate::error::{array_text, debug_with_addresses, Error, ErrorKind, Hexadecim
 use crate::instance::{c_pointer, c_text, Inner};
 use crate::library::{c, call};
 use crate::managed::Turns;
+use crate::sleep::Callbacks;
 
 /// Options for an allocation.
 #[derive(Clone, Debug, Default)]
@@ -148,8 +149,11 @@ pub(crate) enum Remains {
     Physical(sys::gpumem_physical),
     /// A range of addresses, with the offsets and sizes of what is mapped there.
     Range(sys::gpumem_range, Vec<(u64, u64)>),
-    /// A buffer, with the addresses that it lends the CPU.
-    Buffer(sys::gpumem_buffer, #[allow(dead_code)] Option<Lent>), // It is only dropped.
+    /// A buffer, with the addresses that it lends the CPU, and the functions that the library calls.
+    #[allow(dead_code)] // They are only dropped.
+    Buffer(sys::gpumem_buffer, Option<Lent>, Option<Arc<Callbacks>>),
+    /// A group of buffers.
+    Group(sys::gpumem_group),
 }
 
 // SAFETY: handles are numbers to C.
@@ -172,7 +176,8 @@ impl Remains {
                     }
                     call!(gpumem_range_release(*handle))
                 }
-                Self::Buffer(handle, _) => call!(gpumem_buffer_destroy(*handle)),
+                Self::Buffer(handle, ..) => call!(gpumem_buffer_destroy(*handle)),
+                Self::Group(handle) => call!(gpumem_group_destroy(*handle)),
             }
         };
         match result {

@@ -184,6 +184,28 @@ impl Physical {
         Ok(Self { handle, instance: device.instance.clone(), bytes })
     }
 
+    /// Makes a handle for the memory behind a fabric handle, of this process or another one on the fabric. The size and
+    /// the options are those of its making, but no properties are given.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the device cannot import such handles, as on the host backend, and as
+    /// `gpumem_physical_import_fabric()`.
+    pub fn import_fabric(
+        device: &Device,
+        bytes: u64,
+        options: &PhysicalOptions,
+        fabric: &FabricHandle,
+    ) -> Result<Self, Error> {
+        device.instance.retry();
+        let mut handle = ptr::null_mut();
+        let fabric = sys::gpumem_fabric_handle { bytes: fabric.0 };
+        options.with_c(bytes, |desc| {
+            // SAFETY: the structs and the text live during the call; the output is writable.
+            unsafe { call!(gpumem_physical_import_fabric(device.handle, desc, &fabric, &mut handle)) }
+        })?;
+        Ok(Self { handle, instance: device.instance.clone(), bytes })
+    }
+
     /// Makes one more handle of the memory that is mapped at an address. Not for a [`Buffer`](crate::Buffer) on the
     /// host: it lends its elements to the CPU, so nothing else may write them.
     ///
@@ -222,6 +244,18 @@ impl Physical {
         unsafe { call!(gpumem_physical_export_fd(self.handle, &mut fd)) }?;
         // SAFETY: it is a new descriptor, which belongs to the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Makes a handle that a process on this or another node of the fabric can import. It does not keep the memory alive.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the memory was made without [`HandleTypes::FABRIC`], and as
+    /// `gpumem_physical_export_fabric()`.
+    pub fn export_fabric(&self) -> Result<FabricHandle, Error> {
+        let mut fabric = sys::gpumem_fabric_handle::default();
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_physical_export_fabric(self.handle, &mut fabric)) }?;
+        Ok(FabricHandle(fabric.bytes))
     }
 
     /// Information about the memory. Works after its device was lost.
@@ -285,6 +319,11 @@ impl fmt::Debug for Physical {
         formatter.debug_struct("Physical").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }
+
+/// A handle of physical memory for other nodes of the fabric: bytes that may be sent by any channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct FabricHandle(pub [u8; 64]);
 
 /// The units in which physical memory is made and mapped, in bytes. Both are powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

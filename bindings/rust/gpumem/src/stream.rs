@@ -539,13 +539,13 @@ impl Stream {
             Ok(described) => described,
             Err(error) => return Err(Rejected::new(self.pending(returned(regions), 0), error)),
         };
-        if described.iter().all(|region| region.width == 0) {
+        if described.regions.iter().all(|region| region.width == 0) {
             return Ok(self.pending(returned(regions), 0));
         }
         let keeps: Vec<_> =
             regions.iter().flat_map(|region| [region.destination.keep(), region.source.keep()]).collect();
         // SAFETY: as in `enqueue_copy`; the boxes lie within their operands.
-        let result = unsafe { self.copy_regions_raw(&described) };
+        let result = unsafe { self.copy_regions_raw(&described.regions) };
         // After a failure too: some of the regions may be enqueued.
         let pending = self.pending(returned(regions), self.inner.enqueued(keeps));
         match result {
