@@ -208,9 +208,9 @@ impl Shared {
         matches!(self.c_info(), Ok(info) if info.state == BufferState::AWAKE.0)
     }
 
-    /// Whether a call for this tag is for the buffer.
+    /// Whether a call for this tag is for the buffer. To the library, an empty tag is none.
     pub(crate) fn has_tag(&self, tag: Option<&str>) -> bool {
-        tag.is_none() || self.tag.as_deref() == tag
+        tag.map_or(true, |tag| tag.is_empty() || self.tag.as_deref() == Some(tag))
     }
 
     fn base(&self) -> u64 {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use common::{is_host, with_device, with_host};
 use gpumem::{
-    host, Access, Buffer, BufferFlags, BufferOptions, Capability, Content, Device, DeviceMemory, Error,
-    ErrorKind, HandleTypes, HostOptions, Instance, Physical, PhysicalFlags, PhysicalOptions, Pinned, Place,
-    Processor, Region, Rejected, Stream, WaitCondition,
+    host, Access, Buffer, BufferFlags, BufferOptions, BufferState, Capability, Content, Device, DeviceMemory,
+    Error, ErrorKind, Event, HandleTypes, HostOptions, Instance, Physical, PhysicalFlags, PhysicalOptions,
+    Pinned, Place, Processor, Region, Rejected, SleepFlags, SleepOptions, Stream, WaitCondition,
 };
 
 /// Elements of `u32` in the smallest block.
@@ -59,7 +59,9 @@ fn a_buffer_grows_in_place() {
         let first = buffer.info().unwrap();
         assert_eq!((first.size, first.capacity), (unit as u64 * 4 + 4, unit as u64 * 8));
         assert_eq!((first.granularity, first.block_count), (unit as u64 * 4, 1));
-        assert_eq!((first.place, first.device_ordinal, first.asleep), (Place::device(0), 0, false));
+        assert_eq!((first.place, first.device_ordinal), (Place::device(0), 0));
+        assert_eq!((first.state, first.ahead, first.registrations), (BufferState::AWAKE, 0, 0));
+        assert!(first.group.is_null() && first.tag.is_empty());
         assert_eq!((first.base, first.name.as_str()), (buffer.as_ptr().cast(), "cache"));
         assert_eq!(first.reserved_size, unit as u64 * 64);
         assert!(!buffer.handle().is_null() && !first.range.is_null());
@@ -130,7 +132,7 @@ fn options_are_checked() {
         let make = |options: BufferOptions| Buffer::<u32>::with_options(device, 4, &options);
         assert_eq!(kind(make(BufferOptions::new().reserve(15))), ErrorKind::InvalidArgument);
         assert_eq!(kind(make(BufferOptions::new().name("a\0b"))), ErrorKind::InvalidArgument);
-        assert_eq!(kind(make(BufferOptions::new().flags(BufferFlags(2)))), ErrorKind::InvalidArgument);
+        assert_eq!(kind(make(BufferOptions::new().flags(BufferFlags(4)))), ErrorKind::InvalidArgument);
         let nobody = BufferOptions::new().access(Processor::Device(99), Access::READ);
         assert_eq!(kind(make(nobody)), ErrorKind::InvalidArgument);
         assert_eq!(kind(make(BufferOptions::new().numa_node(9999))), ErrorKind::InvalidArgument);
@@ -213,24 +215,30 @@ fn content_sleeps_as_asked() {
     with_device(|instance, device| {
         let unit = unit(device);
         let values: Vec<u32> = (0..2 * unit as u32).collect();
-        for content in [Content::PINNED, Content::PAGEABLE, Content::ZERO, Content::DROP] {
+        let options = |content| match content {
+            Content::FILE => SleepOptions::new().directory(std::env::temp_dir()),
+            content => SleepOptions::from(content),
+        };
+        for content in [Content::PINNED, Content::PAGEABLE, Content::ZERO, Content::DROP, Content::FILE] {
             let mut buffer = Buffer::<u32>::with_options(device, unit, &reserving(device, 8)).unwrap();
             buffer.resize(2 * unit).unwrap();
             instance.copy(&buffer, &values).unwrap();
             let before = buffer.info().unwrap();
             let free = || device.memory().unwrap().free;
             let awake = free();
-            buffer.sleep(content).unwrap();
+            buffer.sleep(options(content)).unwrap();
             assert_eq!(kind(instance.mapping(before.base)), ErrorKind::InvalidState);
             // On a GPU, the tests beside this one have some too.
             assert!(!is_host() || free() == awake + 8 * unit as u64, "{content:?}");
-            let kept = content == Content::PINNED || content == Content::PAGEABLE;
+            let kept = content != Content::ZERO && content != Content::DROP;
             let asleep = buffer.info().unwrap();
-            assert_eq!((asleep.asleep, asleep.stored_size), (true, if kept { 8 * unit as u64 } else { 0 }));
+            assert_eq!(asleep.state, BufferState::ASLEEP);
+            assert_eq!(asleep.stored_size, if kept { 8 * unit as u64 } else { 0 });
             assert_eq!((buffer.len(), buffer.capacity()), (2 * unit, 2 * unit));
 
             // Nothing can be done with it.
-            assert_eq!(kind(buffer.sleep(content)), ErrorKind::InvalidState);
+            assert_eq!(kind(buffer.sleep(options(content))), ErrorKind::InvalidState);
+            assert_eq!(kind(buffer.prepare(Content::PINNED)), ErrorKind::InvalidState);
             assert_eq!(kind(buffer.resize(1)), ErrorKind::InvalidState);
             assert_eq!(kind(buffer.shrink_to_fit()), ErrorKind::InvalidState);
             assert_eq!(
@@ -245,7 +253,7 @@ fn content_sleeps_as_asked() {
 
             buffer.wake().unwrap();
             let after = buffer.info().unwrap();
-            assert_eq!((after.base, after.size, after.asleep), (before.base, before.size, false));
+            assert_eq!((after.base, after.size, after.state), (before.base, before.size, BufferState::AWAKE));
             assert_eq!((after.generation, after.stored_size), (before.generation + 1, 0));
             assert_eq!(kind(buffer.wake()), ErrorKind::InvalidState);
             let seen = read(instance, &buffer, 0, 2 * unit);
@@ -436,7 +444,14 @@ fn what_a_stream_uses_stays() {
         for len in [0, unit + 3, 2 * unit] {
             assert_eq!(kind(buffer.resize(len)), ErrorKind::Busy, "{len}");
         }
-        assert_eq!(kind(buffer.sleep(Content::DROP)), ErrorKind::Busy);
+        let idle = SleepOptions::from(Content::DROP).flags(SleepFlags::IDLE);
+        assert_eq!(kind(buffer.sleep(idle)), ErrorKind::Busy);
+        let other = Stream::new(device).unwrap();
+        assert_eq!(kind(buffer.sleep(SleepOptions::new().after(&other))), ErrorKind::Busy);
+        let event = Event::new(device).unwrap();
+        event.record(&other).unwrap();
+        assert_eq!(kind(buffer.sleep(SleepOptions::new().after_event(&event))), ErrorKind::Busy);
+        assert_eq!(buffer.info().unwrap().state, BufferState::AWAKE);
         let take = [(Processor::Device(0), Access::NONE)];
         assert_eq!(kind(buffer.set_access(&take)), ErrorKind::Busy);
         let Rejected { given: buffer, error, .. } = buffer.close().unwrap_err();
@@ -512,7 +527,7 @@ fn every_step_may_fail() {
                 buffer.set_access(&[(Processor::Device(1), Access::READ)])?;
                 buffer.resize(1)?;
                 buffer.shrink_to_fit()?;
-                assert_eq!(buffer.host()?, [7]);
+                assert_eq!(*buffer.host()?, [7]);
                 buffer.close()?;
                 Ok::<(), Error>(())
             })();
