@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //! The code on the Rust page of the guide.
 
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gpumem::{
-    Access, AddressRange, Advice, Backend, Buffer, BufferFlags, BufferOptions, Content, DeviceMemory, Error,
-    ErrorKind, Event, HandleTypes, HostOptions, Instance, InstanceOptions, Kind, Managed, MemoryFlags,
-    MemoryOptions, Physical, PhysicalOptions, Pinned, Place, Processor, Region, RegisterOptions, Registered,
-    Stream, WaitCondition, WriteCombined,
+    Access, AddressRange, Advice, Backend, Buffer, BufferCallbacks, BufferFlags, BufferOptions, Content,
+    DeviceMemory, Error, ErrorKind, Event, Group, HandleTypes, HostOptions, Instance, InstanceOptions, Kind,
+    Managed, MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Place, PrepareOptions, Processor,
+    Region, RegisterOptions, Registered, SleepOptions, Stream, WaitCondition, WakeOptions, WriteCombined,
 };
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn kinds() -> Result<(), Error> {
     let instance =
@@ -185,6 +191,51 @@ fn buffers() -> Result<(), Error> {
     Ok(())
 }
 
+fn sleep() -> Result<(), Error> {
+    let instance = Instance::open(Backend::HOST)?;
+    let device = instance.device(0)?;
+
+    let model = Group::new(&instance)?;
+    let options = BufferOptions::new().group(&model);
+    let weights = Buffer::<f32>::with_options(&device, 1_000_000, &options.clone().tag("weights"))?;
+    let mut cache = Buffer::<f32>::with_options(&device, 1_000_000, &options.tag("cache"))?;
+    instance.fill(&weights, 0.5f32)?;
+
+    // The stores are made ahead, on a thread of the library, so that the sleep only copies.
+    model.prepare(PrepareOptions::from(Content::PINNED).tag("weights").bytes_per_second(1 << 30))?;
+
+    // The weights are kept, the cache is not.
+    let report = |done, total| {
+        println!("{done} of {total} bytes");
+        ControlFlow::Continue(())
+    };
+    model.sleep(SleepOptions::from(Content::PINNED).tag("weights").progress(report))?;
+    model.sleep(SleepOptions::from(Content::DROP).tag("cache"))?;
+    println!("{} buffers sleep", model.info()?.asleep_count);
+
+    // The next sleep needs no new store.
+    model.wake_with_options(WakeOptions::new().keep(u64::MAX))?;
+    let mut value = [0.0];
+    instance.copy(&mut value, weights.slice(999_999..).unwrap_or(weights.as_slice()))?;
+    assert_eq!((value, model.info()?.awake_count), ([0.5], 2));
+
+    // A network card has the memory registered, except while it sleeps.
+    let card = Arc::new(Mutex::new(Some(cache.note_registration("nic")?)));
+    let again = card.clone();
+    let callbacks = BufferCallbacks::new()
+        .before_sleep(move |_| {
+            // Here the program takes the memory away from the card.
+            lock(&card).take();
+            true
+        })
+        .after_wake(move |cache, _generation| *lock(&again) = cache.note_registration("nic").ok());
+    cache.set_callbacks(callbacks)?;
+    model.sleep(Content::PINNED)?;
+    model.wake()?;
+    assert_eq!(cache.info()?.registrations, 1);
+    Ok(())
+}
+
 fn queries() -> Result<(), Error> {
     let instance = Instance::open(Backend::ANY)?;
     let device = instance.device(0)?;
@@ -239,6 +290,7 @@ fn main() -> Result<(), Error> {
     managed()?;
     ranges()?;
     buffers()?;
+    sleep()?;
     queries()?;
     errors()?;
     closing()
