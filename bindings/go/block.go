@@ -12,18 +12,19 @@ import (
 // block is common to Memory, Buffer and others: bytes that calls use by their address, and that Close releases.
 type block struct {
 	gate
-	handle  uintptr               // Of the memory in the library; 0 for a Buffer.
-	address uint64                // Address for copies and fills.
-	host    uint64                // Address for the CPU; 0 if it must not touch the bytes.
-	size    uint64                // Bytes.
-	shown   atomic.Bool           // A slice or number of it was handed out, so it may be used unseen.
-	streams streamSet             // Streams in which work on it may be pending.
-	place   atomic.Pointer[place] // Of a GrowableBuffer, in place of address and size; otherwise nil.
+	handle  uintptr     // Of the memory in the library; 0 for a Buffer.
+	address uint64      // Address for copies and fills.
+	host    uint64      // Address for the CPU; 0 if it must not touch the bytes.
+	size    uint64      // Bytes.
+	shown   atomic.Bool // A slice or number of it was handed out, so it may be used unseen.
+	streams streamSet   // Streams in which work on it may be pending.
+	growing *growing    // Of a GrowableBuffer, in place of address and size; otherwise nil.
 }
 
 // extent returns the address and the size now.
 func (b *block) extent() (address, size uint64) {
-	if at := b.place.Load(); at != nil {
+	if b.growing != nil {
+		at := b.growing.now()
 		return at.address, at.size
 	}
 	return b.address, b.size
@@ -104,7 +105,11 @@ func (a Address) enter(function string, bytes uint64) error {
 	if a.owner == nil {
 		return nil
 	}
-	if at := a.owner.place.Load(); at != nil {
+	if a.owner.growing != nil {
+		at := a.owner.growing.now()
+		if at.asleep && at.ordinary {
+			return refusal(ErrInvalidState, function, "the buffer is asleep, and has no memory at %#x; wake it first", a.value)
+		}
 		// There may be memory behind the size of a GrowableBuffer, which the library does not refuse.
 		if offset := a.value - at.address; offset > at.size || bytes > at.size-offset {
 			return refusal(ErrInvalidArgument, function,

@@ -59,51 +59,68 @@ type hostCall struct {
 	panics   *panicBox
 }
 
-// calls has the functions that are pending in streams. The library knows only their numbers, never a pointer of Go. It
-// is not a cgo.Handle, because functions that a lost device never runs must be dropped when the instance is closed.
-var calls = struct {
-	mutex   sync.Mutex
-	last    uintptr
-	waiting map[uintptr]*hostCall
-}{waiting: map[uintptr]*hostCall{}}
-
-func rememberCall(call *hostCall) uintptr {
-	calls.mutex.Lock()
-	defer calls.mutex.Unlock()
-	calls.last++
-	calls.waiting[calls.last] = call
-	return calls.last
+// table has values that the library knows by their numbers, never by a pointer of Go. It is not a cgo.Handle, because
+// what an instance no longer calls must be dropped when the instance is closed.
+type table[T any] struct {
+	mutex sync.Mutex
+	last  uintptr
+	all   map[uintptr]T
 }
 
-func takeCall(number uintptr) *hostCall {
-	calls.mutex.Lock()
-	defer calls.mutex.Unlock()
-	call := calls.waiting[number]
-	delete(calls.waiting, number)
-	return call
+func (n *table[T]) add(value T) uintptr {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	if n.all == nil {
+		n.all = map[uintptr]T{}
+	}
+	n.last++
+	n.all[n.last] = value
+	return n.last
 }
 
-// dropCalls drops the functions that a closed instance never ran.
-func dropCalls(instance uintptr) {
-	calls.mutex.Lock()
-	defer calls.mutex.Unlock()
-	for number, call := range calls.waiting {
-		if call.instance == instance {
-			delete(calls.waiting, number)
+func (n *table[T]) find(number uintptr) T {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	return n.all[number]
+}
+
+func (n *table[T]) take(number uintptr) T {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	value := n.all[number]
+	delete(n.all, number)
+	return value
+}
+
+func (n *table[T]) drop(goes func(T) bool) {
+	n.mutex.Lock()
+	defer n.mutex.Unlock()
+	for number, value := range n.all {
+		if goes(value) {
+			delete(n.all, number)
 		}
 	}
 }
 
+// calls has the functions that are pending in streams.
+var calls table[*hostCall]
+
+// dropCalls drops the functions that a closed instance never ran, or will not call again.
+func dropCalls(instance uintptr) {
+	calls.drop(func(call *hostCall) bool { return call.instance == instance })
+	callbacks.drop(func(one *setCallbacks) bool { return one.instance == instance })
+}
+
 //export gpumemGoHostFunction
 func gpumemGoHostFunction(number C.uintptr_t) {
-	if call := takeCall(uintptr(number)); call != nil {
+	if call := calls.take(uintptr(number)); call != nil {
 		call.panics.guard(call.run)
 	}
 }
 
 //export gpumemGoHostKernel
 func gpumemGoHostKernel(handle, number C.uintptr_t) {
-	if call := takeCall(uintptr(number)); call != nil {
+	if call := calls.take(uintptr(number)); call != nil {
 		kernel := &HostKernel{handle: uintptr(handle)}
 		call.panics.guard(func() { call.kernel(kernel) })
 		kernel.ended.Store(true)
@@ -115,4 +132,26 @@ func gpumemGoLog(level C.int32_t, message *C.char) {
 	if function := logging.function.Load(); function != nil {
 		logging.panics.guard(func() { (*function)(LogLevel(level), translate(C.GoString(message))) })
 	}
+}
+
+//export gpumemGoProgress
+func gpumemGoProgress(call C.uintptr_t, done, total C.uint64_t) C.int32_t {
+	return refusedUnless(sleepCallOf(uintptr(call)).goesOn(uint64(done), uint64(total)))
+}
+
+//export gpumemGoBeforeSleep
+func gpumemGoBeforeSleep(call, number C.uintptr_t) C.int32_t {
+	return refusedUnless(callbacks.find(uintptr(number)).maySleep(sleepCallOf(uintptr(call))))
+}
+
+//export gpumemGoAfterWake
+func gpumemGoAfterWake(call, number C.uintptr_t, generation C.uint64_t) {
+	callbacks.find(uintptr(number)).woke(sleepCallOf(uintptr(call)), uint64(generation))
+}
+
+func refusedUnless(yes bool) C.int32_t {
+	if yes {
+		return 0
+	}
+	return 1
 }

@@ -141,7 +141,7 @@ func TestWhatALostDeviceNeverRunsIsForgotten(t *testing.T) {
 	waiting := func() int {
 		calls.mutex.Lock()
 		defer calls.mutex.Unlock()
-		return len(calls.waiting)
+		return len(calls.all)
 	}
 	before := waiting()
 	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))

@@ -6,9 +6,11 @@ package gpumem
 import "C"
 
 import (
+	"context"
 	"math"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -21,9 +23,11 @@ type BufferOptions struct {
 	HandleTypes HandleTypes       // Ways of sharing that must be possible for its physical memory.
 	Require     PhysicalFlags     // Properties that the memory must have; otherwise the call fails.
 	Prefer      PhysicalFlags     // Properties that the memory should have if possible.
-	Flags       BufferFlags       // BufferMovable, or 0.
+	Flags       BufferFlags       // BufferMovable, BufferCopyable.
 	Accesses    []ProcessorAccess // None means the device, and for memory of the host the CPU too: AccessReadWrite.
 	Name        string            // For messages and reports, up to 63 bytes.
+	Group       *Group            // The group that it belongs to until it is closed; or nil.
+	Tag         string            // What it is in its group, such as "weights"; up to 63 bytes.
 }
 
 // GrowableBuffer is a buffer that grows and shrinks in place, and that can sleep. It reserves addresses once and maps
@@ -31,9 +35,18 @@ type BufferOptions struct {
 // not in the order of a stream, and may be changed from any goroutine.
 type GrowableBuffer struct {
 	block
-	device     *Device
+	device    *Device
+	group     *Group
+	setting   sync.Mutex     // Of callbacks.
+	callbacks atomic.Uintptr // Their number; 0 if there are none.
+}
+
+// growing is the part of a GrowableBuffer that its group refers to. It does not keep the GrowableBuffer alive.
+type growing struct {
 	buffer     uintptr // Handle of the buffer in the library.
+	tag        string
 	movable    bool
+	place      atomic.Pointer[place]
 	parts      partSet
 	refreshing sync.Mutex
 }
@@ -42,32 +55,50 @@ type GrowableBuffer struct {
 type place struct {
 	address, size, reserved, generation uint64
 	asleep                              bool
+	waking                              bool // The call that woke it has not returned.
+	ordinary                            bool // It is an ordinary allocation, not mapped memory.
 }
 
 // nowhere is the place of no buffer.
 var nowhere place
 
-func (b *GrowableBuffer) id() C.uintptr_t {
-	if b == nil {
-		return 0
-	}
-	return C.uintptr_t(b.buffer)
-}
-
-func (b *GrowableBuffer) now() *place {
-	if b == nil {
-		return &nowhere
-	}
-	if at := b.place.Load(); at != nil {
+func (g *growing) now() *place {
+	if at := g.place.Load(); at != nil {
 		return at
 	}
 	return &nowhere
 }
 
+// refresh reads where the buffer lies now.
+func (g *growing) refresh(waking bool) error {
+	g.refreshing.Lock() // The place that is read last is stored last.
+	defer g.refreshing.Unlock()
+	info, err := bufferInfo(C.uintptr_t(g.buffer))
+	if err == nil {
+		g.place.Store(&place{info.base, info.size, info.reservedSize, info.generation, BufferState(info.state) != BufferStateAwake,
+			waking, info.range_ == 0})
+	}
+	return err
+}
+
+func (b *GrowableBuffer) id() C.uintptr_t {
+	if b == nil || b.growing == nil {
+		return 0
+	}
+	return C.uintptr_t(b.growing.buffer)
+}
+
+func (b *GrowableBuffer) now() *place {
+	if b == nil || b.growing == nil {
+		return &nowhere
+	}
+	return b.growing.now()
+}
+
 // NewGrowableBuffer makes a buffer that can grow. Its contents are indeterminate.
 func (d *Device) NewGrowableBuffer(options BufferOptions) (*GrowableBuffer, error) {
 	const name = "Device.NewGrowableBuffer"
-	if err := checkTexts(name, options.Name); err != nil {
+	if err := checkTexts(name, options.Name, options.Tag); err != nil {
 		return nil, err
 	}
 	native, _, err := nativeAccesses(name, options.Accesses)
@@ -84,19 +115,23 @@ func (d *Device) NewGrowableBuffer(options BufferOptions) (*GrowableBuffer, erro
 		prefer:      uint64(options.Prefer),
 		flags:       uint64(options.Flags),
 		accessCount: uint64(len(native)),
+		group:       uintptr(options.Group.id()),
 	}
 	desc.structSize = unsafe.Sizeof(desc)
 	var first *C.uint8_t
 	if len(native) > 0 {
 		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
 	}
-	result := C.gpumem_go_buffer_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), first, options.Name)
+	result := C.gpumem_go_buffer_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), first, options.Name, options.Tag)
 	runtime.KeepAlive(d)
 	if err := failure(result); err != nil {
 		return nil, err
 	}
-	b := &GrowableBuffer{device: d, buffer: uintptr(result.value), movable: options.Flags&BufferMovable != 0}
-	if err := b.refresh(); err != nil {
+	b := &GrowableBuffer{device: d, group: options.Group}
+	b.growing = &growing{buffer: uintptr(result.value), tag: options.Tag, movable: options.Flags&BufferMovable != 0}
+	b.group.enter(b.growing)
+	if err := b.growing.refresh(false); err != nil {
+		b.group.leave(b.growing)
 		_ = failure(C.gpumem_go_buffer_destroy(b.id()))
 		return nil, err
 	}
@@ -111,13 +146,16 @@ func (b *GrowableBuffer) closeDropped() outcome {
 	case b.shown.Load() || !b.streams.observe():
 		return outcomeKept
 	}
+	if info, err := b.Info(); err == nil && info.Registrations > 0 {
+		return outcomeKept // Something outside the library holds the memory.
+	}
 	return outcomeOf(b.Close())
 }
 
 // Close frees the buffer, awake or asleep. All work on it must have been observed complete; if the backend knows that it
 // was not, Close fails with ErrBusy.
 func (b *GrowableBuffer) Close() error {
-	if b == nil || b.buffer == 0 {
+	if b.id() == 0 {
 		return nil
 	}
 	done, err := b.gate.close("GrowableBuffer.Close", func() error {
@@ -129,43 +167,32 @@ func (b *GrowableBuffer) Close() error {
 	})
 	if done {
 		closedByHand(b)
+		callbacks.take(b.callbacks.Swap(0))
+		b.group.leave(b.growing)
 	}
 	runtime.KeepAlive(b)
-	return err
-}
-
-// refresh reads where the buffer lies now.
-func (b *GrowableBuffer) refresh() error {
-	b.refreshing.Lock() // The place that is read last is stored last.
-	defer b.refreshing.Unlock()
-	info, err := b.info()
-	if err == nil {
-		b.place.Store(&place{info.base, info.size, info.reservedSize, info.generation, info.asleep != 0})
-	}
 	return err
 }
 
 // change runs a call that changes the buffer. No view may use bytes from the offset on.
-func (b *GrowableBuffer) change(function string, from uint64, call func() C.gpumem_go_result) error {
-	if b == nil {
-		return failure(call())
+func (b *GrowableBuffer) change(function string, from uint64, call func() error) error {
+	if b.id() == 0 {
+		return call()
 	}
-	claimed := b.parts.claim(from, math.MaxUint64, true)
+	claimed := b.growing.parts.claim(from, math.MaxUint64, true)
 	if claimed == nil {
 		return refusal(ErrBusy, function, "a view uses the buffer; end it, then call again")
 	}
-	defer b.parts.release(claimed)
-	err := failure(call())
-	if err == nil {
-		_ = b.refresh() // It fails only if the buffer is gone, and then everything else does too.
-	}
-	runtime.KeepAlive(b)
-	return err
+	defer b.growing.parts.release(claimed)
+	// Also if the call fails, which may have moved an ordinary allocation. It fails itself only if the buffer is gone.
+	defer func() { _ = b.growing.refresh(false) }()
+	defer runtime.KeepAlive(b)
+	return call()
 }
 
 // changesFrom returns the first byte that changes when so many bytes get memory, and those from the offset on lose it.
 func (b *GrowableBuffer) changesFrom(offset, capacity uint64) uint64 {
-	if b != nil && b.movable && capacity > b.now().reserved {
+	if b.id() != 0 && (b.now().ordinary || b.growing.movable && capacity > b.now().reserved) {
 		return 0
 	}
 	return offset
@@ -173,19 +200,19 @@ func (b *GrowableBuffer) changesFrom(offset, capacity uint64) uint64 {
 
 // Resize grows or shrinks the buffer. The bytes that remain are not touched, and if the call fails, nothing changes.
 // Work on the buffer may go on while it grows in place. Before it shrinks, all work on the freed bytes must have been
-// observed complete; before it moves (BufferMovable), all work on the buffer. It fails with ErrBusy while a View uses
-// bytes that would be freed or move.
+// observed complete; before it moves (BufferMovable, BufferCopyable), all work on the buffer. It fails with ErrBusy
+// while a View uses bytes that would be freed or move.
 func (b *GrowableBuffer) Resize(size uint64) error {
-	return b.change("GrowableBuffer.Resize", b.changesFrom(size, size), func() C.gpumem_go_result {
-		return C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size))
+	return b.change("GrowableBuffer.Resize", b.changesFrom(size, size), func() error {
+		return failure(C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size)))
 	})
 }
 
 // SetCapacity gives memory to that many bytes ahead of growth, or frees whole blocks behind them. 0 frees all that the
 // size does not need. The size stays. Otherwise it is like Resize.
 func (b *GrowableBuffer) SetCapacity(capacity uint64) error {
-	return b.change("GrowableBuffer.SetCapacity", b.changesFrom(math.MaxUint64, capacity), func() C.gpumem_go_result {
-		return C.gpumem_go_buffer_set_capacity(b.id(), C.uint64_t(capacity))
+	return b.change("GrowableBuffer.SetCapacity", b.changesFrom(math.MaxUint64, capacity), func() error {
+		return failure(C.gpumem_go_buffer_set_capacity(b.id(), C.uint64_t(capacity)))
 	})
 }
 
@@ -206,24 +233,70 @@ func (b *GrowableBuffer) SetAccess(accesses ...ProcessorAccess) error {
 	if len(native) > 0 {
 		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
 	}
-	return b.change(name, from, func() C.gpumem_go_result {
-		return C.gpumem_go_buffer_set_access(b.id(), first, C.uint64_t(len(native)))
+	return b.change(name, from, func() error {
+		return failure(C.gpumem_go_buffer_set_access(b.id(), first, C.uint64_t(len(native))))
 	})
 }
 
-// Sleep frees the memory of the buffer and keeps its addresses, until Wake. All work on it must have been observed
-// complete. If the call fails, the buffer is awake, with its content. It fails with ErrBusy while a View uses the buffer.
-func (b *GrowableBuffer) Sleep(content Content) error {
-	return b.change("GrowableBuffer.Sleep", 0, func() C.gpumem_go_result {
-		return C.gpumem_go_buffer_sleep(b.id(), C.gpumem_content(content))
+// SetAhead has memory made ahead of the growth of the buffer, on a thread of the library: as soon as less than half of
+// that many bytes lie behind the size, more is mapped. A Resize that needs no more than what is there makes no driver
+// call. 0, as at creation, ends it and leaves what is there.
+func (b *GrowableBuffer) SetAhead(bytes uint64) error {
+	err := failure(C.gpumem_go_buffer_set_ahead(b.id(), C.uint64_t(bytes)))
+	runtime.KeepAlive(b)
+	return err
+}
+
+// Sleep frees the memory of the buffer and keeps its addresses, until Wake. It waits for work on the buffer, as the
+// options say. If it fails, the buffer is awake, with its content. It fails with ErrBusy while a View uses the buffer, or
+// a [Registration] is noted.
+func (b *GrowableBuffer) Sleep(options SleepOptions) error {
+	const name = "GrowableBuffer.Sleep"
+	if err := checkTexts(name, options.Tag, options.Directory); err != nil {
+		return err
+	}
+	return b.change(name, 0, func() error {
+		return options.run(func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+			return C.gpumem_go_buffer_sleep(b.id(), desc, directory, options.Tag, call, progress)
+		})
 	})
 }
 
-// Wake wakes the buffer at the same address, with its size, the access of each processor, and the content that was kept.
-// If the call fails, the buffer sleeps on, and nothing is lost.
-func (b *GrowableBuffer) Wake() error {
-	return b.change("GrowableBuffer.Wake", math.MaxUint64, func() C.gpumem_go_result {
-		return C.gpumem_go_buffer_wake(b.id())
+// SleepContext is Sleep until the context is done. Then the buffer stays awake, and it returns the error of the context.
+// The wait for work, before the first byte is copied, does not end with the context.
+func (b *GrowableBuffer) SleepContext(ctx context.Context, options SleepOptions) error {
+	return untilDone(ctx, &options.Progress, func() error { return b.Sleep(options) })
+}
+
+// Wake wakes the buffer at the same address, with its size, the access of each processor, and the content that was kept;
+// an ordinary allocation (BufferCopyable) gets a new address. If it fails, the buffer sleeps on, and nothing is lost
+// unless the error is ErrContentLost.
+func (b *GrowableBuffer) Wake(options WakeOptions) error {
+	const name = "GrowableBuffer.Wake"
+	if err := checkTexts(name, options.Tag); err != nil {
+		return err
+	}
+	return b.change(name, math.MaxUint64, func() error {
+		return (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+			return C.gpumem_go_buffer_wake(b.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
+		})
+	})
+}
+
+// WakeContext is Wake until the context is done. Then the buffer sleeps on, and it returns the error of the context.
+func (b *GrowableBuffer) WakeContext(ctx context.Context, options WakeOptions) error {
+	return untilDone(ctx, &options.Progress, func() error { return b.Wake(options) })
+}
+
+// Prepare makes the store for the content ahead of Sleep, as large as the buffer is now, so that Sleep with the same
+// Content only copies. A store for another content, or in another directory, is replaced.
+func (b *GrowableBuffer) Prepare(options PrepareOptions) error {
+	if err := checkTexts("GrowableBuffer.Prepare", options.Tag, options.Directory); err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(b)
+	return options.run(func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result {
+		return C.gpumem_go_buffer_prepare(b.id(), desc, directory, options.Tag)
 	})
 }
 
@@ -233,6 +306,14 @@ func (b *GrowableBuffer) Device() *Device {
 		return nil
 	}
 	return b.device
+}
+
+// Group returns the group that the buffer was made in, or nil.
+func (b *GrowableBuffer) Group() *Group {
+	if b == nil {
+		return nil
+	}
+	return b.group
 }
 
 // Size returns the number of bytes that may be used.
@@ -252,11 +333,11 @@ func (b *GrowableBuffer) At(offset uint64) Address {
 
 // gone reports whether the bytes must not be touched any more.
 func (b *GrowableBuffer) gone() bool {
-	return b == nil || b.buffer == 0 || b.closed() || b.device.instance.closed()
+	return b.id() == 0 || b.closed() || b.device.instance.closed()
 }
 
 // DevicePtr returns the address of the first byte for devices, for use by kernels and other code; 0 if the buffer is
-// closed. It does not keep the buffer alive. Only moving changes it.
+// closed. It does not keep the buffer alive. Only moving changes it, and the waking of an ordinary allocation.
 func (b *GrowableBuffer) DevicePtr() DevicePtr {
 	if b.gone() {
 		return 0
@@ -267,9 +348,6 @@ func (b *GrowableBuffer) DevicePtr() DevicePtr {
 
 // checkCPU refuses a buffer that the CPU cannot access.
 func (b *GrowableBuffer) checkCPU(name string, at *place) error {
-	if at.asleep {
-		return refusal(ErrInvalidState, name, "the buffer is asleep; call Wake first")
-	}
 	if at.size == 0 {
 		return nil
 	}
@@ -283,20 +361,23 @@ func (b *GrowableBuffer) checkCPU(name string, at *place) error {
 	return nil
 }
 
-// claimAll keeps the whole buffer as it is, and returns where it lies.
+// claimAll keeps the whole buffer as it is, and returns where it lies. The claim is nil if the buffer sleeps or changes.
 func (b *GrowableBuffer) claimAll() (*part, *place) {
 	for {
 		at := b.now()
-		claimed := b.parts.claim(0, at.size, false)
+		if at.asleep || at.waking {
+			return nil, at // A claim would stand in the way of the next Sleep.
+		}
+		claimed := b.growing.parts.claim(0, at.size, false)
 		if claimed == nil || b.now() == at {
 			return claimed, at
 		}
-		b.parts.release(claimed)
+		b.growing.parts.release(claimed)
 	}
 }
 
 func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
-	if b == nil || b.buffer == 0 {
+	if b.id() == 0 {
 		return refusal(ErrInvalidArgument, name, "the buffer is nil")
 	}
 	instance := b.device.instance
@@ -312,10 +393,13 @@ func (b *GrowableBuffer) view(name string, use func(at *place) error) error {
 	}
 	defer b.release()
 	claimed, at := b.claimAll()
-	if claimed == nil {
-		return refusal(ErrBusy, name, "another goroutine changes the buffer")
+	if at.asleep {
+		return refusal(ErrInvalidState, name, "the buffer is asleep; call Wake first")
 	}
-	defer b.parts.release(claimed)
+	if claimed == nil {
+		return refusal(ErrBusy, name, "the buffer is being changed")
+	}
+	defer b.growing.parts.release(claimed)
 	if err := b.checkCPU(name, at); err != nil {
 		return err
 	}
@@ -378,26 +462,31 @@ type BufferInfo struct {
 	Granularity   uint64   // Unit in which it grows, in bytes.
 	BlockCount    uint64   // Blocks of physical memory that it is made of.
 	Generation    uint64   // How often it has woken or moved.
-	StoredSize    uint64   // Bytes of the host that keep its content while it sleeps.
+	StoredSize    uint64   // Bytes of content that are kept while it sleeps.
+	StoreCapacity uint64   // Bytes of host memory or file that it has for its content, prepared, in use or kept.
+	Ahead         uint64   // As set by SetAhead.
+	Registrations uint64   // Number of registrations noted.
 	Location      Location // Where its memory lies.
 	LocationID    int      // Ordinal of the device or NUMA node; -1 if it has none.
 	DeviceOrdinal int      // Ordinal of the device given at creation.
-	Asleep        bool     // It sleeps.
-	BufferID      uint64   // Number of the reservation, unique in the process and never reused.
-	Name          string   // As given at creation.
+	State         BufferState
+	BufferID      uint64 // Number of the reservation or allocation, unique in the process and never reused.
+	Name          string // As given at creation.
+	Tag           string // As given at creation.
 }
 
-func (b *GrowableBuffer) info() (nativeBufferInfo, error) {
+func bufferInfo(buffer C.uintptr_t) (nativeBufferInfo, error) {
 	var info nativeBufferInfo
 	info.structSize = unsafe.Sizeof(info)
-	err := failure(C.gpumem_go_buffer_get_info(b.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
-	runtime.KeepAlive(b)
+	err := failure(C.gpumem_go_buffer_get_info(buffer, (*C.uint8_t)(unsafe.Pointer(&info))))
 	return info, err
 }
 
-// Info gets information about the buffer. It works after the device was lost.
+// Info gets information about the buffer. It does not wait for a call that changes the buffer, and works after the
+// device was lost.
 func (b *GrowableBuffer) Info() (BufferInfo, error) {
-	info, err := b.info()
+	info, err := bufferInfo(b.id())
+	runtime.KeepAlive(b)
 	if err != nil {
 		return BufferInfo{}, err
 	}
@@ -409,11 +498,15 @@ func (b *GrowableBuffer) Info() (BufferInfo, error) {
 		BlockCount:    info.blockCount,
 		Generation:    info.generation,
 		StoredSize:    info.storedSize,
+		StoreCapacity: info.storeCapacity,
+		Ahead:         info.ahead,
+		Registrations: info.registrations,
 		Location:      Location(info.location),
 		LocationID:    int(info.locationID),
 		DeviceOrdinal: int(info.deviceOrdinal),
-		Asleep:        info.asleep != 0,
+		State:         BufferState(info.state),
 		BufferID:      info.bufferID,
 		Name:          text(info.name[:]),
+		Tag:           text(info.tag[:]),
 	}, nil
 }

@@ -11,6 +11,7 @@ package gpumem
 #include <stdio.h>
 
 __thread int gpumem_go_inside;
+__thread uintptr_t gpumem_go_sleeping;
 
 // Loads and checks the library before anything else is called. Both forms of the package have this function.
 #ifdef GPUMEM_GO_DLOPEN

@@ -615,6 +615,18 @@ static inline gpumem_go_result gpumem_go_physical_import_fd(uintptr_t device, co
   GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_import_fd, (gpumem_device)device, &desc, fd);
 }
 
+static inline gpumem_go_result gpumem_go_physical_import_fabric(uintptr_t device, const uint8_t* given,
+                                                                _GoString_ name, const uint8_t* handle) {
+  gpumem_physical_desc desc;
+  gpumem_fabric_handle fabric;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  memcpy(&fabric, handle, sizeof fabric);
+  GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_import_fabric, (gpumem_device)device, &desc,
+                           &fabric);
+}
+
 static inline gpumem_go_result gpumem_go_physical_retain(uintptr_t instance, uint64_t address) {
   GPUMEM_GO_RETURN_POINTER(gpumem_physical, gpumem_physical_retain, (gpumem_instance)instance,
                            gpumem_go_pointer(address));
@@ -634,6 +646,11 @@ static inline gpumem_go_result gpumem_go_physical_export_fd(uintptr_t physical) 
   GPUMEM_GO_CALL(result, gpumem_physical_export_fd, (gpumem_physical)physical, &fd);
   result.value = (uint64_t)fd;
   return result;
+}
+
+static inline gpumem_go_result gpumem_go_physical_export_fabric(uintptr_t physical, uint8_t* handle) {
+  GPUMEM_GO_RETURN(gpumem_physical_export_fabric, (gpumem_physical)physical,
+                   (gpumem_fabric_handle*)(void*)handle);
 }
 
 /** A new range. */
@@ -714,12 +731,14 @@ static inline gpumem_status gpumem_go_range_unmap_all(uintptr_t instance, uintpt
 /* ---- buffer.h ---- */
 
 static inline gpumem_go_result gpumem_go_buffer_create(uintptr_t device, const uint8_t* given,
-                                                       const uint8_t* accesses, _GoString_ name) {
+                                                       const uint8_t* accesses, _GoString_ name,
+                                                       _GoString_ tag) {
   gpumem_buffer_desc desc;
-  gpumem_go_name text;
+  gpumem_go_name name_text, tag_text;
   GPUMEM_GO_DESC(desc, given);
   desc.accesses = (const gpumem_access_desc*)(const void*)accesses;
-  desc.name = gpumem_go_text(&text, name);
+  desc.name = gpumem_go_text(&name_text, name);
+  desc.tag = gpumem_go_text(&tag_text, tag);
   GPUMEM_GO_RETURN_POINTER(gpumem_buffer, gpumem_buffer_create, (gpumem_device)device, &desc);
 }
 
@@ -745,12 +764,64 @@ static inline gpumem_go_result gpumem_go_buffer_set_access(uintptr_t buffer, con
                    (const gpumem_access_desc*)(const void*)accesses, count);
 }
 
-static inline gpumem_go_result gpumem_go_buffer_sleep(uintptr_t buffer, gpumem_content content) {
-  GPUMEM_GO_RETURN(gpumem_buffer_sleep, (gpumem_buffer)buffer, content);
+static inline gpumem_go_result gpumem_go_buffer_set_ahead(uintptr_t buffer, uint64_t bytes) {
+  GPUMEM_GO_RETURN(gpumem_buffer_set_ahead, (gpumem_buffer)buffer, bytes);
 }
 
-static inline gpumem_go_result gpumem_go_buffer_wake(uintptr_t buffer) {
-  GPUMEM_GO_RETURN(gpumem_buffer_wake, (gpumem_buffer)buffer);
+static inline gpumem_go_result gpumem_go_buffer_note_registration(uintptr_t buffer, _GoString_ name) {
+  gpumem_go_result result;
+  uint64_t registration = 0;
+  gpumem_go_name text = {{0}};
+  gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(result, gpumem_buffer_note_registration, (gpumem_buffer)buffer, text.bytes, &registration);
+  result.value = registration;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_buffer_forget_registration(uintptr_t buffer, uint64_t registration) {
+  GPUMEM_GO_RETURN(gpumem_buffer_forget_registration, (gpumem_buffer)buffer, registration);
+}
+
+static inline gpumem_prepare_desc gpumem_go_prepare_desc(const uint8_t* given, const char* directory,
+                                                         const char* tag) {
+  gpumem_prepare_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  desc.directory = directory;
+  desc.tag = tag;
+  return desc;
+}
+
+static inline gpumem_go_result gpumem_go_buffer_prepare(uintptr_t buffer, const uint8_t* given,
+                                                        const char* directory, _GoString_ tag) {
+  gpumem_go_name text;
+  gpumem_prepare_desc desc = gpumem_go_prepare_desc(given, directory, gpumem_go_text(&text, tag));
+  GPUMEM_GO_RETURN(gpumem_buffer_prepare, (gpumem_buffer)buffer, &desc);
+}
+
+/* ---- group.h ---- */
+
+static inline gpumem_go_result gpumem_go_group_create(uintptr_t instance, _GoString_ name) {
+  gpumem_group_desc desc = GPUMEM_GROUP_DESC_INIT;
+  gpumem_go_name text;
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_group, gpumem_group_create, (gpumem_instance)instance, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_group_destroy(uintptr_t group) {
+  GPUMEM_GO_RETURN(gpumem_group_destroy, (gpumem_group)group);
+}
+
+static inline gpumem_go_result gpumem_go_group_get_info(uintptr_t group, _GoString_ tag, uint8_t* info) {
+  gpumem_go_name text;
+  GPUMEM_GO_RETURN(gpumem_group_get_info, (gpumem_group)group, gpumem_go_text(&text, tag),
+                   (gpumem_group_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_group_prepare(uintptr_t group, const uint8_t* given,
+                                                       const char* directory, _GoString_ tag) {
+  gpumem_go_name text;
+  gpumem_prepare_desc desc = gpumem_go_prepare_desc(given, directory, gpumem_go_text(&text, tag));
+  GPUMEM_GO_RETURN(gpumem_group_prepare, (gpumem_group)group, &desc);
 }
 
 /* ---- stats.h ---- */
@@ -834,10 +905,16 @@ static inline gpumem_go_result gpumem_go_host_set_current_device(int32_t ordinal
 extern void gpumemGoHostFunction(uintptr_t call);
 extern void gpumemGoHostKernel(uintptr_t kernel, uintptr_t call);
 extern void gpumemGoLog(int32_t level, char* message);
+extern int32_t gpumemGoProgress(uintptr_t call, uint64_t done, uint64_t total);
+extern int32_t gpumemGoBeforeSleep(uintptr_t call, uintptr_t callbacks);
+extern void gpumemGoAfterWake(uintptr_t call, uintptr_t callbacks, uint64_t generation);
 
 /** Not 0 while this thread runs such a function. Go does not move the function to another thread meanwhile.
  */
 extern __thread int gpumem_go_inside;
+
+/** The call of this thread that sleeps or wakes; 0 if there is none. What the library calls belongs to it. */
+extern __thread uintptr_t gpumem_go_sleeping;
 
 static inline void gpumem_go_run_host_function(void* call) {
   ++gpumem_go_inside;
@@ -871,6 +948,101 @@ static inline gpumem_go_result gpumem_go_host_launch(uintptr_t stream, uintptr_t
 
 static inline gpumem_go_result gpumem_go_log_set_function(uint32_t on, gpumem_log_level max_level) {
   GPUMEM_GO_RETURN(gpumem_log_set_function, on ? gpumem_go_write_log : NULL, NULL, max_level);
+}
+
+static inline int32_t gpumem_go_progress(void* call, uint64_t done, uint64_t total) {
+  int32_t ends;
+  ++gpumem_go_inside;
+  ends = gpumemGoProgress((uintptr_t)call, done, total);
+  --gpumem_go_inside;
+  return ends;
+}
+
+static inline int32_t gpumem_go_before_sleep(void* callbacks, gpumem_buffer unused) {
+  int32_t refused;
+  (void)unused;
+  ++gpumem_go_inside;
+  refused = gpumemGoBeforeSleep(gpumem_go_sleeping, (uintptr_t)callbacks);
+  --gpumem_go_inside;
+  return refused;
+}
+
+static inline void gpumem_go_after_wake(void* callbacks, gpumem_buffer unused, uint64_t generation) {
+  (void)unused;
+  ++gpumem_go_inside;
+  gpumemGoAfterWake(gpumem_go_sleeping, (uintptr_t)callbacks, generation);
+  --gpumem_go_inside;
+}
+
+/** None if the number is 0. */
+static inline gpumem_go_result gpumem_go_buffer_set_callbacks(uintptr_t buffer, uintptr_t number) {
+  gpumem_buffer_callbacks callbacks = GPUMEM_BUFFER_CALLBACKS_INIT;
+  callbacks.before_sleep = gpumem_go_before_sleep;
+  callbacks.after_wake = gpumem_go_after_wake;
+  callbacks.user_data = (void*)number;
+  GPUMEM_GO_RETURN(gpumem_buffer_set_callbacks, (gpumem_buffer)buffer, number != 0 ? &callbacks : NULL);
+}
+
+/** Body of a function during which the library calls functions of Go. */
+#define GPUMEM_GO_RETURN_SLEEPING(call, function, ...) \
+  do {                                                 \
+    gpumem_go_result result;                           \
+    uintptr_t outer = gpumem_go_sleeping;              \
+    gpumem_go_sleeping = call;                         \
+    GPUMEM_GO_CALL(result, function, __VA_ARGS__);     \
+    gpumem_go_sleeping = outer;                        \
+    return result;                                     \
+  } while (0)
+
+static inline gpumem_sleep_desc gpumem_go_sleep_desc(const uint8_t* given, const char* directory,
+                                                     const char* tag, uintptr_t call, uint32_t progress) {
+  gpumem_sleep_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  desc.directory = directory;
+  desc.tag = tag;
+  desc.progress = progress ? gpumem_go_progress : NULL;
+  desc.user_data = (void*)call;
+  return desc;
+}
+
+static inline gpumem_go_result gpumem_go_buffer_sleep(uintptr_t buffer, const uint8_t* given,
+                                                      const char* directory, _GoString_ tag, uintptr_t call,
+                                                      uint32_t progress) {
+  gpumem_go_name text;
+  gpumem_sleep_desc desc = gpumem_go_sleep_desc(given, directory, gpumem_go_text(&text, tag), call, progress);
+  GPUMEM_GO_RETURN_SLEEPING(call, gpumem_buffer_sleep, (gpumem_buffer)buffer, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_group_sleep(uintptr_t group, const uint8_t* given,
+                                                     const char* directory, _GoString_ tag, uintptr_t call,
+                                                     uint32_t progress) {
+  gpumem_go_name text;
+  gpumem_sleep_desc desc = gpumem_go_sleep_desc(given, directory, gpumem_go_text(&text, tag), call, progress);
+  GPUMEM_GO_RETURN_SLEEPING(call, gpumem_group_sleep, (gpumem_group)group, &desc);
+}
+
+static inline gpumem_wake_desc gpumem_go_wake_desc(uint64_t keep, const char* tag, uintptr_t call,
+                                                   uint32_t progress) {
+  gpumem_wake_desc desc = GPUMEM_WAKE_DESC_INIT;
+  desc.keep = keep;
+  desc.tag = tag;
+  desc.progress = progress ? gpumem_go_progress : NULL;
+  desc.user_data = (void*)call;
+  return desc;
+}
+
+static inline gpumem_go_result gpumem_go_buffer_wake(uintptr_t buffer, uint64_t keep, _GoString_ tag,
+                                                     uintptr_t call, uint32_t progress) {
+  gpumem_go_name text;
+  gpumem_wake_desc desc = gpumem_go_wake_desc(keep, gpumem_go_text(&text, tag), call, progress);
+  GPUMEM_GO_RETURN_SLEEPING(call, gpumem_buffer_wake, (gpumem_buffer)buffer, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_group_wake(uintptr_t group, uint64_t keep, _GoString_ tag,
+                                                    uintptr_t call, uint32_t progress) {
+  gpumem_go_name text;
+  gpumem_wake_desc desc = gpumem_go_wake_desc(keep, gpumem_go_text(&text, tag), call, progress);
+  GPUMEM_GO_RETURN_SLEEPING(call, gpumem_group_wake, (gpumem_group)group, &desc);
 }
 
 #endif

@@ -97,6 +97,21 @@ func (d *Device) ImportPhysical(file *os.File, options PhysicalOptions) (*Physic
 	return imported, importErr
 }
 
+// FabricHandle is a handle of physical memory for other nodes of the fabric: bytes that may be sent by any channel. Only
+// the driver can read it.
+type FabricHandle [64]byte
+
+// ImportFabric makes a Physical of a handle that [Physical.ExportFabric] made, here or elsewhere on the fabric. Location,
+// size and handle types are those with which the memory was made; Require and Prefer are 0.
+func (d *Device) ImportFabric(handle FabricHandle, options PhysicalOptions) (*Physical, error) {
+	if err := checkTexts("Device.ImportFabric", options.Name); err != nil {
+		return nil, err
+	}
+	desc := options.native()
+	return d.Instance().physical(C.gpumem_go_physical_import_fabric(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name,
+		(*C.uint8_t)(&handle[0])))
+}
+
 // RetainPhysical gets one more Physical of the memory that is mapped at an address.
 func (i *Instance) RetainPhysical(address Address) (*Physical, error) {
 	if err := address.enter("Instance.RetainPhysical", 1); err != nil {
@@ -143,7 +158,7 @@ type PhysicalInfo struct {
 	Location      Location      // Where it lies.
 	LocationID    int           // Ordinal of the device or NUMA node; -1 if it has none.
 	DeviceOrdinal int           // Ordinal of the device given at creation or import.
-	Imported      bool          // It came from a file.
+	Imported      bool          // It came from a file or a fabric handle.
 	Size          uint64        // Bytes.
 	Granularity   uint64        // Unit in which it is mapped, in bytes.
 	BlockID       uint64        // Number of the memory, unique in the process: the same for each Physical of it.
@@ -185,4 +200,12 @@ func (p *Physical) Export() (*os.File, error) {
 		return nil, err
 	}
 	return os.NewFile(uintptr(result.value), "gpumem.Physical"), nil
+}
+
+// ExportFabric makes a handle for physical memory with HandleTypeFabric, which a process on this or another node of the
+// fabric can import. The handle does not keep the memory alive.
+func (p *Physical) ExportFabric() (handle FabricHandle, err error) {
+	err = failure(C.gpumem_go_physical_export_fabric(p.id(), (*C.uint8_t)(&handle[0])))
+	runtime.KeepAlive(p)
+	return handle, err
 }

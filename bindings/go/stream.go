@@ -246,10 +246,10 @@ func (s *Stream) launch(call *hostCall, start func(C.uintptr_t) C.gpumem_go_resu
 	if s != nil && s.device != nil {
 		call.instance = s.device.instance.handle
 	}
-	number := rememberCall(call)
+	number := calls.add(call)
 	err := failure(start(C.uintptr_t(number)))
 	if err != nil {
-		takeCall(number)
+		calls.take(number)
 	}
 	runtime.KeepAlive(s)
 	return err

@@ -103,16 +103,35 @@ func (r *AddressRange) String() string {
 
 // String returns the name, the size, the address and the location, and whether it sleeps.
 func (b *GrowableBuffer) String() string {
-	return describe("GrowableBuffer", b == nil || b.buffer == 0, func() (string, error) {
+	return describe("GrowableBuffer", b.id() == 0, func() (string, error) {
 		info, err := b.Info()
-		state := ""
-		if info.Asleep {
-			state = ", asleep"
-		}
+		state := map[BufferState]string{BufferStateAsleep: ", asleep", BufferStateFailed: ", failed to wake"}[info.State]
 		return strings.TrimPrefix(fmt.Sprintf("%s %d bytes at %v, %v %d%s", named(info.Name), info.Size, b.At(0), info.Location,
 			info.LocationID, state), " "), err
 	})
 }
+
+// String returns the name and the number of buffers, and how many sleep.
+func (g *Group) String() string {
+	return describe("Group", g == nil || g.handle == 0, func() (string, error) {
+		info, err := g.Info("")
+		return strings.TrimPrefix(fmt.Sprintf("%s %d buffers, %d asleep", named(info.Name), info.BufferCount,
+			info.AsleepCount+info.FailedCount), " "), err
+	})
+}
+
+// String returns the name and the buffer.
+func (r *Registration) String() string {
+	return describe("Registration", r == nil || r.buffer == nil, func() (string, error) {
+		if r.done.Load() {
+			return "closed", nil
+		}
+		return fmt.Sprintf("%q of %v", r.name, r.buffer), nil
+	})
+}
+
+// String returns the bytes in base 16.
+func (h FabricHandle) String() string { return fmt.Sprintf("%x", h[:]) }
 
 // String returns the length and the address.
 func (b *Buffer[T]) String() string {
@@ -189,6 +208,10 @@ func (o RegisterOptions) String() string  { return fields(o) }
 func (o PhysicalOptions) String() string  { return fields(o) }
 func (o RangeOptions) String() string     { return fields(o) }
 func (o BufferOptions) String() string    { return fields(o) }
+func (o GroupOptions) String() string     { return fields(o) }
+func (o SleepOptions) String() string     { return fields(o) }
+func (o WakeOptions) String() string      { return fields(o) }
+func (o PrepareOptions) String() string   { return fields(o) }
 func (o StreamOptions) String() string    { return fields(o) }
 func (o EventOptions) String() string     { return fields(o) }
 func (o CopyOptions) String() string      { return fields(o) }
@@ -205,6 +228,7 @@ func (i ManagedInfo) String() string      { return fields(i) }
 func (i PhysicalInfo) String() string     { return fields(i) }
 func (i RangeInfo) String() string        { return fields(i) }
 func (i BufferInfo) String() string       { return fields(i) }
+func (i GroupInfo) String() string        { return fields(i) }
 func (i MappingInfo) String() string      { return fields(i) }
 func (i PointerInfo) String() string      { return fields(i) }
 func (i StreamInfo) String() string       { return fields(i) }
@@ -213,6 +237,7 @@ func (i CapabilityInfo) String() string   { return fields(i) }
 func (i StatusInfo) String() string       { return fields(i) }
 func (s Stats) String() string            { return fields(s) }
 func (s KindStats) String() string        { return fields(s) }
+func (c BufferCallbacks) String() string  { return fields(c) }
 func (c CollectedObjects) String() string { return fields(c) }
 
 // addresses are the fields that are numbers but print in base 16.
@@ -226,15 +251,14 @@ func fields(value any) string {
 		if field.IsZero() {
 			continue
 		}
-		if field.Kind() == reflect.Pointer {
-			field = field.Elem()
-		}
 		format := "%s: %v"
 		switch {
 		case field.Kind() == reflect.String:
 			format = "%s: %q"
 		case field.Kind() == reflect.Array:
 			format = "%s: %x"
+		case field.Kind() == reflect.Func:
+			format = "%s: %T"
 		case addresses[name] && field.Kind() != reflect.Struct:
 			format = "%s: %#x"
 		}

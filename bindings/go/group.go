@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+)
+
+// GroupOptions are options for a group.
+type GroupOptions struct {
+	Name string // For messages and reports, up to 63 bytes.
+}
+
+// Group is buffers that sleep and wake as one. A buffer enters it when it is made ([BufferOptions].Group) and leaves it
+// when it is closed. A call may be for all of them or for those with one tag.
+type Group struct {
+	instance *Instance
+	handle   uintptr
+	done     atomic.Bool
+	mutex    sync.Mutex
+	members  map[*growing]bool
+	changes  map[*groupChange]bool
+}
+
+// groupChange is a call that changes buffers of a group, and what it claims of each.
+type groupChange struct {
+	tag    string
+	from   uint64
+	claims map[*growing]*part
+}
+
+func (g *Group) id() C.uintptr_t {
+	if g == nil {
+		return 0
+	}
+	return C.uintptr_t(g.handle)
+}
+
+// NewGroup makes an empty group.
+func (i *Instance) NewGroup(options GroupOptions) (*Group, error) {
+	if err := checkTexts("Instance.NewGroup", options.Name); err != nil {
+		return nil, err
+	}
+	result := C.gpumem_go_group_create(i.id(), options.Name)
+	runtime.KeepAlive(i)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	g := &Group{instance: i, handle: uintptr(result.value), members: map[*growing]bool{}, changes: map[*groupChange]bool{}}
+	// Its buffers refer to it, so there is none any more.
+	closeWhenCollected(g, func(g *Group) outcome {
+		if g.instance.closed() {
+			return outcomeGone
+		}
+		return outcomeOf(g.Close())
+	})
+	return g, nil
+}
+
+// Close destroys the group. While a buffer belongs to it, it fails with ErrBusy.
+func (g *Group) Close() error {
+	if g == nil || g.handle == 0 || g.done.Load() {
+		return nil
+	}
+	err := failure(C.gpumem_go_group_destroy(g.id()))
+	if err == nil || isGone(err) {
+		if !g.done.Swap(true) {
+			closedByHand(g)
+		}
+		err = nil
+	}
+	runtime.KeepAlive(g)
+	return err
+}
+
+// enter takes a new buffer in. Calls for the group that run now may find it already, so they claim it too.
+func (g *Group) enter(member *growing) {
+	if g == nil || g.handle == 0 {
+		return
+	}
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	g.members[member] = true
+	for change := range g.changes {
+		if change.tag == "" || change.tag == member.tag {
+			change.claims[member] = member.parts.claim(change.from, math.MaxUint64, true)
+		}
+	}
+}
+
+func (g *Group) leave(member *growing) {
+	if g == nil {
+		return
+	}
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	delete(g.members, member)
+}
+
+// begin claims the buffers with a tag from an offset on; it returns nil if a view uses one.
+func (g *Group) begin(tag string, from uint64) *groupChange {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	change := &groupChange{tag, from, map[*growing]*part{}}
+	for member := range g.members {
+		if tag != "" && tag != member.tag {
+			continue
+		}
+		claimed := member.parts.claim(from, math.MaxUint64, true)
+		if claimed == nil {
+			change.release()
+			return nil
+		}
+		change.claims[member] = claimed
+	}
+	g.changes[change] = true
+	return change
+}
+
+func (c *groupChange) release() {
+	for member, claimed := range c.claims {
+		member.parts.release(claimed)
+	}
+}
+
+func (g *Group) end(change *groupChange) {
+	g.mutex.Lock()
+	delete(g.changes, change)
+	g.mutex.Unlock()
+	for member := range change.claims {
+		_ = member.refresh(false) // It fails only if the buffer is gone.
+	}
+	change.release()
+}
+
+// change runs a call for the buffers with a tag. No view may use their bytes from the offset on.
+func (g *Group) change(function, tag string, from uint64, call func() error) error {
+	if g == nil || g.handle == 0 {
+		return call()
+	}
+	change := g.begin(tag, from)
+	if change == nil {
+		return refusal(ErrBusy, function, "a view uses a buffer of the group; end it, then call again")
+	}
+	defer g.end(change)
+	defer runtime.KeepAlive(g)
+	return call()
+}
+
+// Sleep puts the buffers to sleep as one; those that sleep already stay as they are. If it fails, each that it put to
+// sleep is woken again. One for which there is no memory any more stays asleep with its content, BufferStateFailed. It
+// fails with ErrBusy while a View uses one of them.
+func (g *Group) Sleep(options SleepOptions) error {
+	const name = "Group.Sleep"
+	if err := checkTexts(name, options.Tag, options.Directory); err != nil {
+		return err
+	}
+	return g.change(name, options.Tag, 0, func() error {
+		return options.run(func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+			return C.gpumem_go_group_sleep(g.id(), desc, directory, options.Tag, call, progress)
+		})
+	})
+}
+
+// SleepContext is Sleep until the context is done. Then it undoes what it did, and returns the error of the context. The
+// wait for work, before the first byte is copied, does not end with the context.
+func (g *Group) SleepContext(ctx context.Context, options SleepOptions) error {
+	return untilDone(ctx, &options.Progress, func() error { return g.Sleep(options) })
+}
+
+// Wake wakes the buffers as one; those that are awake stay as they are. If it fails, those that it woke sleep again, and
+// nothing is lost.
+func (g *Group) Wake(options WakeOptions) error {
+	const name = "Group.Wake"
+	if err := checkTexts(name, options.Tag); err != nil {
+		return err
+	}
+	return g.change(name, options.Tag, math.MaxUint64, func() error {
+		return (&sleepCall{progress: options.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+			return C.gpumem_go_group_wake(g.id(), C.uint64_t(options.Keep), options.Tag, call, progress)
+		})
+	})
+}
+
+// WakeContext is Wake until the context is done. Then the buffers sleep on, and it returns the error of the context.
+func (g *Group) WakeContext(ctx context.Context, options WakeOptions) error {
+	return untilDone(ctx, &options.Progress, func() error { return g.Wake(options) })
+}
+
+// Prepare makes the stores of the buffers that are awake, as [GrowableBuffer.Prepare] does. With BytesPerSecond, the
+// whole group keeps to it. If it fails, the stores that were made stay.
+func (g *Group) Prepare(options PrepareOptions) error {
+	if err := checkTexts("Group.Prepare", options.Tag, options.Directory); err != nil {
+		return err
+	}
+	defer runtime.KeepAlive(g)
+	return options.run(func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result {
+		return C.gpumem_go_group_prepare(g.id(), desc, directory, options.Tag)
+	})
+}
+
+// GroupInfo is information about a group, or about its buffers with one tag.
+type GroupInfo struct {
+	BufferCount   uint64 // Number of buffers.
+	AwakeCount    uint64 // How many are BufferStateAwake.
+	AsleepCount   uint64 // How many are BufferStateAsleep.
+	FailedCount   uint64 // How many are BufferStateFailed.
+	Size          uint64 // Sum of their sizes in bytes.
+	StoredSize    uint64 // Sum of the bytes of content that are kept.
+	StoreCapacity uint64 // Sum of the bytes of host memory or file for content.
+	Name          string // As given at creation.
+}
+
+// Info gets information about the buffers with a tag, or about all if it is "".
+func (g *Group) Info(tag string) (GroupInfo, error) {
+	if err := checkTexts("Group.Info", tag); err != nil {
+		return GroupInfo{}, err
+	}
+	var info nativeGroupInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_group_get_info(g.id(), tag, (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(g)
+	if err != nil {
+		return GroupInfo{}, err
+	}
+	return GroupInfo{info.bufferCount, info.awakeCount, info.asleepCount, info.failedCount, info.size, info.storedSize,
+		info.storeCapacity, text(info.name[:])}, nil
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"runtime/cgo"
+	"sync/atomic"
+	"unsafe"
+)
+
+// Progress hears how far a call that sleeps or wakes is: before the first byte, and after each piece. If it returns
+// false, the call fails with ErrCancelled, and what it did is undone; once all bytes are done, the value means nothing.
+// It runs on the goroutine of the call and must not use the buffers. If it panics, the call is undone in the same way,
+// and the panic goes on after it. It must not call runtime.Goexit, and so not FailNow of a test.
+type Progress func(done, total uint64) bool
+
+// SleepOptions are options for sleeping. The zero value keeps the content in pinned memory, and waits for all work of
+// each device that may access the buffers.
+type SleepOptions struct {
+	Content   Content    // What happens to the content.
+	Flags     SleepFlags // SleepIdle, or 0.
+	Directory string     // For ContentFile: directory of the file.
+	Tag       string     // For a Group: only the buffers with this tag; "" means all.
+	// Work to wait for: all that is in this stream, and what this event marks. With neither, and without SleepIdle, the
+	// call waits for all work of the devices, whoever enqueued it.
+	Stream   *Stream
+	Event    *Event   // See Stream.
+	Progress Progress // May be nil.
+}
+
+// WakeOptions are options for waking. The zero value frees what kept the content.
+type WakeOptions struct {
+	Keep     uint64   // Bytes of the store that each buffer keeps for its next sleep; math.MaxUint64 keeps all.
+	Tag      string   // For a Group: only the buffers with this tag; "" means all.
+	Progress Progress // May be nil.
+}
+
+// PrepareOptions are options for preparing to sleep. The zero value prepares for ContentPinned, until all is done.
+type PrepareOptions struct {
+	Content   Content // What to prepare for. ContentZero and ContentDrop need no store: an old one is freed.
+	Directory string  // For ContentFile: directory of the file.
+	Tag       string  // For a Group: only the buffers with this tag; "" means all.
+	// 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of the library does it, at most
+	// so many bytes a second.
+	BytesPerSecond uint64
+}
+
+// sleepCall is a call that sleeps or wakes, and what the library calls meanwhile.
+type sleepCall struct {
+	progress Progress
+	panics   panicBox
+}
+
+// run makes the call. A panic of a function that the library called goes on afterwards.
+func (c *sleepCall) run(call func(number C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
+	handle := cgo.NewHandle(c)
+	defer handle.Delete()
+	progress := C.uint32_t(0)
+	if c.progress != nil {
+		progress = 1
+	}
+	err := failure(call(C.uintptr_t(handle), progress))
+	if caught := c.panics.first.Load(); caught != nil {
+		panic(caught.Value)
+	}
+	return err
+}
+
+// sleepCallOf returns the call with a number. Other code may have put a buffer to sleep, too; its number is 0.
+func sleepCallOf(number uintptr) *sleepCall {
+	if number == 0 {
+		return &sleepCall{}
+	}
+	return cgo.Handle(number).Value().(*sleepCall)
+}
+
+func (c *sleepCall) goesOn(done, total uint64) (yes bool) {
+	c.panics.guard(func() { yes = c.progress(done, total) })
+	return yes
+}
+
+// run puts to sleep what the function does.
+func (o *SleepOptions) run(sleep func(desc *C.uint8_t, directory *C.char, call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
+	desc := nativeSleepDesc{
+		content: int32(o.Content),
+		flags:   uint64(o.Flags),
+		stream:  uintptr(o.Stream.id()),
+		event:   uintptr(o.Event.id()),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	directory := optionalText(o.Directory)
+	defer C.free(unsafe.Pointer(directory))
+	defer runtime.KeepAlive(o)
+	return (&sleepCall{progress: o.Progress}).run(func(call C.uintptr_t, progress C.uint32_t) C.gpumem_go_result {
+		return sleep((*C.uint8_t)(unsafe.Pointer(&desc)), directory, call, progress)
+	})
+}
+
+// run prepares what the function does.
+func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.gpumem_go_result) error {
+	desc := nativePrepareDesc{content: int32(o.Content), bytesPerSecond: o.BytesPerSecond}
+	desc.structSize = unsafe.Sizeof(desc)
+	directory := optionalText(o.Directory)
+	defer C.free(unsafe.Pointer(directory))
+	return failure(prepare((*C.uint8_t)(unsafe.Pointer(&desc)), directory))
+}
+
+// untilDone makes a call with this progress function, and ends it once the context is done.
+func untilDone(ctx context.Context, progress *Progress, call func() error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	given, ended := *progress, error(nil)
+	*progress = func(done, total uint64) bool {
+		if given != nil && !given(done, total) {
+			return false
+		}
+		ended = ctx.Err()
+		return ended == nil
+	}
+	err := call()
+	if ended != nil && errors.Is(err, ErrCancelled) {
+		return ended
+	}
+	return err
+}
+
+// BufferCallbacks are what is called when a buffer sleeps and wakes, on the goroutine of that call, also if it is for a
+// whole [Group]. They may ask for information about the buffer and note and close registrations; they must not change
+// or close it. If one panics, the panic goes on after the call. A function that refers to the buffer keeps it from being
+// collected until it is closed, or other callbacks are set.
+type BufferCallbacks struct {
+	// Called before the buffer sleeps: the time to close registrations and to stop using it. If it returns false, the
+	// call fails with ErrBusy. May be nil.
+	BeforeSleep func() bool
+	// Called after the buffer has woken, and after a sleep that it had been told of did not happen: the time to renew
+	// registrations. The generation is that of the memory, unchanged if it has not slept. May be nil.
+	AfterWake func(generation uint64)
+}
+
+// setCallbacks are the callbacks of a buffer.
+type setCallbacks struct {
+	BufferCallbacks
+	growing  *growing
+	instance uintptr // Handle of the instance of the buffer.
+}
+
+// callbacks has the callbacks of all buffers.
+var callbacks table[*setCallbacks]
+
+func (s *setCallbacks) maySleep(call *sleepCall) (yes bool) {
+	if s == nil || s.BeforeSleep == nil {
+		return true
+	}
+	call.panics.guard(func() { yes = s.BeforeSleep() })
+	return yes
+}
+
+func (s *setCallbacks) woke(call *sleepCall, generation uint64) {
+	if s == nil {
+		return
+	}
+	_ = s.growing.refresh(true) // An ordinary allocation has another address now.
+	if s.AfterWake != nil {
+		call.panics.guard(func() { s.AfterWake(generation) })
+	}
+}
+
+// SetCallbacks sets the callbacks of the buffer; the zero value means none. When it returns, the ones before are not
+// running and are not called again.
+func (b *GrowableBuffer) SetCallbacks(given BufferCallbacks) error {
+	if b == nil {
+		return failure(C.gpumem_go_buffer_set_callbacks(0, 0))
+	}
+	// Not Lock, because a callback that calls this would wait for itself.
+	if !b.setting.TryLock() {
+		return refusal(ErrBusy, "GrowableBuffer.SetCallbacks", "another goroutine is setting the callbacks")
+	}
+	defer b.setting.Unlock()
+	number := uintptr(0)
+	if b.growing != nil && (given.BeforeSleep != nil || given.AfterWake != nil) {
+		number = callbacks.add(&setCallbacks{given, b.growing, b.device.instance.handle})
+	}
+	err := failure(C.gpumem_go_buffer_set_callbacks(b.id(), C.uintptr_t(number)))
+	runtime.KeepAlive(b)
+	if err != nil {
+		callbacks.take(number)
+		return err
+	}
+	callbacks.take(b.callbacks.Swap(number))
+	if b.closed() || b.device.instance.closed() {
+		callbacks.take(number) // It was closed meanwhile.
+	}
+	return nil
+}
+
+// Registration is the note that something outside the library holds the memory of a buffer. The buffer does not sleep
+// before it is closed. One that is dropped stays noted, and the collector leaves its buffer alone.
+type Registration struct {
+	buffer *GrowableBuffer
+	name   string
+	number uint64
+	done   atomic.Bool
+}
+
+// NoteRegistration notes that something outside the library holds the memory of the buffer: a network card, a
+// communicator, a process that imported it. The name says what, in up to 63 bytes. Until the Registration is closed, the
+// buffer does not sleep. It may be called from callbacks of the buffer and from functions of a stream.
+func (b *GrowableBuffer) NoteRegistration(name string) (*Registration, error) {
+	if err := checkTexts("GrowableBuffer.NoteRegistration", name); err != nil {
+		return nil, err
+	}
+	result := C.gpumem_go_buffer_note_registration(b.id(), name)
+	runtime.KeepAlive(b)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	return &Registration{buffer: b, name: name, number: uint64(result.value)}, nil
+}
+
+// Close ends the registration. It does nothing if the registration or its buffer is closed. It may be called from
+// callbacks of the buffer and from functions of a stream.
+func (r *Registration) Close() error {
+	if r == nil || r.buffer == nil || r.done.Swap(true) {
+		return nil
+	}
+	err := failure(C.gpumem_go_buffer_forget_registration(r.buffer.id(), C.uint64_t(r.number)))
+	runtime.KeepAlive(r)
+	if err != nil && !isGone(err) {
+		r.done.Store(false)
+		return err
+	}
+	return nil
+}
