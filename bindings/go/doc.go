@@ -10,8 +10,8 @@
 // An [Instance] is an open backend. It has devices ([Device]). Each [Memory], [Stream] and [Event] belongs to a device.
 // [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so
 // that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
-// memory without an address, which is mapped into an [AddressRange]. An [Address] is an address in any of them, for
-// copies and fills.
+// memory without an address, which is mapped into an [AddressRange]. A [GrowableBuffer] grows in place and can sleep,
+// alone or with a [Group]. An [Address] is an address in any of them, for copies and fills.
 //
 // # Copies
 //
@@ -29,7 +29,8 @@
 //
 // The garbage collector closes objects that are dropped without Close, if nothing can still be using them. It first
 // waits for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out,
-// because those do not keep their memory alive. What is mapped in a range is unmapped first. [Collected] counts both; a
+// because those do not keep their memory alive, and buffers with a [Registration]. What is mapped in a range is unmapped
+// first. [Collected] counts both; a
 // count other than 0 means that a Close is missing.
 //
 // # Slices
@@ -47,7 +48,8 @@
 // # Errors
 //
 // Every error of the library is an [*Error]. errors.Is compares it with [ErrBusy] and the other constants of type
-// [Status], and errors.As gets the detail. No function panics.
+// [Status], and errors.As gets the detail. No function panics, except that a panic in a function that a call runs, such
+// as that of a View, a Progress or a callback of a buffer, goes on when the call is over.
 //
 // # The library
 //

@@ -428,11 +428,11 @@ func weights() error {
 		return err
 	}
 
-	if err := buffer.Sleep(gpumem.ContentPageable); err != nil {
+	if err := buffer.Sleep(gpumem.SleepOptions{Content: gpumem.ContentPageable}); err != nil {
 		return err
 	}
 	// The device has its memory back.
-	if err := buffer.Wake(); err != nil {
+	if err := buffer.Wake(gpumem.WakeOptions{}); err != nil {
 		return err
 	}
 	seam := make([]byte, 2)
@@ -458,4 +458,97 @@ func numbersOfTheHost(device *gpumem.Device) error {
 		fmt.Println(sum)
 		return nil
 	})
+}
+
+func ExampleGroup() {
+	if err := engine(); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// 0 of 8 MiB
+	// 8 of 8 MiB
+	// 2 asleep
+	// [1 1] in the weights
+}
+
+func engine() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+
+	group, err := instance.NewGroup(gpumem.GroupOptions{Name: "engine"})
+	if err != nil {
+		return err
+	}
+	defer group.Close()
+	weights, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: 8 << 20, Group: group, Tag: "weights"})
+	if err != nil {
+		return err
+	}
+	defer weights.Close()
+	cache, err := device.NewGrowableBuffer(gpumem.BufferOptions{Size: 4 << 20, Group: group, Tag: "cache"})
+	if err != nil {
+		return err
+	}
+	defer cache.Close()
+	if err := instance.Fill(weights.At(0), weights.Size(), 1, 1); err != nil {
+		return err
+	}
+
+	card, err := weights.NoteRegistration("network card")
+	if err != nil {
+		return err
+	}
+	err = weights.SetCallbacks(gpumem.BufferCallbacks{
+		BeforeSleep: func() bool {
+			return card.Close() == nil // false refuses to sleep.
+		},
+		AfterWake: func(uint64) {
+			if card, err = weights.NoteRegistration("network card"); err != nil {
+				fmt.Println(err)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+
+	// What is in the cache can be computed again; the weights are kept.
+	if err := group.Sleep(gpumem.SleepOptions{Tag: "cache", Content: gpumem.ContentDrop}); err != nil {
+		return err
+	}
+	err = group.Sleep(gpumem.SleepOptions{
+		Tag: "weights",
+		Progress: func(done, total uint64) bool {
+			fmt.Printf("%d of %d MiB\n", done>>20, total>>20)
+			return true // false ends the call, and undoes what it did.
+		},
+	})
+	if err != nil {
+		return err
+	}
+	info, err := group.Info("")
+	if err != nil {
+		return err
+	}
+	fmt.Println(info.AsleepCount, "asleep")
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := group.WakeContext(ctx, gpumem.WakeOptions{}); err != nil {
+		return err // context.DeadlineExceeded if it takes longer; then all of them sleep on.
+	}
+	defer card.Close()
+	first := make([]byte, 2)
+	if err := gpumem.CopyToSlice(instance, first, weights.At(0)); err != nil {
+		return err
+	}
+	fmt.Println(first, "in the weights")
+	return nil
 }

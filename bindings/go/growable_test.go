@@ -117,7 +117,7 @@ func TestABufferThatGrows(t *testing.T) {
 	expect(t, err, ErrStaleHandle)
 	_, err = b.Bytes()
 	expect(t, err, ErrStaleHandle)
-	for number, err := range []error{b.Resize(1), b.SetCapacity(0), b.SetAccess(onDevice(0)), b.Sleep(ContentDrop), b.Wake(),
+	for number, err := range []error{b.Resize(1), b.SetCapacity(0), b.SetAccess(onDevice(0)), b.Sleep(SleepOptions{Content: ContentDrop}), b.Wake(WakeOptions{}),
 		i.Fill(start, 1, 1, 1), b.View(nil)} {
 		if !errors.Is(err, ErrStaleHandle) {
 			t.Errorf("number %d after Close: %v", number, err)
@@ -130,7 +130,7 @@ func TestOptionsOfGrowableBuffers(t *testing.T) {
 	i := d.Instance()
 	for number, bad := range []BufferOptions{{Size: 1 << 63}, {Size: 2 * unit, Reserve: unit}, {Location: 9},
 		{Location: LocationHostNUMACurrent}, {Location: LocationHostNUMA, LocationID: 4711}, {HandleTypes: 1 << 40},
-		{Size: 1, Require: 1 << 40}, {Flags: 2}, {Name: "\x00"}, {Accesses: []ProcessorAccess{onDevice(2)}},
+		{Size: 1, Require: 1 << 40}, {Flags: 4}, {Name: "\x00"}, {Accesses: []ProcessorAccess{onDevice(2)}},
 		{Accesses: []ProcessorAccess{onDevice(1 << 40)}}, {Accesses: []ProcessorAccess{onDevice(0), onDevice(0)}}} {
 		if _, err := d.NewGrowableBuffer(bad); !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
@@ -184,22 +184,22 @@ func TestABufferThatSleeps(t *testing.T) {
 	i := d.Instance()
 	b := newGrowable(t, d, BufferOptions{Size: 3 * unit, Reserve: 8 * unit})
 	start := b.At(0)
-	expect(t, b.Wake(), ErrInvalidState)
-	expect(t, b.Sleep(4), ErrInvalidArgument)
+	expect(t, b.Wake(WakeOptions{}), ErrInvalidState)
+	expect(t, b.Sleep(SleepOptions{Content: 5}), ErrInvalidArgument)
 	for generation, content := range []Content{ContentPinned, ContentPageable, ContentZero, ContentDrop} {
 		must(t, i.Fill(start, 3*unit, uint32('a'+generation), 1))
 		before, _, err := d.Memory()
 		must(t, err)
-		must(t, b.Sleep(content))
+		must(t, b.Sleep(SleepOptions{Content: content}))
 		free, _, err := d.Memory()
 		must(t, err)
 		if free < before+3*unit {
 			t.Errorf("%v: %d bytes were free, and now are %d", content, before, free)
 		}
 		want := BufferInfo{Size: 3 * unit, Capacity: 3 * unit, ReservedSize: 8 * unit, Granularity: unit, BlockCount: 1,
-			Generation: uint64(generation), Location: LocationDevice, Asleep: true}
+			Generation: uint64(generation), Location: LocationDevice, State: BufferStateAsleep}
 		if content == ContentPinned || content == ContentPageable {
-			want.StoredSize = 3 * unit
+			want.StoredSize, want.StoreCapacity = 3*unit, 3*unit
 		}
 		info := infoOf(t, b)
 		want.BufferID = info.BufferID
@@ -207,7 +207,7 @@ func TestABufferThatSleeps(t *testing.T) {
 			t.Errorf("%v: asleep it is %+v", content, info)
 		}
 		for number, err := range []error{b.Resize(unit), b.Resize(4 * unit), b.SetCapacity(4 * unit), b.SetAccess(onDevice(1)),
-			b.Sleep(content)} {
+			b.Sleep(SleepOptions{Content: content})} {
 			if detail := expect(t, err, ErrInvalidState); detail.Message != "the buffer is asleep; call GrowableBuffer.Wake first" {
 				t.Errorf("number %d asleep: %v", number, err)
 			}
@@ -215,8 +215,8 @@ func TestABufferThatSleeps(t *testing.T) {
 		if err := i.Fill(start, 1, 1, 1); err == nil {
 			t.Errorf("%v: bytes were written while it slept", content)
 		}
-		must(t, b.Wake())
-		want.Generation, want.Asleep, want.StoredSize = uint64(generation)+1, false, 0
+		must(t, b.Wake(WakeOptions{}))
+		want.Generation, want.State, want.StoredSize, want.StoreCapacity = uint64(generation)+1, BufferStateAwake, 0, 0
 		if info := infoOf(t, b); info != want || b.At(0) != start || b.Generation() != want.Generation {
 			t.Errorf("%v: awake it is %+v", content, info)
 		}
@@ -232,7 +232,7 @@ func TestABufferThatSleeps(t *testing.T) {
 			t.Errorf("%v: awake it has %q", content, got)
 		}
 	}
-	must(t, b.Sleep(ContentPageable)) // Closed while it sleeps.
+	must(t, b.Sleep(SleepOptions{Content: ContentPageable})) // Closed while it sleeps.
 }
 
 // Work that was not observed complete keeps the buffer as it is.
@@ -245,7 +245,7 @@ func TestGrowableBuffersUnderWork(t *testing.T) {
 	word.Slice()[0] = 0
 	must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
 	must(t, s.Fill(b.At(0), 2*unit, 5, 1))
-	for number, err := range []error{b.Sleep(ContentDrop), b.Resize(0), b.Resize(3 * unit), b.Close()} {
+	for number, err := range []error{b.Sleep(SleepOptions{Content: ContentDrop, Flags: SleepIdle}), b.Resize(0), b.Resize(3 * unit), b.Close()} {
 		if !errors.Is(err, ErrBusy) {
 			t.Errorf("number %d: %v", number, err)
 		}
@@ -300,7 +300,7 @@ func TestViewsOfAGrowableBuffer(t *testing.T) {
 			return fmt.Errorf("the view has %d bytes", len(content))
 		}
 		for number, err := range []error{b.Resize(1002), b.Resize(0), b.Resize(4*unit + 1), b.SetCapacity(4*unit + 1),
-			b.SetAccess(onCPUNone), b.Sleep(ContentDrop), b.Close(), i.Close()} {
+			b.SetAccess(onCPUNone), b.Sleep(SleepOptions{Content: ContentDrop}), b.Close(), i.Close()} {
 			if !errors.Is(err, ErrBusy) {
 				t.Errorf("number %d during a view: %v", number, err)
 			}
@@ -363,11 +363,11 @@ func TestViewsOfAGrowableBuffer(t *testing.T) {
 		return nil
 	}))
 	must(t, b.SetAccess(onCPU))
-	must(t, b.Sleep(ContentPageable))
+	must(t, b.Sleep(SleepOptions{Content: ContentPageable}))
 	expect(t, b.View(nothing), ErrInvalidState)
 	_, err = b.Bytes()
 	expect(t, err, ErrInvalidState)
-	must(t, b.Wake())
+	must(t, b.Wake(WakeOptions{}))
 	must(t, b.Resize(5*unit)) // It moves.
 	must(t, b.View(func(content []byte) error {
 		if uint64(len(content)) != 5*unit || content[999] != 9 {
@@ -401,7 +401,7 @@ func TestGrowableBuffersThatAreDropped(t *testing.T) {
 	since := settle(t)
 	func() {
 		must(t, i.Fill(newOne().At(0), unit, 1, 1))
-		must(t, newOne().Sleep(ContentPinned))
+		must(t, newOne().Sleep(SleepOptions{}))
 	}()
 	collectUntil(t, "freed", since.is(2, 0))
 	since.exactly(t, 2, 0)
@@ -478,8 +478,8 @@ func TestGrowableBuffersWhenStepsFail(t *testing.T) {
 		for number, change := range []func() error{
 			func() error { return b.Resize(2 * unit) },
 			func() error { return CopyFromSlice(i, b.At(0), []byte("content")) },
-			func() error { return b.Sleep(ContentPinned) },
-			b.Wake,
+			func() error { return b.Sleep(SleepOptions{}) },
+			func() error { return b.Wake(WakeOptions{}) },
 			func() error { return b.Resize(64) },
 			func() error { return b.SetCapacity(0) },
 		} {
@@ -534,8 +534,8 @@ func TestGrowableBuffersUnderUse(t *testing.T) {
 				switch {
 				case n < 2 && succeeds(b.Resize(uint64(1+(round*5+n)%6)*unit/2)):
 					changes.Add(1)
-				case n == 2 && succeeds(b.Sleep(ContentPageable)):
-					if err := b.Wake(); err != nil {
+				case n == 2 && succeeds(b.Sleep(SleepOptions{Content: ContentPageable})):
+					if err := b.Wake(WakeOptions{}); err != nil {
 						t.Errorf("awake: %v", err)
 					}
 				case n == 3:
@@ -571,9 +571,9 @@ func TestGrowableBuffersUnderUse(t *testing.T) {
 	ended.Store(true)
 	changing.Wait()
 	info := infoOf(t, b)
-	if info.Asleep || info.Size != b.Size() || info.Generation != b.Generation() || len(b.parts.all) != 0 || changes.Load() < 10 {
+	if info.State != BufferStateAwake || info.Size != b.Size() || info.Generation != b.Generation() || len(b.growing.parts.all) != 0 || changes.Load() < 10 {
 		t.Errorf("after %d changes it is %+v, of size %d, generation %d, with %d parts", changes.Load(), info, b.Size(), b.Generation(),
-			len(b.parts.all))
+			len(b.growing.parts.all))
 	}
 	must(t, i.Fill(b.At(0), b.Size(), 1, 1))
 }

@@ -323,12 +323,14 @@ func TestNothingAtAll(t *testing.T) {
 	var physical *Physical
 	var r *AddressRange
 	var growable *GrowableBuffer
+	var group *Group
+	var registration *Registration
 	for _, object := range []interface{ Close() error }{i, m, s, e, p, b, &Instance{}, &Memory{}, &Stream{}, &Event{},
 		&Pinned[int32]{}, &Buffer[int32]{}, shared, &Managed[int32]{}, access, &HostAccess[int32]{}, physical, &Physical{}, r,
-		&AddressRange{}, growable, &GrowableBuffer{}} {
+		&AddressRange{}, growable, &GrowableBuffer{}, group, &Group{}, registration, &Registration{}} {
 		must(t, object.Close())
 	}
-	if growable.Size()+growable.Generation() != 0 || growable.DevicePtr() != 0 || growable.Device() != nil || (&GrowableBuffer{}).DevicePtr() != 0 {
+	if growable.Size()+growable.Generation() != 0 || growable.DevicePtr() != 0 || growable.Device() != nil || growable.Group() != nil || (&GrowableBuffer{}).DevicePtr() != 0 {
 		t.Error("no buffer has something")
 	}
 	if access.Slice() != nil || shared.Len() != 0 || r.Size() != 0 || r.DevicePtr() != 0 || p.Slice() != nil || b.Slice() != nil || m.Bytes() != nil || m.DevicePtr() != 0 || p.Len()+b.Len() != 0 ||
@@ -389,6 +391,11 @@ func TestNothingAtAll(t *testing.T) {
 	_, growableInfoErr := growable.Info()
 	_, bytesErr := growable.Bytes()
 	_, sliceErr := SliceAs[int32](&GrowableBuffer{})
+	_, noteErr := growable.NoteRegistration("name")
+	_, groupErr := i.NewGroup(GroupOptions{})
+	_, groupInfoErr := group.Info("")
+	_, exportFabricErr := physical.ExportFabric()
+	_, importFabricErr := d.ImportFabric(FabricHandle{}, PhysicalOptions{Size: 1})
 	for number, err := range []error{infoErr, deviceErr, devicesErr, minusErr, statsErr, reportErr, memoryErr, pinnedErr,
 		registerErr, mallocErr, streamErr, wrapErr, wrapEventErr, eventErr, queryErr, eventQueryErr, forErr, eventForErr,
 		elapsedErr, pointerErr, devicePointerErr, freeErr, nativeErr, foreignErr, kindErr, registerMemoryErr, accessErr,
@@ -404,7 +411,11 @@ func TestNothingAtAll(t *testing.T) {
 		importErr, retainErr, physicalInfoErr, exportErr, reserveErr, rangeInfoErr, mappingErr, shared.View(nil),
 		r.View(0, 0, nil), r.Map(0, physical), r.Unmap(0, 1), r.SetAccess(0, 1), s.Attach(none, 0, AttachGlobal),
 		growableErr, growableInfoErr, bytesErr, sliceErr, growable.View(nil), ViewAs[int32](growable, nil), growable.Resize(1),
-		growable.SetCapacity(1), growable.SetAccess(), growable.Sleep(ContentDrop), growable.Wake(), (&GrowableBuffer{}).Resize(1)} {
+		growable.SetCapacity(1), growable.SetAccess(), growable.Sleep(SleepOptions{}), growable.Wake(WakeOptions{}),
+		growable.Prepare(PrepareOptions{}), growable.SetAhead(1), growable.SetCallbacks(BufferCallbacks{}),
+		(&GrowableBuffer{}).SetCallbacks(BufferCallbacks{AfterWake: func(uint64) {}}), (&GrowableBuffer{}).Sleep(SleepOptions{}),
+		(&GrowableBuffer{}).Resize(1), noteErr, groupErr, groupInfoErr, group.Sleep(SleepOptions{}), group.Wake(WakeOptions{}),
+		group.Prepare(PrepareOptions{}), (&Group{}).Sleep(SleepOptions{}), exportFabricErr, importFabricErr} {
 		if !errors.Is(err, ErrInvalidArgument) {
 			t.Errorf("number %d: %v", number, err)
 		}

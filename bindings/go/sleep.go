@@ -14,12 +14,6 @@ import (
 	"unsafe"
 )
 
-// Progress hears how far a call that sleeps or wakes is: before the first byte, and after each piece. If it returns
-// false, the call fails with ErrCancelled, and what it did is undone; once all bytes are done, the value means nothing.
-// It runs on the goroutine of the call and must not use the buffers. If it panics, the call is undone in the same way,
-// and the panic goes on after it. It must not call runtime.Goexit, and so not FailNow of a test.
-type Progress func(done, total uint64) bool
-
 // SleepOptions are options for sleeping. The zero value keeps the content in pinned memory, and waits for all work of
 // each device that may access the buffers.
 type SleepOptions struct {
@@ -29,16 +23,20 @@ type SleepOptions struct {
 	Tag       string     // For a Group: only the buffers with this tag; "" means all.
 	// Work to wait for: all that is in this stream, and what this event marks. With neither, and without SleepIdle, the
 	// call waits for all work of the devices, whoever enqueued it.
-	Stream   *Stream
-	Event    *Event   // See Stream.
-	Progress Progress // May be nil.
+	Stream *Stream
+	Event  *Event // See Stream.
+	// Progress hears how far the call is, before the first byte and after each piece. If it returns false, the call fails
+	// with ErrCancelled, and what it did is undone; once all bytes are done, the value means nothing. It runs on the
+	// goroutine of the call and must not use the buffers. If it panics, the call is undone in the same way, and the panic
+	// goes on after it. It must not call runtime.Goexit, and so not FailNow of a test. It may be nil.
+	Progress func(done, total uint64) bool
 }
 
 // WakeOptions are options for waking. The zero value frees what kept the content.
 type WakeOptions struct {
-	Keep     uint64   // Bytes of the store that each buffer keeps for its next sleep; math.MaxUint64 keeps all.
-	Tag      string   // For a Group: only the buffers with this tag; "" means all.
-	Progress Progress // May be nil.
+	Keep     uint64                        // Bytes of the store that each buffer keeps for its next sleep; math.MaxUint64 keeps all.
+	Tag      string                        // For a Group: only the buffers with this tag; "" means all.
+	Progress func(done, total uint64) bool // As in SleepOptions.
 }
 
 // PrepareOptions are options for preparing to sleep. The zero value prepares for ContentPinned, until all is done.
@@ -53,7 +51,7 @@ type PrepareOptions struct {
 
 // sleepCall is a call that sleeps or wakes, and what the library calls meanwhile.
 type sleepCall struct {
-	progress Progress
+	progress func(done, total uint64) bool
 	panics   panicBox
 }
 
@@ -112,7 +110,7 @@ func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.
 }
 
 // untilDone makes a call with this progress function, and ends it once the context is done.
-func untilDone(ctx context.Context, progress *Progress, call func() error) error {
+func untilDone(ctx context.Context, progress *func(done, total uint64) bool, call func() error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}

@@ -77,6 +77,11 @@ func TestStringsOfConstants(t *testing.T) {
 		PhysicalCompressible | PhysicalRDMA:      "PhysicalCompressible|PhysicalRDMA",
 		RangeOptions{Size: 1, Address: 255}:      "RangeOptions{Size: 1, Address: 0xff}",
 		MappingInfo{Base: 255, LocationID: -1}:   "MappingInfo{Base: 0xff, LocationID: -1}",
+		PrepareOptions{Content: ContentFile}:     "PrepareOptions{Content: ContentFile}",
+		BufferInfo{State: BufferStateFailed}:     "BufferInfo{State: BufferStateFailed}",
+		GroupInfo{BufferCount: 2, Name: "a"}:     `GroupInfo{BufferCount: 2, Name: "a"}`,
+		GroupOptions{Name: "a"}:                  `GroupOptions{Name: "a"}`,
+		FabricHandle{63: 0xab}:                   strings.Repeat("00", 63) + "ab",
 		Region{Width: 3, Destination: Operand{Address: RawAddress(16)}, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}: "Region{" +
 			"Destination: Operand{Address: 0x10}, Width: 3, CopyOptions: CopyOptions{Direction: DirectionHostToHost}}",
 	} {
@@ -87,6 +92,14 @@ func TestStringsOfConstants(t *testing.T) {
 	p := DevicePtr(0x1f0)
 	if got := fmt.Sprintf("%v %s %d %x %#x %012X", p, p, p, p, p, p); got != "0x1f0 0x1f0 496 1f0 0x1f0 0000000001F0" {
 		t.Error(got)
+	}
+	sleep := SleepOptions{Flags: SleepIdle, Tag: "cache", Progress: func(uint64, uint64) bool { return true }}
+	if got := fmt.Sprint(sleep); got != `SleepOptions{Flags: SleepIdle, Tag: "cache", Progress: func(uint64, uint64) bool}` {
+		t.Error(got)
+	}
+	wake := fmt.Sprint(WakeOptions{Keep: 5}, " ", BufferCallbacks{AfterWake: func(uint64) {}})
+	if wake != "WakeOptions{Keep: 5} BufferCallbacks{AfterWake: func(uint64)}" {
+		t.Error(wake)
 	}
 	options := Options{Host: &HostOptions{DeviceCount: 3}, CUDA: &CUDAOptions{Contexts: []uintptr{1}}}
 	if got := fmt.Sprint(options); got != "Options{Host: HostOptions{DeviceCount: 3}, CUDA: CUDAOptions{Contexts: [1]}}" {
@@ -138,6 +151,8 @@ func TestStringsOfObjects(t *testing.T) {
 	check((*Physical)(nil), "Physical(nil)")
 	check((*AddressRange)(nil), "AddressRange(nil)")
 	check((*GrowableBuffer)(nil), "GrowableBuffer(nil)")
+	check((*Group)(nil), "Group(nil)")
+	check((*Registration)(nil), "Registration(nil)")
 	check((*Instance)(nil), "Instance(nil)")
 	check((*Device)(nil), "Device(nil)")
 	check((*Memory)(nil), "Memory(nil)")
@@ -188,10 +203,30 @@ func TestStringsOfManagedMemoryAndRanges(t *testing.T) {
 	buffer, err := d.NewGrowableBuffer(BufferOptions{Size: 100, Name: "weights"})
 	must(t, err)
 	check(buffer, `GrowableBuffer{"weights" 100 bytes at %v, LocationDevice 0}`, buffer.At(0))
-	must(t, buffer.Sleep(ContentDrop))
+	must(t, buffer.Sleep(SleepOptions{Content: ContentDrop}))
 	check(buffer, `GrowableBuffer{"weights" 100 bytes at %v, LocationDevice 0, asleep}`, buffer.At(0))
 	must(t, buffer.Close())
 	check(buffer, "GrowableBuffer{closed}")
+
+	group, err := i.NewGroup(GroupOptions{Name: "engine"})
+	must(t, err)
+	member, err := d.NewGrowableBuffer(BufferOptions{Size: 1, Name: "member", Group: group, Tag: "cache"})
+	must(t, err)
+	check(group, `Group{"engine" 1 buffers, 0 asleep}`)
+	check(BufferOptions{Group: group, Tag: "cache"}, `BufferOptions{Group: Group{"engine" 1 buffers, 0 asleep}, Tag: "cache"}`)
+	registration, err := member.NoteRegistration("card")
+	must(t, err)
+	check(registration, `Registration{"card" of %v}`, member)
+	must(t, registration.Close())
+	check(registration, "Registration{closed}")
+	must(t, group.Sleep(SleepOptions{Content: ContentDrop}))
+	check(group, `Group{"engine" 1 buffers, 1 asleep}`)
+	must(t, member.Close())
+	must(t, group.Close())
+	check(group, "Group{closed}")
+	info, err := member.Info()
+	expect(t, err, ErrStaleHandle)
+	check(info, "BufferInfo{}")
 	check(BufferOptions{Size: 1, Flags: BufferMovable, Accesses: []ProcessorAccess{onDevice(1)}},
 		"BufferOptions{Size: 1, Flags: BufferMovable, Accesses: [ProcessorAccess{Location: LocationDevice, LocationID: 1, Access: AccessReadWrite}]}")
 }
