@@ -66,6 +66,12 @@ namespace GpuMem
   [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
   delegate void KernelCallback(IntPtr kernel, IntPtr userData);
 
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate int BeforeSleepCallback(IntPtr userData, IntPtr buffer);
+
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate void AfterWakeCallback(IntPtr userData, IntPtr buffer, ulong generation);
+
   /// <summary>The log of the library, for the whole process. Without a log function, nothing is logged.</summary>
   public static unsafe class GpuMemLog
   {
@@ -206,6 +212,96 @@ namespace GpuMem
       {
         if (callback != null) callback.thrown = problem;
         GpuMemDiagnostics.CallbackFailed(what, problem);
+      }
+    }
+  }
+
+  /// <summary>
+  /// The functions of a buffer. Its handle keeps them alive; the library knows a number, so that they, and what they
+  /// refer to, do not keep a forgotten buffer alive.
+  /// </summary>
+  sealed unsafe class BufferCallbacks
+  {
+    static readonly BeforeSleepCallback beforeFunction = RunBefore;
+    static readonly AfterWakeCallback afterFunction = RunAfter;
+    static readonly IntPtr beforePointer = Marshal.GetFunctionPointerForDelegate(beforeFunction);
+    static readonly IntPtr afterPointer = Marshal.GetFunctionPointerForDelegate(afterFunction);
+
+    static readonly ConcurrentDictionary<long, WeakReference<BufferCallbacks>> known =
+        new ConcurrentDictionary<long, WeakReference<BufferCallbacks>>();
+    static long numbers;
+
+    readonly long number;
+    readonly GrowableBuffer buffer;
+    readonly Func<GrowableBuffer, bool> beforeSleep;
+    readonly Action<GrowableBuffer, long> afterWake;
+
+    internal BufferCallbacks(
+        GrowableBuffer buffer, Func<GrowableBuffer, bool> beforeSleep, Action<GrowableBuffer, long> afterWake)
+    {
+      this.buffer = buffer;
+      this.beforeSleep = beforeSleep;
+      this.afterWake = afterWake;
+      number = Interlocked.Increment(ref numbers);
+      known[number] = new WeakReference<BufferCallbacks>(this);
+    }
+
+    /// <summary>Whether the library has them, or had them before others.</summary>
+    internal bool Installed { get; set; }
+
+    internal gpumem_buffer_callbacks Describe()
+    {
+      gpumem_buffer_callbacks native = default(gpumem_buffer_callbacks);
+      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_callbacks);
+      native.before_sleep = beforeSleep == null ? IntPtr.Zero : beforePointer;
+      native.after_wake = afterWake == null ? IntPtr.Zero : afterPointer;
+      native.user_data = (IntPtr)number;
+      return native;
+    }
+
+    internal void Release()
+    {
+      WeakReference<BufferCallbacks> dropped;
+      known.TryRemove(number, out dropped);
+    }
+
+    // Null for a buffer that the program has disposed or forgotten, but that is not freed yet.
+    static BufferCallbacks Find(IntPtr userData)
+    {
+      WeakReference<BufferCallbacks> reference;
+      BufferCallbacks found;
+      bool any = known.TryGetValue((long)userData, out reference);
+      return any && reference.TryGetTarget(out found) && !found.buffer.IsDisposed ? found : null;
+    }
+
+    [MonoPInvokeCallback(typeof(BeforeSleepCallback))]
+    static int RunBefore(IntPtr userData, IntPtr buffer)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        BufferCallbacks functions = Find(userData);
+        return functions == null || functions.beforeSleep(functions.buffer) ? 0 : 1;
+      }
+      catch (Exception problem)
+      {
+        SleepCall.Failed("a function before sleep", problem, true);
+        return 1;
+      }
+    }
+
+    [MonoPInvokeCallback(typeof(AfterWakeCallback))]
+    static void RunAfter(IntPtr userData, IntPtr buffer, ulong generation)
+    {
+      try
+      {
+        NativeThread.Prepare();
+        BufferCallbacks functions = Find(userData);
+        if (functions != null) functions.afterWake(functions.buffer, Sizes.FromNative(generation));
+      }
+      catch (Exception problem)
+      {
+        SleepCall.Failed("a function after waking", problem, false);
       }
     }
   }

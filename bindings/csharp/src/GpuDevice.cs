@@ -199,6 +199,18 @@ namespace GpuMem
       return PhysicalMemory.Import(this, descriptor, size, options);
     }
 
+    /// <summary>Makes a handle of the physical memory behind a fabric handle.</summary>
+    /// <param name="handle">
+    /// Handle of <see cref="PhysicalMemory.ExportFabricHandle"/>, made here or elsewhere on the fabric.
+    /// </param>
+    /// <param name="size">Bytes, as in the process that exported it.</param>
+    /// <param name="options">Location and handle types, as there; no other properties.</param>
+    public PhysicalMemory ImportPhysical(
+        FabricHandle handle, long size, PhysicalOptions options = default(PhysicalOptions))
+    {
+      return PhysicalMemory.Import(this, handle, size, options);
+    }
+
     /// <summary>
     /// Gets the units in which physical memory with these properties is made and mapped: the smallest, and the one for
     /// the best performance. Both are powers of two.

@@ -325,6 +325,17 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Makes an empty group, whose buffers sleep and wake as one. A buffer enters it by
+    /// <see cref="BufferOptions.Group"/>.
+    /// </summary>
+    /// <param name="name">For messages and reports, up to 63 bytes.</param>
+    public BufferGroup CreateGroup(string name = null)
+    {
+      Usable();
+      return BufferGroup.Create(this, name);
+    }
+
+    /// <summary>
     /// Gets what is mapped at an address. <see cref="GpuDevice.GetAccess"/> and <see cref="GetHostAccess"/> get what
     /// processors may do there.
     /// </summary>

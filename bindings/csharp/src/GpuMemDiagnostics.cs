@@ -27,8 +27,9 @@ namespace GpuMem
     public static long ReleaseFailures { get { return Interlocked.Read(ref releaseFailures); } }
 
     /// <summary>
-    /// Number of exceptions that host functions, kernels and the log function have thrown. Those of functions and
-    /// kernels also come out of the call that observes their work complete.
+    /// Number of exceptions that host functions, kernels, functions of sleeping and waking and the log function have
+    /// thrown. Those of functions and kernels also come out of the call that observes their work complete, and the others,
+    /// except the log's, out of the call that sleeps or wakes.
     /// </summary>
     public static long CallbackFailures { get { return Interlocked.Read(ref callbackFailures); } }
 

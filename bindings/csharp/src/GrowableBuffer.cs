@@ -3,6 +3,7 @@
 
 using System;
 using System.Runtime.CompilerServices;
+using System.Threading;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -17,10 +18,12 @@ namespace GpuMem
   {
     readonly BufferHandle handle;
     readonly GpuDevice device;
+    readonly BufferGroup group;
 
-    GrowableBuffer(GpuDevice device, BufferHandle handle)
+    GrowableBuffer(GpuDevice device, BufferGroup group, BufferHandle handle)
     {
       this.device = device;
+      this.group = group;
       this.handle = handle;
     }
 
@@ -29,25 +32,48 @@ namespace GpuMem
     {
       get
       {
-        Checked();
+        Usable();
         return device;
       }
     }
 
-    /// <summary>Information about the buffer. The object does not change with the buffer.</summary>
-    public BufferInfo Info { get { return Checked(); } }
+    /// <summary>Group given at creation, or null.</summary>
+    public BufferGroup Group
+    {
+      get
+      {
+        Usable();
+        return group;
+      }
+    }
 
-    /// <summary>First byte. Only a buffer with <see cref="BufferFlags.Movable"/> can change it, when it grows.</summary>
-    public IntPtr Pointer { get { return Checked().Base; } }
+    /// <summary>
+    /// Information about the buffer as it is now. It waits for nothing, and can also be read in functions of
+    /// <see cref="SetCallbacks"/>. The object does not change with the buffer.
+    /// </summary>
+    public BufferInfo Info
+    {
+      get
+      {
+        gpumem_buffer_info now = Read();
+        return new BufferInfo(&now);
+      }
+    }
+
+    /// <summary>
+    /// First byte. Only a buffer with <see cref="BufferFlags.Movable"/> or <see cref="BufferFlags.Copyable"/> can change
+    /// it, when it grows or wakes.
+    /// </summary>
+    public IntPtr Pointer { get { return Read().@base; } }
 
     /// <summary>Bytes that may be used.</summary>
-    public long Size { get { return Checked().Size; } }
+    public long Size { get { return Sizes.FromNative(Read().size); } }
 
     /// <summary>Bytes that have memory, or had when the buffer went to sleep.</summary>
-    public long Capacity { get { return Checked().Capacity; } }
+    public long Capacity { get { return Sizes.FromNative(Read().capacity); } }
 
-    /// <summary>Whether it sleeps.</summary>
-    public bool IsAsleep { get { return Checked().Asleep; } }
+    /// <summary>Whether it is awake or asleep.</summary>
+    public BufferState State { get { return (BufferState)Read().state; } }
 
     /// <summary>
     /// The whole buffer, as an operand of a copy or fill. A range that the buffer has moved or shrunk away from since is
@@ -57,8 +83,8 @@ namespace GpuMem
     {
       get
       {
-        BufferInfo info = Checked();
-        return new GpuRange(handle, 0, info.Base, info.Size);
+        gpumem_buffer_info now = Read();
+        return new GpuRange(handle, 0, now.@base, Sizes.FromNative(now.size));
       }
     }
 
@@ -86,7 +112,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Checked();
+      Usable();
       using (var array = new PinnedArray<T>(source)) CopyNow(Slice(offset, array.Size), array.Range);
     }
 
@@ -98,7 +124,7 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Checked();
+      Usable();
       using (var array = new PinnedArray<T>(destination)) CopyNow(array.Range, Slice(offset, array.Size));
     }
 
@@ -128,13 +154,26 @@ namespace GpuMem
     public void Trim() { SetCapacity(0); }
 
     /// <summary>
+    /// Has memory made ahead of growth, on a thread of the library: as soon as less than half of it lies behind the
+    /// size, more is mapped. <see cref="Resize"/> makes no driver call then, and waits for nobody.
+    /// </summary>
+    /// <param name="size">Bytes to keep ahead; 0, as at creation, ends it and leaves what is there.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetAhead(long size)
+    {
+      ulong bytes = Argument(size, nameof(size));
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_buffer_set_ahead(handle.Value, bytes, error), error);
+    }
+
+    /// <summary>
     /// Sets what processors may do with the buffer, now and as it grows. Processors that are not named keep what they
     /// have. Before access is taken away, all work that uses it must have been observed complete.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void SetAccess(params ProcessorAccess[] accesses)
     {
-      Checked();
+      Usable();
       if (accesses == null) throw new ArgumentNullException(nameof(accesses));
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
       Change(error =>
@@ -153,32 +192,106 @@ namespace GpuMem
     }
 
     /// <summary>
-    /// Frees the memory and keeps the addresses until <see cref="Wake"/>. All work on the buffer must have been observed
-    /// complete. If the call fails, the buffer is awake, with its content.
+    /// Frees the memory and keeps the addresses until <see cref="Wake"/>. It waits for all work on the devices, unless
+    /// the options say for what, and refuses while something is noted by <see cref="NoteRegistration"/>. If the call
+    /// fails, the buffer is awake, with its content.
     /// </summary>
-    /// <param name="content">Where its content is kept, or that it is not.</param>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void Sleep(Content content = Content.Pinned)
+    /// <param name="options">Where its content is kept, what to wait for, progress and cancellation.</param>
+    /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
+    public void Sleep(SleepOptions options = default(SleepOptions))
     {
-      Checked();
-      Change(error => Native.gpumem_buffer_sleep(handle.Value, (int)content, error));
+      Usable();
+      SleepCall.Sleep(handle, options, change => handle.Change(change, false),
+                      (desc, error) => Native.gpumem_buffer_sleep(handle.Value, desc, error));
+      GC.KeepAlive(this);
     }
+
+    /// <summary>The same with the other options at their defaults.</summary>
+    /// <param name="content">Where its content is kept, or that it is not.</param>
+    public void Sleep(Content content) { Sleep(new SleepOptions { Content = content }); }
 
     /// <summary>
     /// Wakes the buffer: at the same address, with its size, the access of each processor, and the content that was kept.
-    /// If the call fails, the buffer sleeps on, and nothing is lost.
+    /// One that is an ordinary allocation (<see cref="BufferFlags.Copyable"/>) gets a new address. If the call fails, the
+    /// buffer sleeps on, and nothing is lost.
     /// </summary>
-    [MethodImpl(GpuMemLibrary.Bound)]
-    public void Wake()
+    /// <param name="options">What to keep for the next sleep, progress and cancellation.</param>
+    /// <exception cref="OperationCanceledException">The token of the options was cancelled.</exception>
+    public void Wake(WakeOptions options = default(WakeOptions))
     {
-      Checked();
-      Change(error => Native.gpumem_buffer_wake(handle.Value, error));
+      Usable();
+      SleepCall.Wake(handle, options, change => handle.Change(change, false),
+                     (desc, error) => Native.gpumem_buffer_wake(handle.Value, desc, error));
+      GC.KeepAlive(this);
+    }
+
+    /// <summary>
+    /// Makes the store for the content ahead of a sleep, so that <see cref="Sleep(SleepOptions)"/> with the same content
+    /// only copies. A store for another content is replaced.
+    /// </summary>
+    /// <param name="options">The content, and how fast to prepare in the background.</param>
+    public void Prepare(PrepareOptions options = default(PrepareOptions))
+    {
+      Usable();
+      SleepCall.Prepare(handle, options, (desc, error) => Native.gpumem_buffer_prepare(handle.Value, desc, error));
+      handle.Refresh();
+      GC.KeepAlive(this);
+    }
+
+    /// <summary>
+    /// Notes that something outside the library holds the memory: a network card, a communicator, a process that imported
+    /// it. The buffer does not sleep before the result is disposed; the collector does not do that. It may be called in
+    /// functions of <see cref="SetCallbacks"/>.
+    /// </summary>
+    /// <param name="name">What holds it, for messages, 1 to 63 bytes.</param>
+    public BufferRegistration NoteRegistration(string name)
+    {
+      Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      using (var text = new CText(name)) return new BufferRegistration(handle, NoteNative(text.Pointer), name);
+    }
+
+    /// <summary>Ends a registration, as its <c>Dispose</c> does, but throws if that fails.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void ForgetRegistration(BufferRegistration registration)
+    {
+      Usable();
+      if (registration == null) throw new ArgumentNullException(nameof(registration));
+      if (registration.Buffer != handle)
+      {
+        throw new ArgumentException("the registration is of another buffer; dispose it", nameof(registration));
+      }
+      gpumem_error* error = Error.Detail;
+      Check(handle.ForgetRegistration(registration.Number, error), error);
+      registration.Dispose();
+    }
+
+    /// <summary>
+    /// Sets functions to call when the buffer sleeps and wakes, alone or with its group, in place of those set before. They
+    /// run on the thread that puts it to sleep or wakes it. They may read <see cref="Info"/>, and note and end
+    /// registrations; they must not change the buffer otherwise, or use views of it. What they throw comes out of that
+    /// call.
+    /// </summary>
+    /// <param name="beforeSleep">
+    /// Called before the buffer sleeps: the time to end registrations. False refuses, and the call fails with
+    /// <see cref="Status.Busy"/>; so does an exception. Or null.
+    /// </param>
+    /// <param name="afterWake">
+    /// Called with the <see cref="BufferInfo.Generation"/> after the buffer has woken, and after a sleep that did not
+    /// happen; then the generation is as before. Or null.
+    /// </param>
+    public void SetCallbacks(Func<GrowableBuffer, bool> beforeSleep, Action<GrowableBuffer, long> afterWake)
+    {
+      Usable();
+      handle.SetCallbacks(new BufferCallbacks(this, beforeSleep, afterWake));
+      GC.KeepAlive(this);
     }
 
     /// <summary>
     /// Gets the elements for the CPU, which must have the right to read and write. The view is valid until the buffer is
     /// changed: by <see cref="Resize"/>, <see cref="SetCapacity"/>, <see cref="SetAccess(ProcessorAccess[])"/>,
-    /// <see cref="Sleep"/> or <see cref="Wake"/>. Bytes that do not make a whole element are left out.
+    /// <see cref="Sleep(SleepOptions)"/> or <see cref="Wake"/>, or by its group. Bytes that do not make a whole element are
+    /// left out.
     /// </summary>
     /// <exception cref="InvalidOperationException">The CPU may not read and write the buffer, or it sleeps.</exception>
     public BufferView<T> GetView<T>()
@@ -188,14 +301,13 @@ namespace GpuMem
         where T : unmanaged
 #endif
     {
-      Checked();
+      Usable();
       int size = Elements<T>.Size;
-      lock (handle.Lock)
-      {
-        BufferInfo info = Checked();
-        RequireHostAccess(info);
-        return new BufferView<T>(handle, handle.ChangeCount, info.Base, info.Size / size);
-      }
+      // Counted first: if a change comes between, the view is not current.
+      long changes = handle.ChangeCount;
+      BufferInfo info = Info;
+      RequireHostAccess(info);
+      return new BufferView<T>(handle, changes, info.Base, info.Size / size);
     }
 
     /// <summary>
@@ -216,12 +328,17 @@ namespace GpuMem
       Sizes.ToNative(size, nameof(size));
       Sizes.ToNative(options.Reserve, nameof(options.Reserve));
       Leftovers.Sweep();
-      var handle = new BufferHandle(device.Instance.Handle);
+      GroupHandle group = options.Group == null ? null : options.Group.Handle;
+      var handle = new BufferHandle(device.Instance.Handle, group, options.Tag);
       try
       {
         Forgotten.Retry(() =>
         {
-          using (var name = new CText(options.Name)) CreateNative(device, handle, size, options, name.Pointer);
+          using (var name = new CText(options.Name))
+          using (var tag = new CText(options.Tag))
+          {
+            CreateNative(device, handle, size, options, name.Pointer, tag.Pointer);
+          }
           return handle;
         });
       }
@@ -232,8 +349,8 @@ namespace GpuMem
       }
       try
       {
-        handle.Change(() => { }, () => GetInfo(handle));
-        return new GrowableBuffer(device, handle);
+        handle.Refresh();
+        return new GrowableBuffer(device, options.Group, handle);
       }
       catch
       {
@@ -243,7 +360,8 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static void CreateNative(GpuDevice device, BufferHandle handle, long size, BufferOptions options, IntPtr name)
+    static void CreateNative(
+        GpuDevice device, BufferHandle handle, long size, BufferOptions options, IntPtr name, IntPtr tag)
     {
       ProcessorAccess[] accesses = options.Accesses ?? new ProcessorAccess[0];
       gpumem_access_desc[] native = Array.ConvertAll(accesses, one => one.Describe(device.Instance));
@@ -259,6 +377,8 @@ namespace GpuMem
       desc.flags = (ulong)options.Flags;
       desc.access_count = (ulong)native.Length;
       desc.name = name;
+      desc.group = options.Group == null ? IntPtr.Zero : options.Group.Handle.Value;
+      desc.tag = tag;
       gpumem_error* error = Error.Detail;
       fixed (gpumem_access_desc* first = native)
       {
@@ -271,13 +391,21 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
-    static BufferInfo GetInfo(BufferHandle handle)
+    ulong NoteNative(IntPtr name)
     {
-      gpumem_buffer_info info = default(gpumem_buffer_info);
-      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_info);
+      ulong registration;
       gpumem_error* error = Error.Detail;
-      Error.Check(Native.gpumem_buffer_get_info(handle.Raw, &info, error), error, handle, nameof(GrowableBuffer));
-      return new BufferInfo(&info);
+      Check(Native.gpumem_buffer_note_registration(handle.Value, name, &registration, error), error);
+      return registration;
+    }
+
+    gpumem_buffer_info Read()
+    {
+      Usable();
+      gpumem_buffer_info now;
+      gpumem_error* error = Error.Detail;
+      Check(handle.Read(&now, error), error);
+      return now;
     }
 
     delegate int Call(gpumem_error* error);
@@ -290,9 +418,9 @@ namespace GpuMem
             () =>
             {
               gpumem_error* error = Error.Detail;
-              Error.Check(call(error), error, handle, nameof(GrowableBuffer));
+              Check(call(error), error);
             },
-            () => GetInfo(handle));
+            true);
         return handle;
       });
       GC.KeepAlive(this);
@@ -301,7 +429,7 @@ namespace GpuMem
     void RequireHostAccess(BufferInfo info)
     {
       string problem = null;
-      if (info.Asleep)
+      if (info.State != BufferState.Awake)
       {
         problem = "the buffer is asleep; wake it first";
       }
@@ -323,14 +451,57 @@ namespace GpuMem
 
     ulong Argument(long value, string name)
     {
-      Checked();
+      Usable();
       return Sizes.ToNative(value, name);
     }
 
-    BufferInfo Checked()
+    void Usable()
     {
       if (handle.IsDisposed) throw new ObjectDisposedException(nameof(GrowableBuffer));
-      return handle.Info;
+    }
+
+    void Check(int status, gpumem_error* error)
+    {
+      Error.Check(status, error, handle, nameof(GrowableBuffer));
+      GC.KeepAlive(this);
+    }
+  }
+
+  /// <summary>
+  /// Something outside the library that holds the memory of a buffer, which does not sleep before this is disposed. See
+  /// <see cref="GrowableBuffer.NoteRegistration"/>.
+  /// </summary>
+  public sealed unsafe class BufferRegistration : IDisposable
+  {
+    readonly string name;
+    int disposed;
+
+    internal BufferRegistration(BufferHandle buffer, ulong number, string name)
+    {
+      Buffer = buffer;
+      Number = number;
+      this.name = name;
+    }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return Volatile.Read(ref disposed) != 0; } }
+
+    internal BufferHandle Buffer { get; private set; }
+
+    internal ulong Number { get; private set; }
+
+    /// <summary>
+    /// Ends the registration. It may be called repeatedly, from any thread, and after the buffer was disposed.
+    /// </summary>
+    public void Dispose()
+    {
+      if (Interlocked.Exchange(ref disposed, 1) == 0) Buffer.ForgetRegistration(Number, Error.Detail);
+    }
+
+    /// <summary>Its name.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(BufferRegistration)).Add("Name", name).AddIf(nameof(IsDisposed), IsDisposed).ToString();
     }
   }
 

@@ -439,57 +439,176 @@ namespace GpuMem
     }
   }
 
+  /// <summary>A group of buffers. It knows them so that their views end when it puts them to sleep or wakes them.</summary>
+  sealed unsafe class GroupHandle : GpuHandle
+  {
+    /// <summary>A call that sleeps or wakes, and the buffers that it may change.</summary>
+    sealed class Running
+    {
+      readonly string tag;
+      internal readonly List<BufferHandle> Buffers = new List<BufferHandle>();
+
+      internal Running(string tag) { this.tag = tag; }
+
+      internal void Include(BufferHandle buffer)
+      {
+        if (!string.IsNullOrEmpty(tag) && tag != buffer.Tag) return;
+        buffer.BeginChange();
+        Buffers.Add(buffer);
+      }
+    }
+
+    // A strong reference would keep the collector from freeing forgotten buffers.
+    readonly List<WeakReference<BufferHandle>> members = new List<WeakReference<BufferHandle>>();
+    readonly List<Running> running = new List<Running>();
+    readonly string name;
+
+    internal GroupHandle(InstanceHandle instance, string name) : base(instance) { this.name = name; }
+
+    internal override string Noun { get { return nameof(BufferGroup); } }
+
+    internal override Printed Print() { return base.Print().AddIf("Name", name); }
+
+    /// <summary>Adds a buffer that is about to be created.</summary>
+    internal void Add(BufferHandle buffer)
+    {
+      lock (members)
+      {
+        BufferHandle found;
+        members.RemoveAll(one => !one.TryGetTarget(out found) || found.IsDisposed);
+        members.Add(new WeakReference<BufferHandle>(buffer));
+        foreach (Running call in running) call.Include(buffer);
+      }
+    }
+
+    /// <summary>Makes a call that may change the buffers with a tag, while no view of them is used.</summary>
+    internal void Change(string tag, Action change)
+    {
+      if (IsDisposed) throw new ObjectDisposedException(Noun);
+      var call = new Running(tag);
+      BufferHandle[] first;
+      lock (members)
+      {
+        running.Add(call);
+        foreach (WeakReference<BufferHandle> member in members)
+        {
+          BufferHandle buffer;
+          if (member.TryGetTarget(out buffer) && !buffer.IsDisposed) call.Include(buffer);
+        }
+        first = call.Buffers.ToArray();
+      }
+      try
+      {
+        foreach (BufferHandle buffer in first) buffer.WaitForViews();
+        change();
+      }
+      finally
+      {
+        lock (members) running.Remove(call);
+        foreach (BufferHandle buffer in call.Buffers) buffer.EndChange(false);
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return Native.gpumem_group_destroy(value, error);
+    }
+  }
+
   sealed unsafe class BufferHandle : GpuHandle
   {
-    readonly object changes = new object();
-    volatile BufferInfo info;
+    readonly object gate = new object();
+    readonly List<BufferCallbacks> callbacks = new List<BufferCallbacks>();
+    BufferInfo info;
     long changeCount, weight;
     int users, changing;
+    bool freed;
 
-    internal BufferHandle(InstanceHandle instance) : base(instance) { Instance = instance; }
+    /// <summary>Creates the handle of a buffer, which keeps its group, if it has one, and its instance.</summary>
+    internal BufferHandle(InstanceHandle instance, GroupHandle group, string tag) : base((GpuHandle)group ?? instance)
+    {
+      Instance = instance;
+      Tag = tag;
+      if (group != null) group.Add(this);
+    }
 
     internal InstanceHandle Instance { get; private set; }
 
-    /// <summary>What was known of it after its last change; null while it is created.</summary>
-    internal BufferInfo Info { get { return info; } }
-
-    /// <summary>Held during changes.</summary>
-    internal object Lock { get { return changes; } }
+    internal string Tag { get; private set; }
 
     /// <summary>Number of its changes, by which a view knows whether it is current.</summary>
     internal long ChangeCount { get { return Volatile.Read(ref changeCount); } }
 
     internal override string Noun { get { return nameof(GrowableBuffer); } }
 
-    internal override Printed Print() { return info == null ? base.Print() : info.Print(base.Print()); }
+    internal override Printed Print()
+    {
+      BufferInfo known = Volatile.Read(ref info);
+      return known == null ? base.Print() : known.Print(base.Print());
+    }
 
     internal override void RequireCurrent(GpuRange range)
     {
-      BufferInfo now = info;
-      long offset = unchecked((long)range.Pointer - (long)now.Base);
-      if (offset >= 0 && offset <= now.Size - range.Size) return;
+      gpumem_buffer_info now;
+      // The call that wants the range says what is wrong.
+      if (Read(&now, Error.Detail) < 0) return;
+      long offset = unchecked((long)range.Pointer - (long)now.@base);
+      if (offset >= 0 && offset <= (long)now.size - range.Size) return;
       throw new InvalidOperationException(
-          "the range is no longer part of the buffer, which was resized; take it from the buffer again");
+          "the range is no longer part of the buffer, which was resized or moved; take it from the buffer again");
     }
 
-    /// <summary>Makes a change, one at a time and while no view is used. If it throws, nothing has changed.</summary>
-    internal void Change(Action change, Func<BufferInfo> query)
+    /// <summary>Gets what the library knows of it now, and returns the status.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal int Read(gpumem_buffer_info* now, gpumem_error* error)
     {
-      lock (changes)
+      *now = default(gpumem_buffer_info);
+      now->struct_size = (UIntPtr)(uint)sizeof(gpumem_buffer_info);
+      return Native.gpumem_buffer_get_info(Raw, now, error);
+    }
+
+    /// <summary>Makes a change while no view is used. Several may run; the library makes one at a time.</summary>
+    /// <param name="change">The change.</param>
+    /// <param name="endsViews">Whether views are out of date if it succeeds, also if the buffer stays where it is.</param>
+    internal void Change(Action change, bool endsViews)
+    {
+      if (IsDisposed) throw new ObjectDisposedException(Noun);
+      bool done = false;
+      BeginChange();
+      try
       {
-        if (IsDisposed) throw new ObjectDisposedException(Noun);
-        RefuseViews();
-        try
-        {
-          change();
-          Volatile.Write(ref changeCount, changeCount + 1);
-          info = query();
-          Weigh();
-        }
-        finally
-        {
-          Volatile.Write(ref changing, 0);
-        }
+        WaitForViews();
+        change();
+        done = true;
+      }
+      finally
+      {
+        EndChange(done && endsViews);
+      }
+    }
+
+    /// <summary>Refuses views from now on.</summary>
+    internal void BeginChange() { Interlocked.Increment(ref changing); }
+
+    // Waiting for a lock instead could never end: a view may be used in a function that a stream runs, and the driver
+    // may wait for that when it unmaps.
+    internal void WaitForViews()
+    {
+      var spin = new SpinWait();
+      while (Volatile.Read(ref users) != 0) spin.SpinOnce();
+    }
+
+    /// <summary>Ends the views if something has changed, also by a call that failed, and allows those that did not end.</summary>
+    internal void EndChange(bool endsViews)
+    {
+      try
+      {
+        Refresh(endsViews);
+      }
+      finally
+      {
+        Interlocked.Decrement(ref changing);
       }
     }
 
@@ -505,19 +624,72 @@ namespace GpuMem
 
     internal void Leave() { Interlocked.Decrement(ref users); }
 
-    // Waiting for a lock instead could never end: a view may be used in a function that a stream runs, and the driver
-    // may wait for that when it unmaps.
-    void RefuseViews()
+    /// <summary>Looks at what has become of the buffer.</summary>
+    internal void Refresh(bool endsViews = false)
     {
-      Interlocked.Exchange(ref changing, 1);
-      var spin = new SpinWait();
-      while (Volatile.Read(ref users) != 0) spin.SpinOnce();
+      lock (gate)
+      {
+        gpumem_buffer_info native;
+        BufferInfo now = Read(&native, Error.Detail) < 0 ? null : new BufferInfo(&native);
+        bool same = now != null && info != null && now.State == info.State && now.Generation == info.Generation &&
+                    now.Base == info.Base;
+        if (endsViews || !same) Volatile.Write(ref changeCount, changeCount + 1);
+        if (now == null) return;
+        Volatile.Write(ref info, now);
+        if (!freed) Weigh(now.StoreCapacity + (now.State == BufferState.Awake ? now.Capacity : 0));
+      }
+    }
+
+    /// <summary>Replaces the functions that are called when the buffer sleeps and wakes.</summary>
+    internal void SetCallbacks(BufferCallbacks functions)
+    {
+      BufferCallbacks[] former;
+      lock (gate)
+      {
+        // Those of a call that runs at the same time may be the ones that stay.
+        former = callbacks.FindAll(one => one.Installed).ToArray();
+        callbacks.Add(functions);
+      }
+      try
+      {
+        SetCallbacksNative(functions);
+      }
+      catch
+      {
+        lock (gate) Drop(functions);
+        throw;
+      }
+      lock (gate)
+      {
+        functions.Installed = true;
+        foreach (BufferCallbacks one in former) Drop(one);
+      }
+    }
+
+    void Drop(BufferCallbacks functions)
+    {
+      callbacks.Remove(functions);
+      functions.Release();
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void SetCallbacksNative(BufferCallbacks functions)
+    {
+      gpumem_buffer_callbacks native = functions.Describe();
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_buffer_set_callbacks(Value, &native, error), error, this, Noun);
+    }
+
+    /// <summary>Forgets a registration, of a buffer that may be gone.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal int ForgetRegistration(ulong registration, gpumem_error* error)
+    {
+      return Native.gpumem_buffer_forget_registration(Raw, registration, error);
     }
 
     // The collector, to which every object is small, should know the bytes behind this one.
-    void Weigh()
+    void Weigh(long now)
     {
-      long now = info.Asleep ? info.StoredSize : info.Capacity;
       if (now > weight) GC.AddMemoryPressure(now - weight);
       if (now < weight) GC.RemoveMemoryPressure(weight - now);
       weight = now;
@@ -526,17 +698,20 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
-      lock (changes)
-      {
-        RefuseViews();
-        return Native.gpumem_buffer_destroy(value, error);
-      }
+      BeginChange();
+      WaitForViews();
+      return Native.gpumem_buffer_destroy(value, error);
     }
 
     protected override void ReleaseKept()
     {
-      if (weight != 0) GC.RemoveMemoryPressure(weight);
-      weight = 0;
+      lock (gate)
+      {
+        freed = true;
+        Weigh(0);
+        foreach (BufferCallbacks one in callbacks) one.Release();
+        callbacks.Clear();
+      }
     }
   }
 

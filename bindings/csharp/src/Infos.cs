@@ -450,7 +450,7 @@ namespace GpuMem
     /// <summary>Number of the device given at creation or import.</summary>
     public int DeviceOrdinal { get; private set; }
 
-    /// <summary>It came from a file descriptor.</summary>
+    /// <summary>It came from a file descriptor or a fabric handle.</summary>
     public bool Imported { get; private set; }
 
     /// <summary>Number of bytes.</summary>
@@ -525,7 +525,7 @@ namespace GpuMem
     }
   }
 
-  /// <summary>Information about a buffer, as it was after its last change.</summary>
+  /// <summary>Information about a buffer, as it was when it was read.</summary>
   public sealed unsafe class BufferInfo
   {
     internal BufferInfo(gpumem_buffer_info* info)
@@ -538,22 +538,27 @@ namespace GpuMem
       BlockCount = Sizes.FromNative(info->block_count);
       Generation = Sizes.FromNative(info->generation);
       StoredSize = Sizes.FromNative(info->stored_size);
+      StoreCapacity = Sizes.FromNative(info->store_capacity);
+      Ahead = Sizes.FromNative(info->ahead);
+      Registrations = Sizes.FromNative(info->registrations);
       Location = new MemoryLocation((Location)info->location, info->location_id);
       DeviceOrdinal = (int)info->device_ordinal;
-      Asleep = info->asleep != 0;
+      State = (BufferState)info->state;
       Range = info->range;
       BufferId = info->buffer_id;
       Name = Text.Read(info->name, 64);
+      Tag = Text.Read(info->tag, 64);
     }
 
     /// <summary>Adds what a buffer prints of itself.</summary>
     internal Printed Print(Printed text)
     {
-      return text.Add(nameof(Size), Size).Add(nameof(Location), Location).AddIf(nameof(Asleep), Asleep)
-          .AddIf(nameof(Name), Name);
+      text.Add(nameof(Size), Size).Add(nameof(Location), Location);
+      if (State != BufferState.Awake) text.Add(nameof(State), State);
+      return text.AddIf(nameof(Name), Name);
     }
 
-    /// <summary>The range that it is mapped in.</summary>
+    /// <summary>The range that it is mapped in; zero if it is an ordinary allocation.</summary>
     internal IntPtr Range { get; private set; }
 
     /// <summary>First byte.</summary>
@@ -579,8 +584,17 @@ namespace GpuMem
     /// </summary>
     public long Generation { get; private set; }
 
-    /// <summary>Bytes of the host that keep its content while it sleeps.</summary>
+    /// <summary>Bytes of content that are kept while it sleeps.</summary>
     public long StoredSize { get; private set; }
+
+    /// <summary>Bytes of host memory or file that it has for its content: prepared, in use or kept.</summary>
+    public long StoreCapacity { get; private set; }
+
+    /// <summary>Bytes that are kept ahead of its growth, as set by <see cref="GrowableBuffer.SetAhead"/>.</summary>
+    public long Ahead { get; private set; }
+
+    /// <summary>Number of registrations noted by <see cref="GrowableBuffer.NoteRegistration"/>.</summary>
+    public long Registrations { get; private set; }
 
     /// <summary>Where its memory lies.</summary>
     public MemoryLocation Location { get; private set; }
@@ -588,14 +602,17 @@ namespace GpuMem
     /// <summary>Number of the device given at creation.</summary>
     public int DeviceOrdinal { get; private set; }
 
-    /// <summary>It sleeps.</summary>
-    public bool Asleep { get; private set; }
+    /// <summary>Whether it is awake or asleep.</summary>
+    public BufferState State { get; private set; }
 
-    /// <summary>Number of its reservation, unique in the process and never reused.</summary>
+    /// <summary>Number of its reservation or allocation, unique in the process and never reused.</summary>
     public ulong BufferId { get; private set; }
 
     /// <summary>As given at creation.</summary>
     public string Name { get; private set; }
+
+    /// <summary>What it is in its group, as given at creation.</summary>
+    public string Tag { get; private set; }
 
     /// <summary>All of it.</summary>
     public override string ToString()
@@ -603,8 +620,58 @@ namespace GpuMem
       return new Printed(nameof(BufferInfo)).Add(nameof(Base), Base).Add(nameof(Size), Size)
           .Add(nameof(Capacity), Capacity).Add(nameof(ReservedSize), ReservedSize).Add(nameof(Granularity), Granularity)
           .Add(nameof(BlockCount), BlockCount).Add(nameof(Generation), Generation).Add(nameof(StoredSize), StoredSize)
-          .Add(nameof(Location), Location).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(Asleep), Asleep)
-          .Add(nameof(BufferId), BufferId).Add(nameof(Name), Name).ToString();
+          .Add(nameof(StoreCapacity), StoreCapacity).Add(nameof(Ahead), Ahead).Add(nameof(Registrations), Registrations)
+          .Add(nameof(Location), Location).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(State), State)
+          .Add(nameof(BufferId), BufferId).Add(nameof(Name), Name).Add(nameof(Tag), Tag).ToString();
+    }
+  }
+
+  /// <summary>Information about a group, or about its buffers with one tag, as it was when it was read.</summary>
+  public sealed unsafe class BufferGroupInfo
+  {
+    internal BufferGroupInfo(gpumem_group_info* info)
+    {
+      BufferCount = Sizes.FromNative(info->buffer_count);
+      AwakeCount = Sizes.FromNative(info->awake_count);
+      AsleepCount = Sizes.FromNative(info->asleep_count);
+      FailedCount = Sizes.FromNative(info->failed_count);
+      Size = Sizes.FromNative(info->size);
+      StoredSize = Sizes.FromNative(info->stored_size);
+      StoreCapacity = Sizes.FromNative(info->store_capacity);
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Number of buffers.</summary>
+    public long BufferCount { get; private set; }
+
+    /// <summary>How many are <see cref="BufferState.Awake"/>.</summary>
+    public long AwakeCount { get; private set; }
+
+    /// <summary>How many are <see cref="BufferState.Asleep"/>.</summary>
+    public long AsleepCount { get; private set; }
+
+    /// <summary>How many are <see cref="BufferState.Failed"/>.</summary>
+    public long FailedCount { get; private set; }
+
+    /// <summary>Sum of their sizes in bytes.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Sum of the bytes of content that are kept.</summary>
+    public long StoredSize { get; private set; }
+
+    /// <summary>Sum of the bytes of host memory or file for content.</summary>
+    public long StoreCapacity { get; private set; }
+
+    /// <summary>As given at creation.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(BufferGroupInfo)).Add(nameof(BufferCount), BufferCount)
+          .Add(nameof(AwakeCount), AwakeCount).Add(nameof(AsleepCount), AsleepCount)
+          .Add(nameof(FailedCount), FailedCount).Add(nameof(Size), Size).Add(nameof(StoredSize), StoredSize)
+          .Add(nameof(StoreCapacity), StoreCapacity).Add(nameof(Name), Name).ToString();
     }
   }
 

@@ -4,6 +4,7 @@
 using System;
 using System.Collections.Generic;
 using System.Linq;
+using System.Threading;
 
 namespace GpuMem
 {
@@ -262,12 +263,121 @@ namespace GpuMem
     /// <summary>For messages and reports, up to 63 bytes.</summary>
     public string Name { get; set; }
 
+    /// <summary>The group that it belongs to while it lives, of the same instance; or null.</summary>
+    public BufferGroup Group { get; set; }
+
+    /// <summary>What it is in its group, such as <c>"weights"</c>, up to 63 bytes; or null.</summary>
+    public string Tag { get; set; }
+
     /// <summary>Its options.</summary>
     public override string ToString()
     {
       return new Printed(nameof(BufferOptions)).Add(nameof(Reserve), Reserve).Add(nameof(Location), Location)
           .Add(nameof(HandleTypes), HandleTypes).Add(nameof(Require), Require).Add(nameof(Prefer), Prefer)
-          .Add(nameof(Flags), Flags).Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).ToString();
+          .Add(nameof(Flags), Flags).Add(nameof(Accesses), Accesses).Add(nameof(Name), Name).Add(nameof(Group), Group)
+          .Add(nameof(Tag), Tag).ToString();
+    }
+  }
+
+  /// <summary>Options for sleeping.</summary>
+  public struct SleepOptions
+  {
+    /// <summary>What happens to the content.</summary>
+    public Content Content { get; set; }
+
+    /// <summary>How to sleep.</summary>
+    public SleepFlags Flags { get; set; }
+
+    /// <summary>For <see cref="GpuMem.Content.File"/>: directory of the file; otherwise null.</summary>
+    public string Directory { get; set; }
+
+    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    public string Tag { get; set; }
+
+    /// <summary>
+    /// Wait for all work in this stream, and for what <see cref="Event"/> marks. With neither, and without
+    /// <see cref="SleepFlags.Idle"/>, the call waits for all work of each device that may access the buffers, whoever
+    /// enqueued it.
+    /// </summary>
+    public GpuStream Stream { get; set; }
+
+    /// <summary>Wait for the work that it marks. See <see cref="Stream"/>.</summary>
+    public GpuEvent Event { get; set; }
+
+    /// <summary>
+    /// Called on the thread of the call with the bytes that are done and all bytes, before the first byte and after each
+    /// piece. True goes on. False ends the call with <see cref="Status.Cancelled"/>, and what it did is undone; so does an
+    /// exception, which comes out of the call. Once all bytes are done the value means nothing.
+    /// </summary>
+    public Func<ulong, ulong, bool> Progress { get; set; }
+
+    /// <summary>
+    /// Ends the call as <see cref="Progress"/> can, at the same times, with an
+    /// <see cref="OperationCanceledException"/>.
+    /// </summary>
+    public CancellationToken Cancellation { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(SleepOptions)).Add(nameof(Content), Content).Add(nameof(Flags), Flags)
+          .Add(nameof(Directory), Directory).Add(nameof(Tag), Tag).Add(nameof(Stream), Stream).Add(nameof(Event), Event)
+          .Add(nameof(Progress), Progress != null).Add(nameof(Cancellation), Cancellation.CanBeCanceled).ToString();
+    }
+  }
+
+  /// <summary>Options for waking.</summary>
+  public struct WakeOptions
+  {
+    /// <summary>
+    /// Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0 frees it,
+    /// <c>long.MaxValue</c> keeps all.
+    /// </summary>
+    public long Keep { get; set; }
+
+    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    public string Tag { get; set; }
+
+    /// <summary>As in <see cref="SleepOptions"/>.</summary>
+    public Func<ulong, ulong, bool> Progress { get; set; }
+
+    /// <summary>As in <see cref="SleepOptions"/>.</summary>
+    public CancellationToken Cancellation { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(WakeOptions)).Add(nameof(Keep), Keep).Add(nameof(Tag), Tag)
+          .Add(nameof(Progress), Progress != null).Add(nameof(Cancellation), Cancellation.CanBeCanceled).ToString();
+    }
+  }
+
+  /// <summary>Options for preparing a sleep.</summary>
+  public struct PrepareOptions
+  {
+    /// <summary>
+    /// What to prepare for. <see cref="GpuMem.Content.Zero"/> and <see cref="GpuMem.Content.Drop"/> need no store: an old
+    /// one is freed.
+    /// </summary>
+    public Content Content { get; set; }
+
+    /// <summary>For <see cref="GpuMem.Content.File"/>: directory of the file; otherwise null.</summary>
+    public string Directory { get; set; }
+
+    /// <summary>For a group: only the buffers with this tag; null means all. For one buffer null.</summary>
+    public string Tag { get; set; }
+
+    /// <summary>
+    /// 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of the library does it, at most
+    /// so many bytes a second.
+    /// </summary>
+    public long BytesPerSecond { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(PrepareOptions)).Add(nameof(Content), Content).Add(nameof(Directory), Directory)
+          .Add(nameof(Tag), Tag).Add(nameof(BytesPerSecond), BytesPerSecond).ToString();
     }
   }
 

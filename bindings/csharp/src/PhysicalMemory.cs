@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Physical memory without an address, and the file descriptors by which processes share it.
+// Physical memory without an address, and the file descriptors and fabric handles by which processes share it.
 
 using System;
 using System.Runtime.CompilerServices;
@@ -52,9 +52,9 @@ namespace GpuMem
     internal PhysicalHandle Handle { get { return handle; } }
 
     /// <summary>
-    /// Makes a file descriptor, which another process can import, as <see cref="GpuDevice.ImportPhysical"/> does. The
-    /// memory must have been created with <see cref="HandleTypes.PosixFd"/>. The descriptor keeps it alive until it is
-    /// disposed, and is closed on exec.
+    /// Makes a file descriptor, which another process can import, as
+    /// <see cref="GpuDevice.ImportPhysical(SafeHandle, long, PhysicalOptions)"/> does. The memory must have been created
+    /// with <see cref="HandleTypes.PosixFd"/>. The descriptor keeps it alive until it is disposed, and is closed on exec.
     /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public FileDescriptorHandle ExportFileDescriptor()
@@ -66,6 +66,23 @@ namespace GpuMem
                   nameof(PhysicalMemory));
       GC.KeepAlive(this);
       return new FileDescriptorHandle(descriptor);
+    }
+
+    /// <summary>
+    /// Makes a handle that a process on this or another node of the fabric can import, as
+    /// <see cref="GpuDevice.ImportPhysical(FabricHandle, long, PhysicalOptions)"/> does. The memory must have been created
+    /// with <see cref="HandleTypes.Fabric"/>. The handle does not keep it alive.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public FabricHandle ExportFabricHandle()
+    {
+      Checked();
+      gpumem_fabric_handle native;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_export_fabric(handle.Value, &native, error), error, handle,
+                  nameof(PhysicalMemory));
+      GC.KeepAlive(this);
+      return new FabricHandle(native);
     }
 
     /// <summary>
@@ -116,6 +133,18 @@ namespace GpuMem
         finally
         {
           if (held) descriptor.DangerousRelease();
+        }
+      });
+    }
+
+    internal static PhysicalMemory Import(GpuDevice device, FabricHandle fabric, long size, PhysicalOptions options)
+    {
+      Sizes.ToNative(size, nameof(size));
+      return Make(device.Instance, device, handle =>
+      {
+        using (var name = new CText(options.Name))
+        {
+          ImportNative(device, handle, fabric.Native, size, options, name.Pointer);
         }
       });
     }
@@ -206,6 +235,18 @@ namespace GpuMem
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]
+    static void ImportNative(GpuDevice device, PhysicalHandle handle, gpumem_fabric_handle fabric, long size,
+                             PhysicalOptions options, IntPtr name)
+    {
+      gpumem_physical_desc desc = Describe(device, size, options, name);
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_physical_import_fabric(device.Value, &desc, &fabric, &value, error), error,
+                  device.Instance.Handle, nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
     static void RetainNative(GpuInstance instance, PhysicalHandle handle, IntPtr pointer)
     {
       IntPtr value;
@@ -262,5 +303,76 @@ namespace GpuMem
 
     [DllImport("libc")]
     static extern int close(int descriptor);
+  }
+
+  /// <summary>
+  /// A handle of physical memory for other nodes of the fabric: 64 bytes, which may be sent by any channel. Only the driver
+  /// can read them.
+  /// </summary>
+  public unsafe struct FabricHandle : IEquatable<FabricHandle>
+  {
+    /// <summary>Number of bytes of a handle.</summary>
+    public const int Size = 64;
+
+    internal FabricHandle(gpumem_fabric_handle native) { Native = native; }
+
+    /// <summary>Makes a handle of the bytes of another one.</summary>
+    /// <exception cref="ArgumentException">There are not <see cref="Size"/> bytes.</exception>
+    public FabricHandle(byte[] bytes) : this(Read(bytes)) { }
+
+    internal gpumem_fabric_handle Native { get; }
+
+    /// <summary>Copies the bytes.</summary>
+    public byte[] ToArray()
+    {
+      gpumem_fabric_handle native = Native;
+      var bytes = new byte[Size];
+      for (int i = 0; i < Size; ++i) bytes[i] = native.bytes[i];
+      return bytes;
+    }
+
+    /// <summary>Whether both have the same bytes.</summary>
+    public bool Equals(FabricHandle other)
+    {
+      gpumem_fabric_handle one = Native, two = other.Native;
+      for (int i = 0; i < Size; ++i)
+      {
+        if (one.bytes[i] != two.bytes[i]) return false;
+      }
+      return true;
+    }
+
+    /// <summary>Whether both have the same bytes.</summary>
+    public override bool Equals(object other) { return other is FabricHandle && Equals((FabricHandle)other); }
+
+    /// <summary>Agrees with <see cref="Equals(FabricHandle)"/>.</summary>
+    public override int GetHashCode()
+    {
+      gpumem_fabric_handle native = Native;
+      int code = 17;
+      for (int i = 0; i < Size; ++i) code = unchecked(code * 31 + native.bytes[i]);
+      return code;
+    }
+
+    /// <summary>Whether both have the same bytes.</summary>
+    public static bool operator ==(FabricHandle one, FabricHandle other) { return one.Equals(other); }
+
+    /// <summary>Whether their bytes differ.</summary>
+    public static bool operator !=(FabricHandle one, FabricHandle other) { return !one.Equals(other); }
+
+    /// <summary>Its bytes.</summary>
+    public override string ToString() { return new Printed(nameof(FabricHandle)).Add("Bytes", ToArray()).ToString(); }
+
+    static gpumem_fabric_handle Read(byte[] bytes)
+    {
+      if (bytes == null) throw new ArgumentNullException(nameof(bytes));
+      if (bytes.Length != Size)
+      {
+        throw new ArgumentException("a fabric handle has " + Size + " bytes, not " + bytes.Length, nameof(bytes));
+      }
+      gpumem_fabric_handle native;
+      for (int i = 0; i < Size; ++i) native.bytes[i] = bytes[i];
+      return native;
+    }
   }
 }

@@ -33,8 +33,8 @@ namespace GpuMem
     // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
     static readonly string[] properties =
     {
-      "device_bytes", "device_count", "handle_types", "lock_mode", "lock_piece", "max_level", "numa_node", "numa_nodes", "pin_budget",
-      "register_count_max", "same_pointer", "vmm_granularity",
+      "bytes_per_second", "device_bytes", "device_count", "handle_types", "lock_mode", "lock_piece", "max_level", "numa_node",
+      "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "vmm_granularity",
     };
 
     internal static string Read(IntPtr text) { return Translate(Text.Read(text)); }

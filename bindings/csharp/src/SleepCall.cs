@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What sleeping, waking and preparing have in common for a buffer and a group: options, and functions of the program that
+// the library calls on the thread of the call.
+
+using System;
+using System.Runtime.ExceptionServices;
+using System.Runtime.InteropServices;
+using System.Threading;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  [UnmanagedFunctionPointer(CallingConvention.Cdecl)]
+  delegate int ProgressCallback(IntPtr userData, ulong done, ulong total);
+
+  /// <summary>
+  /// A call that sleeps or wakes. What functions of the program throw is kept until the call has returned, so that no
+  /// exception passes through the library.
+  /// </summary>
+  sealed unsafe class SleepCall
+  {
+    internal delegate int SleepFunction(gpumem_sleep_desc* desc, gpumem_error* error);
+
+    internal delegate int WakeFunction(gpumem_wake_desc* desc, gpumem_error* error);
+
+    internal delegate int PrepareFunction(gpumem_prepare_desc* desc, gpumem_error* error);
+
+    delegate int Call(gpumem_error* error);
+
+    static readonly ProgressCallback progressFunction = RunProgress;
+    static readonly IntPtr progressPointer = Marshal.GetFunctionPointerForDelegate(progressFunction);
+
+    // A function of the program may put other buffers to sleep, so calls can be nested.
+    [ThreadStatic] static SleepCall current;
+
+    readonly Func<ulong, ulong, bool> progress;
+    readonly CancellationToken cancellation;
+    ExceptionDispatchInfo thrown;
+    bool refused, cancelled;
+
+    SleepCall(Func<ulong, ulong, bool> progress, CancellationToken cancellation)
+    {
+      this.progress = progress;
+      this.cancellation = cancellation;
+    }
+
+    /// <param name="handle">The buffer or group.</param>
+    /// <param name="options">Its options.</param>
+    /// <param name="during">Makes the call while no view is used.</param>
+    /// <param name="function">The function of the library.</param>
+    internal static void Sleep(GpuHandle handle, SleepOptions options, Action<Action> during, SleepFunction function)
+    {
+      var call = new SleepCall(options.Progress, options.Cancellation);
+      using (var directory = new CText(options.Directory))
+      using (var tag = new CText(options.Tag))
+      {
+        gpumem_sleep_desc desc = default(gpumem_sleep_desc);
+        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_sleep_desc);
+        desc.content = (int)options.Content;
+        desc.flags = (ulong)options.Flags;
+        desc.directory = directory.Pointer;
+        desc.tag = tag.Pointer;
+        desc.stream = options.Stream == null ? IntPtr.Zero : options.Stream.Handle.Value;
+        desc.@event = options.Event == null ? IntPtr.Zero : options.Event.Handle.Value;
+        desc.progress = call.ProgressPointer;
+        call.Make(handle, during, error =>
+        {
+          gpumem_sleep_desc given = desc;
+          return function(&given, error);
+        });
+      }
+      GC.KeepAlive(options.Stream);
+      GC.KeepAlive(options.Event);
+    }
+
+    /// <summary>As <see cref="Sleep"/>.</summary>
+    internal static void Wake(GpuHandle handle, WakeOptions options, Action<Action> during, WakeFunction function)
+    {
+      ulong keep = Sizes.ToNative(options.Keep, nameof(options.Keep));
+      var call = new SleepCall(options.Progress, options.Cancellation);
+      using (var tag = new CText(options.Tag))
+      {
+        gpumem_wake_desc desc = default(gpumem_wake_desc);
+        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_wake_desc);
+        desc.keep = options.Keep == long.MaxValue ? ulong.MaxValue : keep;
+        desc.tag = tag.Pointer;
+        desc.progress = call.ProgressPointer;
+        call.Make(handle, during, error =>
+        {
+          gpumem_wake_desc given = desc;
+          return function(&given, error);
+        });
+      }
+    }
+
+    internal static void Prepare(GpuHandle handle, PrepareOptions options, PrepareFunction function)
+    {
+      ulong pace = Sizes.ToNative(options.BytesPerSecond, nameof(options.BytesPerSecond));
+      using (var directory = new CText(options.Directory))
+      using (var tag = new CText(options.Tag))
+      {
+        gpumem_prepare_desc desc = default(gpumem_prepare_desc);
+        desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_prepare_desc);
+        desc.content = (int)options.Content;
+        desc.directory = directory.Pointer;
+        desc.tag = tag.Pointer;
+        desc.bytes_per_second = pace;
+        Forgotten.Retry(() =>
+        {
+          gpumem_prepare_desc given = desc;
+          gpumem_error* error = Error.Detail;
+          Error.Check(function(&given, error), error, handle, handle.Noun);
+          return handle;
+        });
+      }
+    }
+
+    /// <summary>Keeps what a function of the program has thrown for the call that runs on this thread.</summary>
+    /// <param name="what">The function, for the log.</param>
+    /// <param name="problem">The exception.</param>
+    /// <param name="refuses">Whether it makes the call fail.</param>
+    internal static void Failed(string what, Exception problem, bool refuses)
+    {
+      GpuMemDiagnostics.CallbackFailed(what, problem);
+      SleepCall call = current;
+      if (call == null || call.thrown != null) return;
+      call.thrown = ExceptionDispatchInfo.Capture(problem);
+      call.refused = refuses;
+    }
+
+    IntPtr ProgressPointer
+    {
+      get { return progress == null && !cancellation.CanBeCanceled ? IntPtr.Zero : progressPointer; }
+    }
+
+    void Make(GpuHandle handle, Action<Action> during, Call call)
+    {
+      cancellation.ThrowIfCancellationRequested();
+      Forgotten.Retry(() =>
+      {
+        during(() => Try(handle, call));
+        return handle;
+      });
+      if (thrown != null) thrown.Throw();
+    }
+
+    void Try(GpuHandle handle, Call call)
+    {
+      // The thread's own would be overwritten by calls that the functions make.
+      gpumem_error error = default(gpumem_error);
+      error.struct_size = (UIntPtr)(uint)sizeof(gpumem_error);
+      SleepCall outer = current;
+      int status;
+      thrown = null;
+      refused = cancelled = false;
+      current = this;
+      try
+      {
+        status = call(&error);
+      }
+      finally
+      {
+        current = outer;
+      }
+      if (status >= 0 || (thrown != null && refused)) return;
+      thrown = null;
+      if (cancelled && status == Constants.GPUMEM_ERROR_CANCELLED)
+      {
+        GpuMemException failure = Error.Failure(&error);
+        throw new OperationCanceledException(failure.Message, failure, cancellation);
+      }
+      Error.Check(status, &error, handle, handle.Noun);
+    }
+
+    [MonoPInvokeCallback(typeof(ProgressCallback))]
+    static int RunProgress(IntPtr userData, ulong done, ulong total)
+    {
+      SleepCall call = current;
+      try
+      {
+        if (call == null) return 0;
+        if (call.thrown != null) return 1;
+        if (call.cancellation.IsCancellationRequested)
+        {
+          call.cancelled = true;
+          return 1;
+        }
+        return call.progress == null || call.progress(done, total) ? 0 : 1;
+      }
+      catch (Exception problem)
+      {
+        Failed("a progress function", problem, true);
+        return 1;
+      }
+    }
+  }
+}
