@@ -3,6 +3,7 @@
 
 using System;
 using System.Runtime.InteropServices;
+using System.Text;
 
 namespace GpuMem.Tests
 {
@@ -19,6 +20,20 @@ namespace GpuMem.Tests
 
     [DllImport("libc", SetLastError = true)]
     internal static extern int fcntl(int file, int command);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int truncate(string path, IntPtr size);
+
+    [DllImport("libc", SetLastError = true)]
+    static extern IntPtr readlink(string path, byte[] target, UIntPtr size);
+
+    /// <summary>Where a symbolic link leads; an empty text if it cannot be read.</summary>
+    internal static string ReadLink(string path)
+    {
+      var target = new byte[4096];
+      int length = (int)readlink(path, target, (UIntPtr)(uint)target.Length);
+      return length <= 0 ? "" : Encoding.UTF8.GetString(target, 0, length);
+    }
 
     [DllImport("libc")]
     internal static extern int fork();

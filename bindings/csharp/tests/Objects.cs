@@ -73,7 +73,8 @@ namespace GpuMem.Tests
       PhysicalMemory block = device.CreatePhysical(granule);
       AddressRange range = instance.ReserveRange(granule);
       range.Map(0, block);
-      GrowableBuffer buffer = device.CreateBuffer(granule);
+      BufferGroup group = instance.CreateGroup("model");
+      GrowableBuffer buffer = device.CreateBuffer(granule, new BufferOptions { Group = group, Tag = "weights" });
       var region = new CopyRegion(new CopyOperand(new GpuRange((IntPtr)0x1000, 64), 8), new GpuRange((IntPtr)0x2000, 64), 4, 2);
       InstanceStats stats = instance.Stats;
       Check.Equal(stats.LiveCount + 2, stats.LiveObjects, "live objects");
@@ -90,6 +91,10 @@ namespace GpuMem.Tests
           "Source = CopyOperand { Range = GpuRange { Pointer = 0x2000, Size = 64 }, RowPitch = 0, SlicePitch = 0 }, " +
           "Width = 4, Height = 2, Depth = 1, Options = CopyOptions { Direction = Infer, SourceOrder = Stream } }", region },
         { "CudaOptions { Contexts = [0x8] }", new CudaOptions { Contexts = new[] { (IntPtr)8 } } },
+        { "BufferGroup { Name = \"model\" }", group },
+        { "FabricHandle { Bytes = " + string.Concat(Enumerable.Repeat("07", 64)) + " }", new FabricHandle(Enumerable.Repeat((byte)7, 64).ToArray()) },
+        { "SleepOptions { Content = Pinned, Flags = None, Directory = null, Tag = \"weights\", Stream = null, Event = null, " +
+          "Progress = False, Cancellation = False }", new SleepOptions { Tag = "weights" } },
         { "InstanceStats { LiveCount = " + stats.LiveCount + ", LiveBytes = " + stats.LiveBytes + ", Streams = 1, Events = 1, " +
           "LiveObjects = " + stats.LiveObjects + " }", stats },
       };
@@ -99,7 +104,7 @@ namespace GpuMem.Tests
         instance.Info, device.Info, memory.Info, stream.Info, gpuEvent.Info, instance.GetPointerInfo(pinned.HostPointer),
         device.GetCapability(Capability.PinMapHost), instance.GetStats(MemoryKind.Device), GpuInstance.Probe(Scope.Backend),
         StatusInfo.Of(Status.Busy), instance.GetUnifiedInfo(unified), block.Info, range.Info, range.GetMapping(0),
-        buffer.Info,
+        buffer.Info, group.Info,
       })
       {
         string text = info.ToString();
@@ -117,8 +122,9 @@ namespace GpuMem.Tests
       range.Dispose();
       block.Dispose();
       buffer.Dispose();
+      group.Dispose();
       instance.Dispose();
-      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer })
+      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer, group })
       {
         Check.That(gone.ToString().EndsWith("IsDisposed = True }"), gone.ToString());
       }
@@ -166,7 +172,7 @@ namespace GpuMem.Tests
       {
         device.AllocateDevice(64), device.AllocatePinned<int>(16), device.AllocatePinned<int>(0), device.Register(new byte[64]),
         device.CreateStream(), device.CreateEvent(), unified, unified.BeginHostAccess(), device.AllocateUnified<int>(0),
-        device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance,
+        device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance.CreateGroup(), instance,
       };
       foreach (IDisposable one in all) one.Dispose();
       int calls = 0;
@@ -203,6 +209,7 @@ namespace GpuMem.Tests
         () => device.GetDevicePointer((IntPtr)1), () => device.WrapStream(IntPtr.Zero), () => device.Allocate(MemoryKind.Device, 1),
         () => device.AllocateUnified<int>(0), () => device.CreatePhysical(granule), () => device.GetGranularity(out granule, out recommended),
         () => device.ImportPhysical(new FileDescriptorHandle(0, false), granule), () => device.CreateBuffer(0),
+        () => device.ImportPhysical(default(FabricHandle), granule),
       })
       {
         Check.Throws<ObjectDisposedException>(call);

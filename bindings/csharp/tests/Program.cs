@@ -16,6 +16,7 @@ namespace GpuMem.Tests
       Unified.Run();
       Ranges.Run();
       Buffers.Run();
+      Sleeping.Run();
       Objects.Run();
       Collection.Run();
       Children.RunAll();

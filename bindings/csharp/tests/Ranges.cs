@@ -37,6 +37,8 @@ namespace GpuMem.Tests
       Tap.Run("physical memory: a descriptor is exported and imported", Descriptors);
       Tap.Run("physical memory: descriptors that are refused", DescriptorsRefused);
       Tap.Run("physical memory: another process imports it", OtherProcess);
+      Tap.Run("physical memory: fabric handles", FabricHandles);
+      Tap.Run("physical memory: fabric handles are values", FabricValues);
       Tap.Run("file descriptors are closed once", Closing);
     }
 
@@ -674,6 +676,55 @@ namespace GpuMem.Tests
         range.CopyFrom(4, new[] { 5678 });
       }
       return 0;
+    }
+
+    static void FabricHandles(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      long granule = Granule(device);
+      using (PhysicalMemory block = device.CreatePhysical(granule))
+      {
+        Check.Fails(Status.Unsupported, () => block.ExportFabricHandle());
+      }
+      var options = new PhysicalOptions { HandleTypes = HandleTypes.Fabric, Name = "shared" };
+      if (!device.GetCapability(Capability.VmmHandleFabric).IsAvailable)
+      {
+        Check.Fails(Status.Unsupported, () => device.CreatePhysical(granule, options));
+        Check.Fails(Status.Unsupported, () => device.ImportPhysical(new FabricHandle(new byte[64]), granule, options));
+        return;
+      }
+      using (PhysicalMemory block = device.CreatePhysical(granule, options))
+      {
+        // By its bytes, as another node would receive it.
+        var handle = new FabricHandle(block.ExportFabricHandle().ToArray());
+        Check.That(handle != default(FabricHandle), "the handle is empty");
+        using (PhysicalMemory imported = device.ImportPhysical(handle, granule, options))
+        {
+          Check.That(imported.Info.Imported && imported.Size == granule, imported.Info.ToString());
+          Check.Equal("shared", imported.Info.Name, "name");
+        }
+      }
+      Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, options));
+      Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, new PhysicalOptions
+      {
+        HandleTypes = HandleTypes.Fabric, Prefer = PhysicalFlags.Compressible,
+      }));
+    }
+
+    static void FabricValues(Scope scope)
+    {
+      byte[] bytes = Enumerable.Range(1, FabricHandle.Size).Select(number => (byte)number).ToArray();
+      var one = new FabricHandle(bytes);
+      Check.That(one.ToArray().SequenceEqual(bytes), "bytes");
+      bytes[63] = 0;
+      var other = new FabricHandle(bytes);
+      Check.Equal((byte)64, one.ToArray()[63], "last byte of a handle whose array was changed");
+      Check.That(one != other && !one.Equals(other) && !one.Equals((object)other) && !one.Equals("text"), "different bytes are equal");
+      FabricHandle same = one;
+      Check.That(same == one && same.Equals((object)one) && same.GetHashCode() == one.GetHashCode(), "equal bytes are different");
+      Check.That(default(FabricHandle).ToArray().All(value => value == 0), "the default");
+      Check.Throws<ArgumentException>(() => new FabricHandle(new byte[63]));
+      Check.Throws<ArgumentNullException>(() => new FabricHandle(null));
     }
 
     static void Closing(Scope scope)
