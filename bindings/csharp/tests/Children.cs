@@ -42,6 +42,7 @@ namespace GpuMem.Tests
         case "own-resolution": return OwnResolution();
         case "alive": return EndAlive(arguments[2]);
         case "fork": return Fork();
+        case "fabric": return Ranges.Fabric();
         case "import": return Ranges.Import(arguments[2], long.Parse(arguments[3]));
         default: return 9;
       }

@@ -686,29 +686,52 @@ namespace GpuMem.Tests
       {
         Check.Fails(Status.Unsupported, () => block.ExportFabricHandle());
       }
-      var options = new PhysicalOptions { HandleTypes = HandleTypes.Fabric, Name = "shared" };
-      if (!device.GetCapability(Capability.VmmHandleFabric).IsAvailable)
+      // The driver may know the fabric, but not let this process use it.
+      Status refusal = Scope.IsHost ? Status.Unsupported : Status.PermissionDenied;
+      Check.Fails(refusal, () => device.CreatePhysical(granule, ofFabric));
+      Check.Fails(refusal, () => device.ImportPhysical(new FabricHandle(new byte[64]), granule, ofFabric));
+      Check.Throws<ArgumentOutOfRangeException>(() => device.ImportPhysical(default(FabricHandle), -1, ofFabric));
+      if (Scope.IsHost) return;
+      // The fake driver grants it to another process.
+      Check.Equal("shared", Child.Run("child fabric", 0, list => list["FAKE_CUDA_IMEX"] = "1").Trim(), "what was imported");
+    }
+
+    static readonly PhysicalOptions ofFabric = new PhysicalOptions { HandleTypes = HandleTypes.Fabric, Name = "shared" };
+
+    /// <summary>The process that may use the fabric.</summary>
+    internal static int Fabric()
+    {
+      using (GpuInstance instance = GpuInstance.Open(Scope.Backend))
       {
-        Check.Fails(Status.Unsupported, () => device.CreatePhysical(granule, options));
-        Check.Fails(Status.Unsupported, () => device.ImportPhysical(new FabricHandle(new byte[64]), granule, options));
-        return;
-      }
-      using (PhysicalMemory block = device.CreatePhysical(granule, options))
-      {
-        // By its bytes, as another node would receive it.
-        var handle = new FabricHandle(block.ExportFabricHandle().ToArray());
-        Check.That(handle != default(FabricHandle), "the handle is empty");
-        using (PhysicalMemory imported = device.ImportPhysical(handle, granule, options))
+        GpuDevice device = instance.GetDevice(0);
+        long granule = Granule(device);
+        using (PhysicalMemory block = device.CreatePhysical(granule, ofFabric))
         {
-          Check.That(imported.Info.Imported && imported.Size == granule, imported.Info.ToString());
-          Check.Equal("shared", imported.Info.Name, "name");
+          // By its bytes, as another node would receive it.
+          var handle = new FabricHandle(block.ExportFabricHandle().ToArray());
+          Check.That(handle != default(FabricHandle), "the handle is empty");
+          using (PhysicalMemory imported = device.ImportPhysical(handle, granule, ofFabric))
+          using (AddressRange one = instance.ReserveRange(granule), two = instance.ReserveRange(granule))
+          {
+            Check.That(imported.Info.Imported && imported.Size == granule, imported.Info.ToString());
+            one.Map(0, block);
+            one.SetAccess(0, granule, device, Access.ReadWrite);
+            two.Map(0, imported);
+            two.SetAccess(0, granule, device, Access.ReadWrite);
+            one.CopyFrom(0, new[] { 4321 });
+            var found = new int[1];
+            two.CopyTo(0, found);
+            Check.Equal(4321, found[0], "number through the other handle");
+            Console.WriteLine(imported.Info.Name);
+          }
         }
+        Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, ofFabric));
+        Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, new PhysicalOptions
+        {
+          HandleTypes = HandleTypes.Fabric, Prefer = PhysicalFlags.Compressible,
+        }));
       }
-      Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, options));
-      Check.Fails(Status.InvalidArgument, () => device.ImportPhysical(default(FabricHandle), granule, new PhysicalOptions
-      {
-        HandleTypes = HandleTypes.Fabric, Prefer = PhysicalFlags.Compressible,
-      }));
+      return 0;
     }
 
     static void FabricValues(Scope scope)
