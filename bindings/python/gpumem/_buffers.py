@@ -5,25 +5,30 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, Union
+from ctypes import c_uint64
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Sequence, SupportsIndex, Tuple, Union
 
 from . import _library as c
-from ._calls import GONE, ask, call, create, destroy_quietly, encoded, leave, leftovers, sweep, text, u64
-from ._codes import Access, BufferFlags, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
+from ._calls import GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, sweep, text, u64
+from ._codes import Access, BufferFlags, BufferState, Content, HandleTypes, Kind, Location, MemoryFlags, PhysicalFlags
 from ._dlpack import CPU, CUDA, CUDA_HOST
-from ._enums import code
+from ._enums import expect
 from ._enums import flags as flags_of
 from ._managed import Place
 from ._memory import Region, Shape, View
 from ._ranges import access_at, access_entries, access_structs, location_of
 from ._results import BufferInfo, MemoryInfo, known
+from ._sleeping import (Call, after_wake_function, before_sleep_function, called, numbers, prepare_desc, progress_function,
+                        sleep_desc, wake_desc)
 from ._waits import LARGE, aside, create_aside, on_main_thread
-from .errors import Busy, Error, InvalidState, StaleHandle
+from .errors import Busy, Error, InvalidState, NotFound, StaleHandle
 
 if TYPE_CHECKING:
+    from ._groups import Group
     from ._instance import Device
     from ._ranges import Accesses
-    from ._stream import Queue
+    from ._sleeping import AfterWake, BeforeSleep, Directory, Progress
+    from ._stream import Event, Queue, Stream
 
 
 class Buffer(Region):
@@ -31,23 +36,27 @@ class Buffer(Region):
 
     ``device.buffer(size)`` makes it. It reserves ``reserve`` bytes of addresses, by default as many as the device, or the
     host, has memory, and maps memory as it grows: nothing is copied, and the address stays. With ``flags="movable"`` it moves
-    to larger addresses, still without a copy, once these are used up. ``location``, ``handle_types``, ``require`` and
-    ``prefer`` are those of :class:`Physical`. ``accesses`` are as in :meth:`set_access`; by default the device, and the CPU
-    for memory of the host, may read and write. The contents are indeterminate.
+    to larger addresses, still without a copy, once these are used up. With ``flags="copyable"`` it is one ordinary
+    allocation where the device has no virtual memory management, and moves by a copy whenever it is resized. ``location``,
+    ``handle_types``, ``require`` and ``prefer`` are those of :class:`Physical`. ``accesses`` are as in :meth:`set_access`; by
+    default the device, and the CPU for memory of the host, may read and write. ``group`` is a :class:`Group` that it belongs
+    to while it lives, and ``tag`` what it is there, such as "weights". The contents are indeterminate.
 
     It can be copied, filled and viewed as memory can. While a view of it is alive, or work in a stream uses it, it can grow
-    in place; shrinking, moving, sleeping and closing raise BufferError or Busy. A view keeps its size when the buffer grows.
-    Changes happen at the call, not in the order of a stream. Work that uses plain addresses is yours to wait for.
+    in place; shrinking, moving and closing raise BufferError or Busy, and so does sleeping while a view is alive. A view
+    keeps its size when the buffer grows. Changes happen at the call, not in the order of a stream. Work that uses plain
+    addresses is yours to wait for.
     """
 
-    __slots__ = ("device", "_handle", "_closed", "_changing", "_holds", "_info", "_lock", "_movable", "_state",
-                 "__weakref__")
+    __slots__ = ("device", "group", "_callbacks", "_handle", "_closed", "_changing", "_holds", "_info", "_lock", "_movable",
+                 "_number", "_state", "_tag", "__weakref__")
     _no_access = "the CPU has no access to the buffer; set_access() gives it to memory of the host"
 
     def __init__(self, device: Device, size: int = 0, *, reserve: int = 0, location: Place = "device",
                  handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
                  prefer: Union[PhysicalFlags, str, int] = 0, flags: Union[BufferFlags, str, int] = 0,
-                 accesses: Optional[Accesses] = None, name: Optional[str] = None) -> None:
+                 accesses: Optional[Accesses] = None, group: Optional[Group] = None, tag: Optional[str] = None,
+                 name: Optional[str] = None) -> None:
         self._closed = True
         if leftovers:
             sweep()
@@ -56,11 +65,14 @@ class Buffer(Region):
             size=u64(size, "size"), reserve=u64(reserve, "reserve"), location=where, location_id=number,
             handle_types=flags_of(HandleTypes, handle_types, "handle_types"),
             require=flags_of(PhysicalFlags, require, "require"), prefer=flags_of(PhysicalFlags, prefer, "prefer"),
-            flags=flags_of(BufferFlags, flags, "flags"), name=encoded(name))
+            flags=flags_of(BufferFlags, flags, "flags"), tag=encoded(tag, "tag"), name=encoded(name))
         if accesses is not None:
             entries = access_entries(accesses, device.instance)
             desc.accesses, desc.access_count = access_structs(entries), len(entries)
         self.device, self._movable, self._changing = device, bool(desc.flags & BufferFlags.MOVABLE), False
+        self.group, self._tag = group, tag or ""
+        self._callbacks: Tuple[Optional[BeforeSleep], Optional[AfterWake]] = (None, None)
+        self._number = 0  # in `called`
         # One entry for each view (None) and each call (False), and the work queue for each use in a stream. Each use has
         # a view, and a view is only made under the lock.
         self._holds: List[Union[None, bool, Queue]] = []
@@ -68,8 +80,18 @@ class Buffer(Region):
         self._state: Optional[BufferInfo] = None
         self._info: Optional[MemoryInfo] = None  # for copies and views
         make = create_aside if desc.size >= LARGE and on_main_thread() else create
-        self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
-        self._closed = False
+        if group is None:
+            self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
+            self._closed = False
+            return
+        from ._groups import Group
+        expect(Group, group, "group")
+        desc.group = group.handle
+        with group._lock:  # none enters while the group sleeps or wakes
+            group._idle()
+            self._handle = make(c.gpumem_buffer_create, c.gpumem_buffer_destroy, device.handle, desc)
+            self._closed = False
+            group._members[self._handle] = self
 
     # ---- changes ----
 
@@ -89,6 +111,14 @@ class Buffer(Region):
             info = self._idle()
             self._change(self._moved(info, capacity), abs(capacity - info.capacity), "gpumem_buffer_set_capacity", capacity)
 
+    def set_ahead(self, bytes: int) -> None:
+        """Keeps so many bytes ready behind the size, made by a thread of the library as the buffer grows. A :meth:`resize` that
+        needs no more than what is there makes no driver call. 0 ends it, and leaves what is there."""
+        bytes = u64(bytes, "bytes")
+        with self._lock:
+            self._idle()
+            self._change("", 0, "gpumem_buffer_set_ahead", bytes)
+
     def set_access(self, accesses: Accesses) -> None:
         """Sets what processors may do with the buffer, now and as it grows; see :meth:`Range.set_access`."""
         entries = access_entries(accesses, self.device.instance)
@@ -99,63 +129,113 @@ class Buffer(Region):
             self._change("changed" if taken else "", info.capacity, "gpumem_buffer_set_access", access_structs(entries),
                          len(entries))
 
-    def sleep(self, content: Union[Content, str, int] = "pinned") -> None:
+    # ---- sleep ----
+
+    def sleep(self, content: Union[Content, str, int] = "pinned", *, directory: Optional[Directory] = None,
+              stream: Optional[Stream] = None, event: Optional[Event] = None, idle: bool = False,
+              progress: Optional[Progress] = None) -> None:
         """Gives the memory back and keeps the addresses. ``content`` says what happens to the bytes: they are kept in
-        "pinned" or "pageable" memory of the host, or are "zero" or indeterminate ("drop") after :meth:`wake`.
+        "pinned" or "pageable" memory of the host, or in a "file" without a name in ``directory``, or are "zero" or
+        indeterminate ("drop") after :meth:`wake`.
 
-        All work on the buffer must have been observed complete. If the call fails, the buffer is awake, with its content.
+        It waits for the work that is in ``stream``, and for ``event``. With neither it waits for all work of the devices that
+        may access the buffer, or with ``idle`` for nothing.
+
+        ``progress(done, total)`` is called with bytes, before the first one and after each piece. To cancel the call, raise an
+        exception in it, such as :class:`Cancelled`: this method undoes what it did, and raises the exception. What it returns
+        means nothing. Once all bytes are done it is too late to cancel, but the exception is still raised.
+
+        If the call fails, the buffer is awake, with its content. While registrations are noted it raises Busy; see
+        :meth:`note_registration`.
         """
-        number = code(Content, content, "content")
+        desc = sleep_desc(content, directory, None, stream, event, idle)
+        heard = Call(progress)
         with self._lock:
-            self._change("put to sleep", self._idle().capacity, "gpumem_buffer_sleep", number)
+            self._idle()
+            put_to_sleep([self], None, heard, "gpumem_buffer_sleep", self._handle, desc, stream, event)
 
-    def wake(self) -> None:
+    def wake(self, *, keep: Union[SupportsIndex, str] = 0, progress: Optional[Progress] = None) -> None:
         """Wakes the buffer: at the same address, with its size, the access of each processor, and the content that was kept.
-        If the call fails, the buffer sleeps on, and nothing is lost."""
+        If the call fails, the buffer sleeps on, and nothing is lost.
+
+        ``keep`` are the bytes of its store that it keeps for the next sleep, or "all". ``progress`` is as in :meth:`sleep`.
+        """
+        desc = wake_desc(keep, None)
+        heard = Call(progress)
         with self._lock:
-            self._change("", self._idle().capacity, "gpumem_buffer_wake")
+            self._idle()
+            wake_up([self], None, heard, "gpumem_buffer_wake", self._handle, desc)
+
+    def prepare(self, content: Union[Content, str, int] = "pinned", *, directory: Optional[Directory] = None,
+                bytes_per_second: int = 0) -> None:
+        """Makes the store for the content ahead of :meth:`sleep`, which then only copies.
+
+        With ``bytes_per_second`` it returns at once, and a thread of the library does it at that pace; ``store_capacity`` of
+        :meth:`info` says how far it is. "zero" and "drop" free the store.
+        """
+        desc = prepare_desc(content, directory, None, bytes_per_second)
+        with self._lock:
+            size = self._idle().size
+            self._change("", 0 if desc.bytes_per_second else size, "gpumem_buffer_prepare", desc)
+
+    def set_callbacks(self, before_sleep: Optional[BeforeSleep] = None, after_wake: Optional[AfterWake] = None) -> None:
+        """Sets what is called when the buffer sleeps and wakes, in place of what was set before.
+
+        ``before_sleep(buffer)`` is the time to close registrations and to drop views. To refuse the sleep, raise an exception
+        in it; :meth:`sleep` raises it again. ``after_wake(buffer, generation)`` is called when the buffer has woken, and after
+        a sleep that did not happen; its exceptions go to ``sys.unraisablehook``. They run on the thread that called
+        :meth:`sleep` or :meth:`wake`, if it still waits. They may ask for information and note and close registrations.
+        """
+        for what, function in (("before_sleep", before_sleep), ("after_wake", after_wake)):
+            if function is not None and not callable(function):
+                raise TypeError(f"{what} must be callable or None, not a {type(function).__name__}")
+        with self._lock:
+            self._idle()
+            self._number = self._number or next(numbers)
+            structs = c.gpumem_buffer_callbacks(user_data=self._number)
+            if before_sleep is not None:
+                structs.before_sleep = before_sleep_function
+            if after_wake is not None:
+                structs.after_wake = after_wake_function
+            called[self._number] = self
+            call(c.gpumem_buffer_set_callbacks, self._handle, structs)
+            self._callbacks = before_sleep, after_wake
+
+    def _before_sleep(self) -> None:
+        function = self._callbacks[0]
+        if function is not None:
+            function(self)
+        self._unused("put to sleep", "gpumem_buffer_sleep")
+
+    def note_registration(self, name: str) -> Registration:
+        """Notes that something outside this package holds the memory: a network card, a communicator, another process. The
+        buffer does not sleep before the :class:`Registration` is closed. ``name`` says in messages what holds it."""
+        return Registration(self, name)
+
+    # ---- how it changes ----
 
     def _idle(self) -> BufferInfo:
         """Information, unless a change goes on: Ctrl-C ended the wait for it, or a signal handler came in between."""
         if self._changing:
             raise Busy("the buffer is being changed; try again when that is done")
-        return self._state or self.info()
+        info = self._state or self.info()
+        return self.info() if info.ahead else info  # which grows by itself
 
     def _moved(self, info: BufferInfo, size: int) -> str:
-        return "moved" if self._movable and size > info.reserved_size else ""
+        ordinary = info.range_handle is None
+        return "moved" if ordinary or self._movable and size > info.reserved_size else ""
+
+    def _unused(self, done: str, function: str) -> None:
+        """Raises if something holds the bytes."""
+        if self._holds:
+            self.info()  # a fork or a closed instance is reported first
+            self._held(done, function)
 
     def _change(self, done: str, size: int, function: str, *arguments: Any) -> None:
         """Calls a function that changes the buffer. ``done``: what nothing must hold it for."""
-        if done and self._holds:
-            self.info()  # a fork or a closed instance is reported first
-            self._held(done, function)
-        self._changing, token = True, [None]
-
-        def run() -> None:
-            try:
-                token.pop()
-            except IndexError:  # Ctrl-C came first
-                return
-            try:
-                call(getattr(c, function), self._handle, *arguments)
-            finally:
-                try:
-                    self.info()  # before a kernel needs it, which cannot ask
-                except Error:
-                    self._state = None
-                self._info, self._changing = None, False
-        try:
-            if size >= LARGE and on_main_thread():
-                aside(run)
-            else:
-                run()
-        except BaseException:
-            try:
-                token.pop()
-                self._changing = False  # the call was never made
-            except IndexError:
-                pass
-            raise
+        if done:
+            self._unused(done, function)
+        change([self], None, plainly(size), function, self._handle, *arguments)
 
     # ---- the end ----
 
@@ -169,9 +249,7 @@ class Buffer(Region):
             if self._closed:
                 return
             self._idle()
-            if self._holds:
-                self.info()
-                self._held("closed", "gpumem_buffer_destroy")
+            self._unused("closed", "gpumem_buffer_destroy")
             try:
                 call(c.gpumem_buffer_destroy, self._handle)
             except Error as problem:
@@ -229,7 +307,7 @@ class Buffer(Region):
             return "<gpumem.Buffer, closed>" if self._closed else f"<gpumem.Buffer: {problem}>"
         where = f"{info.location} {info.location_id}" if info.location_id >= 0 else f"{info.location}"
         name = f" {info.name!r}" if info.name else ""
-        state = ", closed" if self._closed else ", asleep" if info.asleep else ""
+        state = ", closed" if self._closed else f", {info.state}" if info.asleep else ""
         return f"<gpumem.Buffer{name}: {info.size} bytes, {where}{state}>"
 
     @property
@@ -246,15 +324,16 @@ class Buffer(Region):
         """Information about the buffer."""
         found = ask(c.gpumem_buffer_get_info, c.gpumem_buffer_info(), self._handle)
         info = BufferInfo(
-            found.base, found.size, found.capacity, found.reserved_size, found.granularity, found.block_count,
-            found.generation, found.stored_size, known(Location, found.location), found.location_id, found.device_ordinal,
-            bool(found.asleep), found.range, found.buffer_id, text(found.name))
+            found.base or 0, found.size, found.capacity, found.reserved_size, found.granularity, found.block_count,
+            found.generation, found.stored_size, found.store_capacity, found.ahead, found.registrations,
+            known(Location, found.location), found.location_id, found.device_ordinal, known(BufferState, found.state),
+            found.range, found.buffer_id, self.group, text(found.name), text(found.tag))
         self._state = info
         return info
 
     @property
     def base(self) -> int:
-        """Address of the first byte. Only growth of a movable buffer changes it."""
+        """Address of the first byte. Only a movable or copyable buffer changes it."""
         return (self._state or self.info()).base
 
     def __int__(self) -> int:
@@ -274,7 +353,8 @@ class Buffer(Region):
     @property
     def capacity(self) -> int:
         """Bytes that have memory, or had when the buffer went to sleep."""
-        return (self._state or self.info()).capacity
+        info = self._state or self.info()
+        return (self.info() if info.ahead else info).capacity
 
     @property
     def reserved_size(self) -> int:
@@ -287,14 +367,158 @@ class Buffer(Region):
         return (self._state or self.info()).generation
 
     @property
+    def state(self) -> BufferState:
+        """AWAKE, ASLEEP, or FAILED if it could not be woken: wake it again, or close it."""
+        return (self._state or self.info()).state
+
+    @property
     def asleep(self) -> bool:
-        """Whether it sleeps."""
+        """Whether its memory was given back: it is ASLEEP, or FAILED."""
         return (self._state or self.info()).asleep
+
+    @property
+    def tag(self) -> str:
+        """As given at creation."""
+        return self._tag
 
     @property
     def name(self) -> str:
         """As given at creation."""
         return (self._state or self.info()).name
+
+
+class Registration(Unique):
+    """A note that something outside this package holds the memory of a buffer, which does not sleep meanwhile.
+
+    :meth:`Buffer.note_registration` makes it. It ends by :meth:`close`, or at the end of a ``with`` block. Dropping it does not
+    end it, because what holds the memory does not end either.
+    """
+
+    __slots__ = ("buffer", "name", "number", "_closed", "__weakref__")
+    _instead = "use the object itself"
+
+    if TYPE_CHECKING:
+        buffer: Buffer
+        name: str
+        number: int
+
+    def __init__(self, buffer: Buffer, name: str) -> None:
+        self._closed = True
+        expect(Buffer, buffer, "buffer")
+        if not isinstance(name, str):
+            raise TypeError(f"name must be a str, not a {type(name).__name__}")
+        number = c_uint64()
+        try:
+            call(c.gpumem_buffer_note_registration, buffer.handle, encoded(name), number)
+        except BaseException:
+            if number.value:  # a signal handler raised as the call returned
+                c.gpumem_buffer_forget_registration(buffer.handle, number, None)
+            raise
+        self.buffer, self.name, self.number, self._closed = buffer, name, number.value, False
+
+    def close(self) -> None:
+        """Ends the registration. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            call(c.gpumem_buffer_forget_registration, self.buffer.handle, self.number)
+        except Error as problem:
+            if problem.code not in GONE and not isinstance(problem, NotFound):
+                self._closed = False
+                raise
+
+    def __enter__(self) -> Registration:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+    def __repr__(self) -> str:
+        return f"<gpumem.Registration {self.name!r} of {self.buffer!r}{', closed' if self._closed else ''}>"
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
+
+
+# ---- changes of one or several buffers, whose locks the caller holds ----
+
+def change(buffers: Sequence[Buffer], group: Optional[Group], make: Callable[[Callable[[], None]], None], function: str,
+           *arguments: Any) -> None:
+    """Calls a function that changes buffers, in the way that ``make`` does it. They are marked until it has returned, also if
+    Ctrl-C ends the wait for it."""
+    token = [None]
+
+    def mark(changing: bool) -> None:
+        for buffer in buffers:
+            buffer._changing = changing
+        if group is not None:
+            group._changing = changing
+
+    def run() -> None:
+        try:
+            token.pop()
+        except IndexError:  # Ctrl-C came first
+            return
+        try:
+            call(getattr(c, function), *arguments)
+        finally:
+            for buffer in buffers:
+                try:
+                    buffer.info()  # before a kernel needs it, which cannot ask
+                except Error:
+                    buffer._state = None
+                buffer._info = None
+            mark(False)
+    try:
+        mark(True)
+        make(run)
+    except BaseException:
+        try:
+            token.pop()
+            mark(False)  # the call was never made
+        except IndexError:
+            pass
+        raise
+
+
+def plainly(size: int) -> Callable[[Callable[[], None]], None]:
+    """Makes a call that changes so many bytes and calls no function of the user."""
+    def make(run: Callable[[], None]) -> None:
+        if size >= LARGE and on_main_thread():
+            aside(run)
+        else:
+            run()
+    return make
+
+
+def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, function: str, handle: int, desc: Any,
+                 stream: Optional[Stream], event: Optional[Event]) -> None:
+    """Waits for work on the buffers in a way that answers Ctrl-C, checks that nothing else holds them, and calls the library,
+    which waits again."""
+    wait = not desc.flags
+    if wait:
+        if stream is not None:
+            stream.synchronize()
+        if event is not None:
+            event.synchronize()
+        if stream is None and event is None:
+            for queue in {hold for buffer in buffers for hold in list(buffer._holds) if hold}:
+                queue.synchronize()  # type: ignore[union-attr]
+    for buffer in buffers:
+        if buffer._callbacks[0] is None:  # otherwise it checks for itself, once that has dropped its views
+            buffer._unused("put to sleep", function)
+    long = wait or sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE
+    desc.progress = progress_function
+    change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
+
+
+def wake_up(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, function: str, handle: int, desc: Any) -> None:
+    long = sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE
+    desc.progress = progress_function
+    change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
 
 
 def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Buffer], None]:

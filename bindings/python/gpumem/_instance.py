@@ -20,6 +20,7 @@ from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Backend, 
 from ._copies import Copies
 from ._enums import code, expect
 from ._enums import flags as flags_of
+from ._groups import Group
 from ._managed import HostAccess, Place, hint, place, span
 from ._memory import Memory
 from ._operands import operand
@@ -396,6 +397,10 @@ class Instance(Unique, Copies):
         """Reserves addresses without memory; see :class:`Range`."""
         return Range(self, size, alignment=alignment, address=address, flags=flags, name=name)
 
+    def group(self, *, name: Optional[str] = None) -> Group:
+        """Makes a group of buffers that sleep and wake as one; see :class:`Group`."""
+        return Group(self, name=name)
+
     def mapping(self, pointer: Any) -> MappingInfo:
         """What is mapped at an address of a range."""
         found = ask(c.gpumem_range_get_mapping, c.gpumem_mapping_info(), self._handle, operand(pointer, False)[0])
@@ -581,6 +586,11 @@ class Device(Unique):
         """The physical memory behind a file descriptor of :meth:`Physical.export_fd`; see :meth:`Physical.import_fd`."""
         return Physical.import_fd(self, fd, size, location, handle_types=handle_types, name=name)
 
+    def import_fabric(self, handle: Any, size: int, location: Place = "device", *,
+                      handle_types: Union[HandleTypes, str, int] = "fabric", name: Optional[str] = None) -> Physical:
+        """The physical memory behind a handle of :meth:`Physical.export_fabric`; see :meth:`Physical.import_fabric`."""
+        return Physical.import_fabric(self, handle, size, location, handle_types=handle_types, name=name)
+
     def physical_granularity(self, location: Place = "device", *, handle_types: Union[HandleTypes, str, int] = 0,
                              require: Union[PhysicalFlags, str, int] = 0,
                              prefer: Union[PhysicalFlags, str, int] = 0) -> Granularity:
@@ -593,10 +603,11 @@ class Device(Unique):
     def buffer(self, size: int = 0, *, reserve: int = 0, location: Place = "device",
                handle_types: Union[HandleTypes, str, int] = 0, require: Union[PhysicalFlags, str, int] = 0,
                prefer: Union[PhysicalFlags, str, int] = 0, flags: Union[BufferFlags, str, int] = 0,
-               accesses: Optional[Accesses] = None, name: Optional[str] = None) -> Buffer:
+               accesses: Optional[Accesses] = None, group: Optional[Group] = None, tag: Optional[str] = None,
+               name: Optional[str] = None) -> Buffer:
         """Makes a buffer that grows in place and can sleep; see :class:`Buffer`."""
         return Buffer(self, size, reserve=reserve, location=location, handle_types=handle_types, require=require,
-                      prefer=prefer, flags=flags, accesses=accesses, name=name)
+                      prefer=prefer, flags=flags, accesses=accesses, group=group, tag=tag, name=name)
 
     # ---- plain addresses ----
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     Accesses = Union[Mapping[Place, Union[Access, str, int]], Iterable[Tuple[Place, Union[Access, str, int]]]]
 
 _DEVICE = int(Location.DEVICE)
+_FABRIC_BYTES = ctypes.sizeof(c.gpumem_fabric_handle)
 
 
 def location_of(device: Device, location: Place) -> Tuple[int, int]:
@@ -75,7 +77,7 @@ class Physical(Unique):
     """
 
     __slots__ = ("device", "_handle", "_closed", "_info", "__weakref__")
-    _instead = "use the object itself; another process gets the memory by export_fd()"
+    _instead = "use the object itself; another process gets the memory by export_fd() or export_fabric()"
 
     if TYPE_CHECKING:
         device: Device
@@ -134,6 +136,28 @@ class Physical(Unique):
             if fd.value >= 0:
                 os.close(fd.value)
             raise
+
+    @classmethod
+    def import_fabric(cls, device: Device, handle: Any, size: int, location: Place = "device", *,
+                      handle_types: Union[HandleTypes, str, int] = "fabric", name: Optional[str] = None) -> Physical:
+        """The physical memory behind a handle that :meth:`export_fabric` made, on this or another node of the fabric.
+
+        ``device``, ``size``, ``location`` and ``handle_types`` are those that the memory was made with.
+        """
+        desc = physical_desc(device, size64(size), location, handle_types, 0, 0, name)
+        found = bytes(memoryview(handle))
+        if len(found) != _FABRIC_BYTES:
+            raise InvalidArgument(f"the handle has {len(found)} bytes; a fabric handle has {_FABRIC_BYTES}")
+        self = cls.__new__(cls)
+        self._closed = True
+        self._open(device, create(c.gpumem_physical_import_fabric, c.gpumem_physical_release, device.handle, desc,
+                                  c.gpumem_fabric_handle.from_buffer_copy(found)))
+        return self
+
+    def export_fabric(self) -> bytes:
+        """A handle of 64 bytes, which a process on this or another node of the fabric can import. Send it by any channel. It does
+        not keep the memory alive. The memory must have been made with ``handle_types="fabric"``."""
+        return bytes(ask(c.gpumem_physical_export_fabric, c.gpumem_fabric_handle(), self._handle).bytes)
 
     def close(self) -> None:
         """Releases the handle; the memory lives on while it is mapped or shared. A second call does nothing."""

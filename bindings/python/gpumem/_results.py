@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Type
 
-from ._codes import (AnswerSource, AnswerType, Backend, Capability, EventFlags, HandleTypes, Kind, Location, MemoryFlags,
-                     NativeDomain, PhysicalFlags)
+from ._codes import (AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags, HandleTypes, Kind, Location,
+                     MemoryFlags, NativeDomain, PhysicalFlags)
 
 if TYPE_CHECKING:
+    from ._groups import Group
     from ._ranges import Range
 
 
@@ -182,8 +183,13 @@ class RangeInfo(NamedTuple):
 
 
 class BufferInfo(NamedTuple):
-    """Information about a buffer. ``range_handle`` is the ``gpumem_range`` that it is mapped in, which only the buffer may
-    change. ``stored_size`` are the bytes of the host that keep its content while it sleeps."""
+    """Information about a buffer.
+
+    ``stored_size`` are the bytes of content that are kept while it sleeps, and ``store_capacity`` those of host memory or
+    file that it has for them: prepared, in use or kept. ``registrations`` is the number of registrations that are noted.
+    ``range_handle`` is the ``gpumem_range`` that the buffer is mapped in, which only the buffer may change; None if it is an
+    ordinary allocation.
+    """
 
     base: int
     size: int
@@ -193,12 +199,36 @@ class BufferInfo(NamedTuple):
     block_count: int
     generation: int
     stored_size: int
+    store_capacity: int
+    ahead: int
+    registrations: int
     location: Location
     location_id: int
     device_ordinal: int
-    asleep: bool
-    range_handle: int
+    state: BufferState
+    range_handle: Optional[int]
     buffer_id: int
+    group: Optional[Group]
+    name: str
+    tag: str
+
+    @property
+    def asleep(self) -> bool:
+        """Whether its memory was given back: it is ASLEEP, or FAILED."""
+        return self.state != BufferState.AWAKE
+
+
+class GroupInfo(NamedTuple):
+    """Information about a group, or about its buffers with one tag: how many there are in each :class:`BufferState`, and the
+    sums of their sizes and stores."""
+
+    buffer_count: int
+    awake_count: int
+    asleep_count: int
+    failed_count: int
+    size: int
+    stored_size: int
+    store_capacity: int
     name: str
 
 

@@ -12,15 +12,26 @@ from .errors import STATUS_CLASSES, STATUS_NAMES
 _FUNCTIONS = {
     "gpumem_buffer_create": "Device.buffer()",
     "gpumem_buffer_destroy": "Buffer.close()",
+    "gpumem_buffer_forget_registration": "Registration.close()",
     "gpumem_buffer_get_info": "Buffer.info()",
+    "gpumem_buffer_note_registration": "Buffer.note_registration()",
+    "gpumem_buffer_prepare": "Buffer.prepare()",
     "gpumem_buffer_resize": "Buffer.resize()",
     "gpumem_buffer_set_access": "Buffer.set_access()",
+    "gpumem_buffer_set_ahead": "Buffer.set_ahead()",
+    "gpumem_buffer_set_callbacks": "Buffer.set_callbacks()",
     "gpumem_buffer_set_capacity": "Buffer.set_capacity()",
     "gpumem_buffer_sleep": "Buffer.sleep()",
     "gpumem_buffer_wake": "Buffer.wake()",
     "gpumem_device_enable_peer_access": "Device.enable_peer_access()",
     "gpumem_device_get_capability": "Device.capability()",
     "gpumem_free": "Instance.free()",
+    "gpumem_group_create": "Instance.group()",
+    "gpumem_group_destroy": "Group.close()",
+    "gpumem_group_get_info": "Group.info()",
+    "gpumem_group_prepare": "Group.prepare()",
+    "gpumem_group_sleep": "Group.sleep()",
+    "gpumem_group_wake": "Group.wake()",
     "gpumem_host_device_lose": "gpumem.host.lose()",
     "gpumem_host_fail_step": "gpumem.host.fail_step()",
     "gpumem_instance_open": "gpumem.Instance()",
@@ -38,8 +49,10 @@ _FUNCTIONS = {
     "gpumem_memory_register": "Device.register()",
     "gpumem_memory_destroy": "Memory.close()",
     "gpumem_physical_create": "Device.physical()",
+    "gpumem_physical_export_fabric": "Physical.export_fabric()",
     "gpumem_physical_export_fd": "Physical.export_fd()",
     "gpumem_physical_get_granularity": "Device.physical_granularity()",
+    "gpumem_physical_import_fabric": "Device.import_fabric()",
     "gpumem_physical_import_fd": "Device.import_physical()",
     "gpumem_physical_release": "Physical.close()",
     "gpumem_physical_retain": "Instance.retain_physical()",
@@ -58,8 +71,8 @@ _FUNCTIONS = {
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _COUNTED_KINDS = re.compile(r"the kinds ([A-Z]+(?:, [A-Z]+)* and [A-Z]+), not for kind (-?\d+)")
-_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
-                     r"(?=\d+ bytes|device \d)")
+_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer|group)(?: memory)?) (.*?): "
+                     r"(?=\d+ bytes|\d+ buffers?\b|device \d)")
 
 
 def _constants() -> Dict[str, str]:
@@ -75,6 +88,7 @@ def _constants() -> Dict[str, str]:
     found["NULL"] = "None"
     found["or close with GPUMEM_CLOSE_FORCE"] = "or call close(force=True)"
     found["GPUMEM_CLOSE_FORCE"] = "force=True"
+    found["GPUMEM_SLEEP_IDLE"] = "idle=True"
     return {**found, **_FUNCTIONS}
 
 

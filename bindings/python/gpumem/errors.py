@@ -143,6 +143,18 @@ class DeviceLost(Error):
     code = -207
 
 
+class Cancelled(Error):
+    """A progress function ended the call. Raise it in one, with a text of your own, to cancel."""
+
+    code = -208
+
+
+class ContentLost(Error):
+    """Content that was kept while a buffer slept can no longer be read."""
+
+    code = -209
+
+
 class OutOfDeviceMemory(Error, MemoryError):
     """Not enough memory on a device."""
 

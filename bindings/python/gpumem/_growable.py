@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Arrays that grow in place, over buffers in memory of the host."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
+
+from . import _types
+from ._buffers import Buffer
+from ._calls import Unique, leave, u64
+from ._codes import Location
+from ._instance import Device, default_device
+from ._managed import Place
+from ._memory import Shape, View, extent
+from ._ranges import location_of
+from ._waits import LARGE, aside, on_main_thread
+from .errors import InvalidArgument, OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory
+
+if TYPE_CHECKING:
+    from ._groups import Group
+    from ._memory import Array
+    from ._ranges import Accesses
+
+_HOST = (int(Location.HOST), int(Location.HOST_NUMA))
+
+
+class GrowableArray(Unique):
+    """An array in memory of the host that grows in place: its address stays, and no row is copied.
+
+    The rows lie in :attr:`buffer`, a :class:`Buffer`, which devices can use too. ``shape`` is a length, or a tuple of the
+    length and the shape of each row. New rows are 0. ``reserve`` is the number of rows that it can grow to; by default as
+    many as the host has memory. ``location`` is "host" or a pair such as ("host_numa", 0). ``device`` is by default device 0
+    of the default instance. The other options are those of a buffer.
+
+    :attr:`array` is a numpy array of the rows. One that was taken before the array grew stays good, shows the same bytes, and
+    keeps its length. While one is alive, shrinking, ``buffer.sleep()`` and closing raise BufferError.
+
+    Without numpy, :meth:`view` gives the rows as a :class:`View`.
+    """
+
+    __slots__ = ("buffer", "typestr", "_dtype", "_row", "_row_bytes", "__weakref__")
+    _instead = "use the object itself, or copy its array"
+
+    if TYPE_CHECKING:
+        buffer: Buffer
+        typestr: str
+
+    def __init__(self, shape: Shape, dtype: Any, *, device: Optional[Device] = None, reserve: int = 0,
+                 location: Place = "host", accesses: Optional[Accesses] = None, group: Optional[Group] = None,
+                 tag: Optional[str] = None, name: Optional[str] = None) -> None:
+        device = device or default_device()
+        self.typestr, itemsize, _ = _types.element_type(dtype)
+        lengths, size = extent(shape, itemsize)
+        if not lengths:
+            raise InvalidArgument("shape is (); an array that grows has at least one dimension")
+        self._dtype, self._row = dtype, lengths[1:]
+        _, self._row_bytes = extent(self._row, itemsize)
+        if not self._row_bytes:
+            raise InvalidArgument(f"rows of shape {self._row} have no elements")
+        if location_of(device, location)[0] not in _HOST:
+            raise InvalidArgument('an array that grows lies in memory of the host; its location is "host", or a pair such as '
+                                  '("host_numa", 0)')
+        self.buffer = Buffer(device, size, reserve=u64(reserve, "reserve") * self._row_bytes, location=location,
+                             accesses=accesses, group=group, tag=tag, name=name)
+        if size:
+            _clear(self.view())
+
+    # ---- its rows ----
+
+    @property
+    def array(self) -> Array:
+        """A numpy array of the rows that there are now, without a copy."""
+        return self.view().numpy()
+
+    def view(self) -> View:
+        """A typed view of the rows that there are now."""
+        with self.buffer._lock:
+            return self.buffer.view(self._dtype, self.shape)
+
+    def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> Array:
+        return self.view().__array__(dtype, copy)
+
+    def _operand(self, writable: bool) -> Tuple[int, int, View]:
+        return self.view()._operand(writable)
+
+    def __len__(self) -> int:
+        return self.buffer.size // self._row_bytes
+
+    @property
+    def shape(self) -> Tuple[int, ...]:
+        """The number of rows, and the shape of each."""
+        return (len(self), *self._row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.buffer.size
+
+    # ---- changes ----
+
+    def append(self, row: Any) -> None:
+        """Adds a row: what numpy makes an array of its type and shape of. Without numpy it is a number, or a buffer with the
+        bytes of the row. If the call fails, nothing has changed."""
+        self._add([row])
+
+    def extend(self, rows: Iterable[Any]) -> None:
+        """Adds many rows: an array, or anything that numpy makes one of. Without numpy they are as in :meth:`append`. If the
+        call fails, nothing has changed."""
+        self._add(rows)
+
+    def _add(self, rows: Iterable[Any]) -> None:
+        numpy = _numpy()
+        if numpy is not None:
+            items = self._checked(numpy, rows)
+            if len(items):
+                with self.buffer._lock:
+                    self._grow(len(items)).numpy()[...] = items
+            return
+        values = list(rows)
+        for value in values:
+            self._check(value)
+        if values:
+            with self.buffer._lock:
+                new = self._grow(len(values))
+                for index, value in enumerate(values):
+                    new[index] = value
+
+    def _checked(self, numpy: Any, rows: Any) -> Array:
+        """Rows as an array that can be copied as it is."""
+        if isinstance(rows, (bytes, bytearray)):
+            rows = memoryview(rows)
+        elif not (hasattr(rows, "__array__") or hasattr(rows, "__getitem__")):
+            rows = list(rows)  # an iterator or a set
+        items: Array = numpy.asarray(rows, self._dtype)
+        if items.shape[1:] != self._row and (items.size or len(items.shape) != 1):
+            raise InvalidArgument(f"the rows have shape {items.shape[1:]}, but those of the array have {self._row}")
+        if not items.ndim:
+            raise InvalidArgument("rows are a sequence; append() adds one")
+        return items
+
+    def _check(self, value: Any) -> None:
+        """Raises what writing a row would raise."""
+        if self._row:
+            with memoryview(value) as found:
+                if found.nbytes != self._row_bytes:
+                    raise InvalidArgument(f"the row has {found.nbytes} bytes, but those of the array have {self._row_bytes}")
+                if not found.contiguous:
+                    raise InvalidArgument("the row is not contiguous")
+            return
+        code = _types.buffer_format(self.typestr)
+        if code is None:
+            raise TypeError(f"elements of type {self.typestr} need numpy")
+        memoryview(bytearray(self._row_bytes)).cast(code)[0] = value
+
+    def resize(self, length: int) -> None:
+        """Changes the number of rows. New rows are 0. Shrinking frees memory, and raises BufferError while an array or a view
+        is alive; nothing has changed then."""
+        length = u64(length, "length")
+        with self.buffer._lock:
+            now = len(self)
+            if length > now:
+                _clear(self._grow(length - now))
+            elif length < now:
+                self.buffer.resize(length * self._row_bytes)
+
+    def reserve(self, length: int) -> None:
+        """Makes memory for so many rows, so that growing to them needs no more."""
+        with self.buffer._lock:
+            self.buffer.set_capacity(max(u64(length, "length") * self._row_bytes, self.buffer.size))
+
+    def _grow(self, count: int) -> View:
+        """Adds rows, and returns a view of them. Their contents are indeterminate."""
+        buffer, size = self.buffer, self.buffer.size
+        needed = size + count * self._row_bytes
+        capacity = buffer.capacity
+        # Memory for an eighth more, so that many small steps make few calls of the driver.
+        ahead = min(max(needed, capacity + capacity // 8), buffer.reserved_size)
+        writable = buffer.view()  # it says if there is none
+        if writable.readonly:
+            raise InvalidArgument('the CPU may only read the array; buffer.set_access({"host": "readwrite"}) changes that')
+        writable._bytes()
+        del writable
+        if capacity < needed < ahead:
+            try:
+                buffer.set_capacity(ahead)
+            except (OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory):
+                pass  # there may be enough for what is needed
+        buffer.resize(needed)
+        return buffer.view(self._dtype, (count, *self._row), offset=size)
+
+    # ---- the end ----
+
+    def close(self) -> None:
+        """Closes the buffer. Raises BufferError while an array or a view is alive. A second call does nothing."""
+        self.buffer.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self.buffer.closed
+
+    def __enter__(self) -> GrowableArray:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+    def __repr__(self) -> str:
+        return f"<gpumem.GrowableArray: {self.typestr} rows of shape {self._row} in {self.buffer!r}>"
+
+
+def _numpy() -> Any:
+    try:
+        import numpy
+    except ImportError:
+        return None
+    return numpy
+
+
+def _clear(view: View) -> None:
+    """Fills a view that the CPU can write with zeros."""
+    if view.readonly:
+        raise InvalidArgument("the CPU may only read the array; give it the access readwrite")
+    view._bytes()
+
+    def run(kept: View = view) -> None:
+        ctypes.memset(kept.address, 0, kept.nbytes)
+    if view.nbytes >= LARGE and on_main_thread():
+        aside(run)
+    else:
+        run()

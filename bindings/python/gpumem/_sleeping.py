@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Calls that put buffers to sleep and wake them: their options, and the functions of the user that they call."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import itertools
+import os
+import queue
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Set, SupportsIndex, Union
+
+from . import _library as c
+from ._calls import _EXIT_SECONDS, calling_back, encoded, report_unraisable, u64
+from ._codes import Content
+from ._enums import code, expect
+from ._waits import on_main_thread
+from .errors import Busy, Cancelled, Error, InvalidArgument
+
+if TYPE_CHECKING:
+    from ._buffers import Buffer
+    from ._stream import Event, Stream
+
+    Directory = Union[str, bytes, os.PathLike[str], os.PathLike[bytes]]
+    Progress = Callable[[int, int], object]
+    BeforeSleep = Callable[[Buffer], object]
+    AfterWake = Callable[[Buffer, int], object]
+
+_ident = threading.get_ident
+# Ctrl-C is answered within a tenth of a second. So long may undoing take before it goes on alone.
+_GRACE = 0.05
+_LOOK = 0.02
+
+
+# ---- options ----
+
+def _directory(directory: Optional[Directory]) -> Optional[bytes]:
+    if directory is None:
+        return None
+    path = os.fsencode(directory)
+    if b"\0" in path:
+        raise InvalidArgument(f"directory is {directory!r}; it must have no zero character")
+    return path
+
+
+def sleep_desc(content: Union[Content, str, int], directory: Optional[Directory], tag: Optional[str],
+               stream: Optional[Stream], event: Optional[Event], idle: bool) -> Any:
+    from ._stream import Event, Stream
+    desc = c.gpumem_sleep_desc(content=code(Content, content, "content"), directory=_directory(directory),
+                               tag=encoded(tag, "tag"), flags=c.GPUMEM_SLEEP_IDLE if idle else 0)
+    if stream is not None:
+        expect(Stream, stream, "stream")
+        desc.stream = stream.handle
+    if event is not None:
+        expect(Event, event, "event")
+        desc.event = event.handle
+    return desc
+
+
+def wake_desc(keep: Union[SupportsIndex, str], tag: Optional[str]) -> Any:
+    if isinstance(keep, str) and keep != "all":
+        raise InvalidArgument(f'keep is {keep!r}; it must be a number of bytes or "all"')
+    size = (1 << 64) - 1 if isinstance(keep, str) else u64(keep, "keep")
+    return c.gpumem_wake_desc(keep=size, tag=encoded(tag, "tag"))
+
+
+def prepare_desc(content: Union[Content, str, int], directory: Optional[Directory], tag: Optional[str],
+                 bytes_per_second: int) -> Any:
+    return c.gpumem_prepare_desc(content=code(Content, content, "content"), directory=_directory(directory),
+                                 tag=encoded(tag, "tag"), bytes_per_second=u64(bytes_per_second, "bytes_per_second"))
+
+
+# ---- calls ----
+
+class _Request:
+    """A function to run on the thread that made the call, which waits for another one to make it."""
+
+    __slots__ = ("function", "arguments", "answer", "done")
+
+    def __init__(self, function: Callable[..., int], arguments: Any) -> None:
+        self.function, self.arguments = function, arguments
+        self.answer: Optional[int] = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+    def run(self) -> None:
+        try:
+            self.answer = self.function(*self.arguments)
+        finally:
+            self.done.release()
+
+
+class Call:
+    """One call of the library that puts buffers to sleep or wakes them.
+
+    On the main thread a call that may take long is made by another thread. Then Ctrl-C cancels it, and the functions of the
+    user still run on the main thread.
+    """
+
+    __slots__ = ("progress", "problem", "cancelled", "_requests", "_left", "__weakref__")
+
+    def __init__(self, progress: Optional[Progress] = None) -> None:
+        if progress is not None and not callable(progress):
+            raise TypeError(f"progress must be callable or None, not a {type(progress).__name__}")
+        self.progress = progress
+        self.problem: Optional[BaseException] = None  # the first exception of a function of the user
+        self.cancelled = False
+        self._requests: Optional[queue.SimpleQueue[Optional[_Request]]] = None
+        self._left = False  # Ctrl-C has ended the wait
+
+    def make(self, run: Callable[[], None], long: bool) -> None:
+        """Makes the call. An exception of a function of the user is raised again here."""
+        failure: Optional[Error] = None
+        try:
+            if long and on_main_thread():
+                self._aside(run)
+            else:
+                self._here(run)
+        except Error as error:
+            failure = error
+        problem, self.problem = self.problem, None
+        try:
+            if failure is not None:
+                if problem is None:
+                    raise failure
+                if not isinstance(failure, (Busy, Cancelled)):  # undoing failed as well
+                    raise failure from problem
+            if problem is not None:
+                raise problem
+        finally:
+            del problem, failure  # see `_calls.call`
+
+    def _here(self, run: Callable[[], None]) -> None:
+        thread = _ident()
+        former = _current.get(thread)
+        _current[thread] = self
+        _running.add(self)
+        try:
+            run()
+        finally:
+            _running.discard(self)
+            if former is None:
+                del _current[thread]
+            else:
+                _current[thread] = former
+
+    def _aside(self, run: Callable[[], None]) -> None:
+        requests: queue.SimpleQueue[Optional[_Request]] = queue.SimpleQueue()
+        self._requests = requests
+        outcome: List[BaseException] = []
+
+        def work() -> None:
+            try:
+                self._here(run)
+            except BaseException as problem:
+                outcome.append(problem)
+            finally:
+                requests.put(None)
+        thread = threading.Thread(target=work, name="gpumem", daemon=True)
+        try:
+            try:
+                thread.start()
+            except RuntimeError:  # there is no thread to be had
+                self._requests = None
+                self._here(run)
+                return
+            _in_callback(self._serve, requests)
+        except BaseException:
+            self.cancelled = self._left = True
+            raise
+        if outcome:
+            try:
+                raise outcome.pop()
+            finally:
+                del outcome
+
+    def _serve(self, requests: queue.SimpleQueue[Optional[_Request]]) -> None:
+        """Runs the functions of the user until the call has returned."""
+        interruption: Optional[BaseException] = None
+        end = 0.0
+        while True:
+            try:
+                if interruption is None:
+                    request = requests.get()  # a signal handler may raise here
+                else:
+                    request = requests.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                break
+            except BaseException as problem:
+                if interruption is not None:
+                    raise
+                interruption, self.cancelled = problem, True
+                end = time.monotonic() + _GRACE
+                continue
+            if request is None:
+                break
+            request.run()
+        if interruption is not None:
+            try:
+                raise interruption
+            finally:
+                del interruption
+
+    # The library calls these, on the thread that makes the call.
+
+    def _ask(self, function: Callable[..., int], *arguments: Any) -> Optional[int]:
+        """Runs a function on the thread that made the call. None if Ctrl-C has ended the wait there."""
+        if self._requests is None:
+            return function(*arguments)
+        if self._left:
+            return None
+        request = _Request(function, arguments)
+        self._requests.put(request)
+        while not request.done.acquire(timeout=_LOOK):
+            if self._left:
+                break
+        return request.answer
+
+    def heard(self, done: int, total: int) -> int:
+        if self.cancelled or self.problem is not None:
+            return 1
+        if self.progress is None:
+            return 0
+        return 0 if self._ask(self._guarded, self.progress, done, total) == 0 else 1
+
+    def before_sleep(self, buffer: Buffer) -> int:
+        if self.cancelled:
+            return 1
+        return 0 if self._ask(self._guarded, buffer._before_sleep) == 0 else 1
+
+    def after_wake(self, buffer: Buffer, generation: int) -> None:
+        if self._ask(_unraised, self, buffer, generation) is None:
+            _unraised(self, buffer, generation)
+
+    def _guarded(self, function: Callable[..., object], *arguments: Any) -> int:
+        """0 if the function returns; 1 if it raises, which cancels the call."""
+        try:
+            _in_callback(function, *arguments)
+            return 0
+        except BaseException as problem:
+            if self.problem is None:
+                self.problem = problem
+            return 1
+
+
+def _unraised(call: Optional[Call], buffer: Buffer, generation: int) -> int:
+    """Runs after_wake, which can cancel nothing any more. Ctrl-C in it is still raised by the call."""
+    function = buffer._callbacks[1]
+    try:
+        buffer.info()  # what it knew is out of date
+        if function is not None:
+            _in_callback(function, buffer, generation)
+    except Exception:
+        report_unraisable(function)
+    except BaseException as problem:
+        if call is None:
+            report_unraisable(function)
+        elif call.problem is None:
+            call.problem = problem
+    return 0
+
+
+def _in_callback(function: Callable[..., object], *arguments: Any) -> None:
+    """Runs a function while nothing may be destroyed on this thread: the library may be waiting for it."""
+    thread = _ident()
+    outermost = thread not in calling_back
+    calling_back.add(thread)
+    try:
+        function(*arguments)
+    finally:
+        if outermost:
+            calling_back.discard(thread)
+
+
+# The call that each thread makes.
+_current: Dict[int, Call] = {}
+_running: Set[Call] = set()
+
+# Buffers with callbacks, by the number that is passed as user data.
+called: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
+numbers = itertools.count(1)
+
+
+def _failed(problem: BaseException, function: Any) -> int:
+    """Takes what a signal handler raised in one of the functions below, or a function of the user that code outside this
+    package has called."""
+    call = _current.get(_ident())
+    if call is None:
+        report_unraisable(function)
+    elif call.problem is None:
+        call.problem = problem
+    return 1
+
+
+def _progress(_: Any, done: int, total: int) -> int:
+    try:
+        call = _current.get(_ident())
+        return 0 if call is None else call.heard(done, total)
+    except BaseException as problem:
+        return _failed(problem, None)
+
+
+def _before_sleep(number: int, _: Any) -> int:
+    buffer = called.get(number)
+    if buffer is None:
+        return 0
+    try:
+        call = _current.get(_ident())
+        if call is not None:
+            return call.before_sleep(buffer)
+        _in_callback(buffer._before_sleep)
+        return 0
+    except BaseException as problem:
+        return _failed(problem, buffer._callbacks[0])
+
+
+def _after_wake(number: int, _: Any, generation: int) -> None:
+    buffer = called.get(number)
+    if buffer is None:
+        return
+    try:
+        call = _current.get(_ident())
+        if call is None:
+            _unraised(None, buffer, generation)
+        else:
+            call.after_wake(buffer, generation)
+    except BaseException as problem:
+        _failed(problem, buffer._callbacks[1])
+
+
+_c: Any = c
+progress_function = _c.gpumem_progress_function(_progress)
+before_sleep_function = _c.gpumem_before_sleep_function(_before_sleep)
+after_wake_function = _c.gpumem_after_wake_function(_after_wake)
+
+# They are never freed, because a thread of the library may be about to call one.
+for _callback in (progress_function, before_sleep_function, after_wake_function):
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_callback))
+
+
+os.register_at_fork(after_in_child=_running.clear)
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Cancels what Ctrl-C has left behind, and waits for it: the library must not call into an interpreter that has ended."""
+    end = time.monotonic() + _EXIT_SECONDS
+    while _running and time.monotonic() < end:
+        for call in list(_running):
+            call.cancelled = True
+        time.sleep(0.001)
+    if not _running:
+        for buffer in list(called.values()):
+            if not (buffer.closed or buffer._changing):
+                c.gpumem_buffer_set_callbacks(buffer.handle, None, None)
