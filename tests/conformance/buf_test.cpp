@@ -485,9 +485,9 @@ TEST_F(Buf, buf_11_unobserved_work_keeps_its_memory) {
   EXPECT_OK(buffer.resize(unit_));
 }
 
-TEST_F(Buf, buf_12_a_thousand_nights_leave_nothing) {
+TEST_F(Buf, buf_12_many_nights_leave_nothing) {
   const uint64_t size = on_host() ? 2 * unit_ : unit_;
-  const int nights = on_host() || on_fake_cuda() ? 1000 : 100;
+  const int nights = 100;  // the benchmark sleeps a thousand times
   const Buffer buffer = make(size, 4 * unit_);
   fill(buffer, 0, size, 0x91);
   const auto before = live(instance_);
@@ -495,7 +495,7 @@ TEST_F(Buf, buf_12_a_thousand_nights_leave_nothing) {
   for (int night = 0; night < nights; ++night) {
     ASSERT_OK(buffer.sleep(night % 2 == 0 ? GPUMEM_CONTENT_PAGEABLE : GPUMEM_CONTENT_PINNED));
     ASSERT_OK(buffer.wake());
-    if (night % 100 == 0) expect(buffer, 0, size, 0x91);
+    if (night % 10 == 0) expect(buffer, 0, size, 0x91);
   }
   expect(buffer, 0, size, 0x91);
   EXPECT_EQ(buffer.info().generation, static_cast<uint64_t>(nights));
