@@ -29,7 +29,7 @@ struct FreePages {
 };
 using Buffer = std::unique_ptr<void, FreePages>;
 using Object = std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream,
-                            gpumem_event, Buffer, Malloced>;
+                            gpumem_event, gpumem_buffer, gpumem_group, uint64_t, Buffer, Malloced>;
 
 [[noreturn]] void fail(const std::string& text) { throw std::runtime_error(text); }
 
@@ -45,10 +45,9 @@ uint64_t number(const std::string& text) {
 
 using Names = std::map<std::string, uint64_t>;
 
-const Names kKinds{{"pageable", GPUMEM_KIND_PAGEABLE},
-                   {"pinned", GPUMEM_KIND_PINNED},
-                   {"registered", GPUMEM_KIND_REGISTERED},
-                   {"device", GPUMEM_KIND_DEVICE}};
+const Names kKinds{{"pageable", GPUMEM_KIND_PAGEABLE},     {"pinned", GPUMEM_KIND_PINNED},
+                   {"registered", GPUMEM_KIND_REGISTERED}, {"managed", GPUMEM_KIND_MANAGED},
+                   {"virtual", GPUMEM_KIND_VIRTUAL},       {"device", GPUMEM_KIND_DEVICE}};
 const Names kMemoryFlags{{"portable", GPUMEM_MEMORY_PORTABLE},
                          {"mapped", GPUMEM_MEMORY_MAPPED},
                          {"write_combined", GPUMEM_MEMORY_WRITE_COMBINED},
@@ -64,6 +63,15 @@ const Names kAccess{{"none", GPUMEM_ACCESS_NONE},
                     {"read", GPUMEM_ACCESS_READ},
                     {"readwrite", GPUMEM_ACCESS_READWRITE},
                     {"unknown", GPUMEM_ACCESS_UNKNOWN}};
+const Names kBufferFlags{{"movable", GPUMEM_BUFFER_MOVABLE}, {"copyable", GPUMEM_BUFFER_COPYABLE}};
+const Names kContents{{"pinned", GPUMEM_CONTENT_PINNED},
+                      {"pageable", GPUMEM_CONTENT_PAGEABLE},
+                      {"zero", GPUMEM_CONTENT_ZERO},
+                      {"drop", GPUMEM_CONTENT_DROP},
+                      {"file", GPUMEM_CONTENT_FILE}};
+const Names kStates{{"awake", GPUMEM_BUFFER_STATE_AWAKE},
+                    {"asleep", GPUMEM_BUFFER_STATE_ASLEEP},
+                    {"failed", GPUMEM_BUFFER_STATE_FAILED}};
 const Names kCloseModes{{"check", GPUMEM_CLOSE_CHECK}, {"force", GPUMEM_CLOSE_FORCE}};
 const Names kBackends{
     {"any", GPUMEM_BACKEND_ANY}, {"cuda", GPUMEM_BACKEND_CUDA}, {"host", GPUMEM_BACKEND_HOST}};
@@ -192,6 +200,17 @@ class Case {
         {"capability", &Case::capability},
         {"peer", &Case::peer},
         {"status_name", &Case::status_name},
+        {"growable", &Case::growable},
+        {"group", &Case::group},
+        {"resize", &Case::resize},
+        {"set_capacity", &Case::set_capacity},
+        {"note", &Case::note},
+        {"forget", &Case::forget},
+        {"sleep", &Case::sleep},
+        {"wake", &Case::wake},
+        {"prepare", &Case::prepare},
+        {"buffer_info", &Case::buffer_info},
+        {"group_info", &Case::group_info},
     };
     return list;
   }
@@ -222,6 +241,8 @@ class Case {
     if (const Buffer* pages = std::get_if<Buffer>(&found->second))
       return static_cast<std::byte*>(pages->get()) + offset;
     if (const Malloced* block = std::get_if<Malloced>(&found->second)) return block->pointer + offset;
+    if (const gpumem_buffer* grown = std::get_if<gpumem_buffer>(&found->second))
+      return static_cast<std::byte*>(info_of(*grown).base) + offset;
     const gpumem_memory_info known = info_of(get<gpumem_memory>(found->first));
     void* const first = known.kind == GPUMEM_KIND_DEVICE ? known.device_pointer : known.host_pointer;
     return static_cast<std::byte*>(first) + offset;
@@ -230,6 +251,12 @@ class Case {
   gpumem_memory_info info_of(gpumem_memory memory) {
     gpumem_memory_info known = GPUMEM_MEMORY_INFO_INIT;
     if (GPUMEM_FAILED(gpumem_memory_get_info(memory, &known, &error_))) fail(error_.message);
+    return known;
+  }
+
+  gpumem_buffer_info info_of(gpumem_buffer buffer) {
+    gpumem_buffer_info known = GPUMEM_BUFFER_INFO_INIT;
+    if (GPUMEM_FAILED(gpumem_buffer_get_info(buffer, &known, &error_))) fail(error_.message);
     return known;
   }
 
@@ -317,6 +344,96 @@ class Case {
     return gpumem_unregister(get<gpumem_instance>(step.argument(0)), address(step.argument(1)), &error_);
   }
 
+  gpumem_status growable(const Step& step) {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = step.value("size");
+    desc.reserve = step.value("reserve");
+    desc.flags = step.sum("flags", kBufferFlags);
+    if (const std::string* name = step.option("name")) desc.name = name->c_str();
+    if (const std::string* group = step.option("group")) desc.group = get<gpumem_group>(*group);
+    if (const std::string* tag = step.option("tag")) desc.tag = tag->c_str();
+    gpumem_buffer made = nullptr;
+    const gpumem_status status =
+        gpumem_buffer_create(get<gpumem_device>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status group(const Step& step) {
+    gpumem_group_desc desc = GPUMEM_GROUP_DESC_INIT;
+    if (const std::string* name = step.option("name")) desc.name = name->c_str();
+    gpumem_group made = nullptr;
+    const gpumem_status status =
+        gpumem_group_create(get<gpumem_instance>(step.argument(0)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status resize(const Step& step) {
+    return gpumem_buffer_resize(get<gpumem_buffer>(step.argument(0)), number(step.argument(1)), &error_);
+  }
+  gpumem_status set_capacity(const Step& step) {
+    return gpumem_buffer_set_capacity(get<gpumem_buffer>(step.argument(0)), number(step.argument(1)),
+                                      &error_);
+  }
+  gpumem_status note(const Step& step) {
+    uint64_t registration = 0;
+    const gpumem_status status = gpumem_buffer_note_registration(
+        get<gpumem_buffer>(step.argument(0)), step.argument(1).c_str(), &registration, &error_);
+    return keep(step, status, registration);
+  }
+  gpumem_status forget(const Step& step) {
+    return gpumem_buffer_forget_registration(get<gpumem_buffer>(step.argument(0)),
+                                             get<uint64_t>(step.argument(1)), &error_);
+  }
+  // Of a buffer, or of the buffers of a group.
+  gpumem_status sleep(const Step& step) {
+    gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+    desc.content = static_cast<gpumem_content>(step.value("content", kContents));
+    if (const std::string* directory = step.option("directory")) desc.directory = directory->c_str();
+    if (const std::string* tag = step.option("tag")) desc.tag = tag->c_str();
+    if (const auto* group = std::get_if<gpumem_group>(&objects_[step.argument(0)]))
+      return gpumem_group_sleep(*group, &desc, &error_);
+    return gpumem_buffer_sleep(get<gpumem_buffer>(step.argument(0)), &desc, &error_);
+  }
+  gpumem_status wake(const Step& step) {
+    gpumem_wake_desc desc = GPUMEM_WAKE_DESC_INIT;
+    desc.keep = step.value("keep");
+    if (const std::string* tag = step.option("tag")) desc.tag = tag->c_str();
+    if (const auto* group = std::get_if<gpumem_group>(&objects_[step.argument(0)]))
+      return gpumem_group_wake(*group, &desc, &error_);
+    return gpumem_buffer_wake(get<gpumem_buffer>(step.argument(0)), &desc, &error_);
+  }
+  gpumem_status prepare(const Step& step) {
+    gpumem_prepare_desc desc = GPUMEM_PREPARE_DESC_INIT;
+    desc.content = static_cast<gpumem_content>(step.value("content", kContents));
+    if (const std::string* directory = step.option("directory")) desc.directory = directory->c_str();
+    if (const std::string* tag = step.option("tag")) desc.tag = tag->c_str();
+    if (const auto* group = std::get_if<gpumem_group>(&objects_[step.argument(0)]))
+      return gpumem_group_prepare(*group, &desc, &error_);
+    return gpumem_buffer_prepare(get<gpumem_buffer>(step.argument(0)), &desc, &error_);
+  }
+  gpumem_status buffer_info(const Step& step) {
+    const gpumem_buffer_info known = info_of(get<gpumem_buffer>(step.argument(0)));
+    if (step.option("state")) same("state", step.value("state", kStates), static_cast<uint64_t>(known.state));
+    if (step.option("size")) same("size", step.value("size"), known.size);
+    if (step.option("generation")) same("generation", step.value("generation"), known.generation);
+    if (step.option("stored")) same("stored", step.value("stored"), known.stored_size);
+    if (step.option("registrations")) same("registrations", step.value("registrations"), known.registrations);
+    if (const std::string* name = step.option("name")) same("name", *name, known.name);
+    if (const std::string* tag = step.option("tag")) same("tag", *tag, known.tag);
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status group_info(const Step& step) {
+    const std::string* const tag = step.option("tag");
+    gpumem_group_info known = GPUMEM_GROUP_INFO_INIT;
+    const gpumem_status status = gpumem_group_get_info(get<gpumem_group>(step.argument(0)),
+                                                       tag ? tag->c_str() : nullptr, &known, &error_);
+    if (status != GPUMEM_SUCCESS) return status;
+    if (step.option("buffers")) same("buffers", step.value("buffers"), known.buffer_count);
+    if (step.option("awake")) same("awake", step.value("awake"), known.awake_count);
+    if (step.option("asleep")) same("asleep", step.value("asleep"), known.asleep_count);
+    if (step.option("size")) same("size", step.value("size"), known.size);
+    if (step.option("stored")) same("stored", step.value("stored"), known.stored_size);
+    return status;
+  }
+
   gpumem_status stream(const Step& step) {
     gpumem_stream_desc desc = GPUMEM_STREAM_DESC_INIT;
     desc.priority = static_cast<int32_t>(step.value("priority"));
@@ -339,6 +456,9 @@ class Case {
       return gpumem_memory_destroy(*memory, &error_);
     if (const auto* stream = std::get_if<gpumem_stream>(&object))
       return gpumem_stream_destroy(*stream, &error_);
+    if (const auto* buffer = std::get_if<gpumem_buffer>(&object))
+      return gpumem_buffer_destroy(*buffer, &error_);
+    if (const auto* group = std::get_if<gpumem_group>(&object)) return gpumem_group_destroy(*group, &error_);
     return gpumem_event_destroy(get<gpumem_event>(step.argument(0)), &error_);
   }
   gpumem_status record(const Step& step) {
