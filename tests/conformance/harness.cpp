@@ -874,6 +874,11 @@ void Faults::fail_driver_call(const char* entry_point, int code, bool repeat) {
   FAKE(fake_cuda_fail)(entry_point, 1, repeat ? 1 : 0, code);
 }
 
+void Faults::fail_driver_calls(const char* entry_point, int code, uint64_t first, uint64_t count) {
+  for (uint64_t k = first; k < first + count; ++k)
+    FAKE(fake_cuda_fail)(entry_point, k, 0, code);
+}
+
 void ReusedHandles::set(const char* value) {
   if (on_fake_cuda()) FAKE(fake_cuda_configure)("FAKE_CUDA_REUSE_STREAMS", value);
 }

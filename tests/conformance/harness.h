@@ -383,6 +383,8 @@ class Faults {
   void off();
   // The next call of this entry point of the fake driver answers this code, and every later one if `repeat`.
   static void fail_driver_call(const char* entry_point, int code, bool repeat = false);
+  // So do `count` calls, from the `first` on (1 is the next).
+  static void fail_driver_calls(const char* entry_point, int code, uint64_t first, uint64_t count);
 
  private:
   gpumem_instance instance_;

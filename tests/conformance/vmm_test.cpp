@@ -846,23 +846,54 @@ TEST_F(Vmm, vmm_13_undone_when_a_step_fails) {
   EXPECT_GE(failures, 1);
 }
 
+// A busy driver is asked 100 times.
+constexpr int kNotReady = 600;
+constexpr uint64_t kTries = 100;
+
 TEST_F(Vmm, vmm_13_a_busy_driver) {
   if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told to be busy");
-  constexpr int kNotReady = 600;
   const Physical one = block();
   const Range range = this->range(1);
   ASSERT_OK(range.map(0, {one}));
   Faults faults(instance_);
-  // Once: the call is made again.
-  faults.fail_call("cuMemSetAccess", kNotReady);
-  EXPECT_OK(range.set_access(0, unit_, {device_rights(0)}));
-  EXPECT_EQ(device_access(instance_, range.base(), 0), GPUMEM_ACCESS_READWRITE);
-  // Again and again: nothing changed.
-  Faults::fail_driver_call("cuMemSetAccess", kNotReady, true);
-  EXPECT_STATUS(GPUMEM_ERROR_BUSY, range.set_access(0, unit_, {device_rights(0, GPUMEM_ACCESS_READ)}));
+  for (const uint64_t refusals : {uint64_t{1}, kTries - 1}) {
+    SCOPED_TRACE(refusals);
+    Faults::fail_driver_calls("cuMemSetAccess", kNotReady, 1, refusals);
+    EXPECT_OK(range.set_access(0, unit_, {device_rights(0)}));
+    EXPECT_EQ(device_access(instance_, range.base(), 0), GPUMEM_ACCESS_READWRITE);
+    EXPECT_OK(fill(range.base(), unit_));
+    faults.off();
+    ASSERT_OK(range.set_access(0, unit_, {device_rights(0, GPUMEM_ACCESS_NONE)}));
+  }
+  Faults::fail_driver_calls("cuMemSetAccess", kNotReady, 1, kTries);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, range.set_access(0, unit_, {device_rights(0)}));
+  EXPECT_EQ(last_error().native_code, kNotReady);
+  EXPECT_EQ(device_access(instance_, range.base(), 0), GPUMEM_ACCESS_NONE);
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, fill(range.base(), unit_));
   faults.off();
-  EXPECT_EQ(device_access(instance_, range.base(), 0), GPUMEM_ACCESS_READWRITE);
-  EXPECT_OK(range.set_access(0, unit_, {device_rights(0, GPUMEM_ACCESS_READ)}));
+  EXPECT_OK(range.set_access(0, unit_, {device_rights(0)}));
+}
+
+// What a call has done before the driver got busy is undone.
+TEST_F(Vmm, vmm_13_a_driver_that_gets_busy) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told to be busy");
+  // The CPU's rights to memory of different locations take a call each.
+  const Physical one = block(1, GPUMEM_LOCATION_HOST);
+  const Physical two = block(1, GPUMEM_LOCATION_HOST_NUMA);
+  const Range range = this->range(2);
+  ASSERT_OK(range.map(0, {one, two}));
+  ASSERT_OK(range.set_access(0, 2 * unit_, {device_rights(0, GPUMEM_ACCESS_READ)}));
+  Faults faults(instance_);
+  Faults::fail_driver_calls("cuMemSetAccess", kNotReady, 2, kTries);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, range.set_access(0, 2 * unit_, {device_rights(0), cpu_rights()}));
+  faults.off();
+  for (const uint64_t offset : {uint64_t{0}, unit_}) {
+    EXPECT_EQ(device_access(instance_, range.base() + offset, 0), GPUMEM_ACCESS_READ);
+    EXPECT_EQ(cpu_access(instance_, range.base() + offset), GPUMEM_ACCESS_NONE);
+    EXPECT_TRUE(read_faults(range.base() + offset));
+  }
+  EXPECT_OK(range.set_access(0, 2 * unit_, {device_rights(0), cpu_rights()}));
+  EXPECT_FALSE(read_faults(range.base() + unit_));
 }
 
 TEST_F(Vmm, vmm_14_whole_mappings) {
@@ -1915,6 +1946,21 @@ TEST_F(Vmm, vmm_30_a_failure_in_the_middle) {
     }
     EXPECT_GE(failures, 3) << "one for each block at least";
   }
+}
+
+TEST_F(Vmm, vmm_30_a_busy_driver) {
+  if (!on_fake_cuda()) SKIP_RULE("only the fake driver can be told to be busy");
+  const Physical one = block();
+  const Physical two = block(2);
+  const Range range = this->range(3);
+  Faults faults(instance_);
+  Faults::fail_driver_calls("cuMemMap", kNotReady, 2, kTries);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, range.map(0, {one, two}));
+  faults.off();
+  EXPECT_TRUE(layout_of(range) == (Layout{0, 0}));
+  Faults::fail_driver_calls("cuMemMap", kNotReady, 2, kTries - 1);
+  EXPECT_OK(range.map(0, {one, two}));
+  EXPECT_TRUE(layout_of(range) == (Layout{3 * unit_, 2}));
 }
 
 TEST_F(Vmm, vmm_30_a_bad_block_in_the_middle) {

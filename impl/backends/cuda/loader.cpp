@@ -22,10 +22,11 @@
 namespace gpumem::cuda {
 
 bool wait_to_retry(int next) {
-  constexpr int kTries = 9;  // 25 ms in all
-  constexpr useconds_t kFirstPause = 100;
+  constexpr int kTries = 100;  // 94 ms of pauses in all
+  constexpr useconds_t kFirstPause = 10;
+  constexpr useconds_t kLongestPause = 1000;
   if (next >= kTries) return false;
-  usleep(kFirstPause << (next - 1));
+  usleep(next < 8 ? kFirstPause << (next - 1) : kLongestPause);
   return true;
 }
 

@@ -253,13 +253,22 @@ class Reservation final : public backend::Reservation {
     if (size != 0 && refused(unmap_part(offset, size))) (void)unmap_part(offset, size);
   }
 
-  // What a failed call may have changed in part.
+  // What a failed call may have changed in part. One call for parts that were alike, because a busy driver
+  // takes its time for each.
   void set_back(std::span<const backend::AccessPart> parts, std::span<const backend::AccessChange> changes,
                 std::vector<CUmemAccessDesc>& buffer) {
-    for (const backend::AccessPart& part : parts) {
+    for (size_t begin = 0; begin < parts.size();) {
+      const backend::AccessPart& first = parts[begin];
+      uint64_t size = 0;
+      size_t end = begin;
+      for (; end < parts.size() && parts[end].location == first.location &&
+             std::equal(first.before, first.before + changes.size(), parts[end].before);
+           ++end)
+        size += parts[end].size;
       for (size_t index = 0; index < changes.size(); ++index)
-        buffer[index] = describe(changes[index].device, part.before[index], part.location);
-      (void)device_.cu().MemSetAccess(base_ + part.offset, part.size, buffer.data(), buffer.size());
+        buffer[index] = describe(changes[index].device, first.before[index], first.location);
+      (void)device_.cu().MemSetAccess(base_ + first.offset, size, buffer.data(), buffer.size());
+      begin = end;
     }
   }
 
