@@ -158,6 +158,21 @@ WRAP(int, munmap, (void* address, size_t size)) {
   return result;
 }
 
+WRAP(int, mprotect, (void* address, size_t size, int protection)) {
+  if (fails("mprotect", {ENOMEM})) return -1;
+  return __real_mprotect(address, size, protection);
+}
+
+// The library moves nothing, and puts a second view where addresses are reserved: none are added.
+WRAP(void*, mremap, (void* view, size_t old_size, size_t size, int flags, ...)) {
+  va_list arguments;
+  va_start(arguments, flags);
+  void* const address = va_arg(arguments, void*);
+  va_end(arguments);
+  if (fails("mremap", {ENOMEM})) return MAP_FAILED;
+  return __real_mremap(view, old_size, size, flags, address);
+}
+
 WRAP(int, madvise, (void* address, size_t size, int advice)) {
   // Those that came with a kernel newer than the oldest that the library knows.
   constexpr int kPopulateRead = 22;
