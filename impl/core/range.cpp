@@ -262,25 +262,23 @@ class RangeChange {
     }
     range_.by_offset_.merge(fresh);
   }
-  // Removes the mappings that begin in a part. They are deleted once nobody looks at them. Takes no memory: a
-  // call that fails for lack of it undoes what it mapped.
+  // Removes the mappings that begin in a part. Takes no memory: a call that fails for lack of it undoes what
+  // it mapped.
   void remove(uint64_t offset, uint64_t size) noexcept {
-    Nodes removed;
     for (auto next = range_.by_offset_.lower_bound(offset);
          next != range_.by_offset_.end() && next->first < offset + size;) {
       range_.mappings_.erase(*next->second);
       range_.mapped_.fetch_sub(range_.share_of(*next->second));
-      removed.insert(range_.by_offset_.extract(next++));
+      range_.unmapped_.insert(range_.by_offset_.extract(next++));
     }
-    // A call that uses the range may have found one before it was gone, and looks whether it leaves.
-    platform::wait_for_looks();
-    platform::wait_for_uses(&range_);
   }
 
-  // Waits for the calls of other threads that use the range.
+  // Waits for the calls of other threads that use the range, or have found one of its mappings before it was
+  // removed: those that an earlier call removed are deleted here, so that one fence serves both.
   void await_uses() const noexcept {
-    platform::fence_all_threads();
+    platform::wait_for_looks();
     platform::wait_for_uses(&range_);
+    range_.unmapped_.clear();
   }
 
   Range& range() const { return range_; }

@@ -117,6 +117,8 @@ class Range final : public Region {
   std::atomic<uint64_t> mapped_{0};
   std::mutex changes_;  // during the driver's calls. Taken by none that uses the range by its address
   std::map<uint64_t, std::unique_ptr<Mapping>> by_offset_;  // guarded by changes_
+  // Unmapped, but a call may still look at them; guarded by changes_.
+  std::multimap<uint64_t, std::unique_ptr<Mapping>> unmapped_;
   gpumem_range_info info_ = GPUMEM_RANGE_INFO_INIT;
 };
 

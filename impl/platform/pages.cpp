@@ -115,6 +115,7 @@ Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, 
   const uint64_t head = begin - address_of(start);
   if (head != 0) munmap(start, head);
   if (slack != head) munmap(pointer_to(begin + size), slack - head);
+  if (protection == PROT_NONE) return pointer_to(begin);  // as inaccessible in a child
   if (madvise(pointer_to(begin), size, MADV_DONTFORK) != 0) {
     const int error = errno;
     const Error failure = map_error(status, error, "madvise", what);
@@ -195,11 +196,7 @@ Result<void*> reserve_at(void* address, uint64_t size) {
     munmap(there, size);
     return system_error(GPUMEM_ERROR_ALREADY_EXISTS, EEXIST, "mmap", "the addresses are in use");
   }
-  if (madvise(there, size, MADV_DONTFORK) == 0) return there;
-  const Error failure =
-      map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", "the addresses cannot be reserved");
-  munmap(there, size);
-  return failure;
+  return there;
 }
 
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
@@ -236,17 +233,6 @@ int bits_of(Protection protection) {
 
 }  // namespace
 
-Result<void> map_file_at(int file_descriptor, uint64_t size, void* address, Protection protection) {
-  constexpr const char* kWhat = "cannot map the memory";
-  if (mmap(address, size, bits_of(protection), MAP_SHARED | MAP_FIXED, file_descriptor, 0) == MAP_FAILED) {
-    return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
-  }
-  if (madvise(address, size, MADV_DONTFORK) == 0) return {};
-  const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
-  (void)make_inaccessible(address, size);
-  return failure;
-}
-
 Result<void> protect(void* address, uint64_t size, Protection protection) {
   if (mprotect(address, size, bits_of(protection)) == 0) return {};
   return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mprotect", "cannot change the protection");
@@ -255,19 +241,16 @@ Result<void> protect(void* address, uint64_t size, Protection protection) {
 // A size of 0 leaves the view where it is.
 Result<void> map_again(void* view, uint64_t size, void* address) {
   if (mremap(view, 0, size, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) return {};
-  return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mremap", "cannot map the memory");
+  const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mremap", "cannot map the memory");
+  (void)make_inaccessible(address, size);  // the addresses may be nobody's now
+  return failure;
 }
 
 Result<void> make_inaccessible(void* address, uint64_t size) {
   constexpr const char* kWhat = "cannot make the address range inaccessible";
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  if (mmap(address, size, PROT_NONE, kFlags, -1, 0) == MAP_FAILED) {
-    return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
-  }
-  if (madvise(address, size, MADV_DONTFORK) != 0) {
-    return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
-  }
-  return {};
+  if (mmap(address, size, PROT_NONE, kFlags, -1, 0) != MAP_FAILED) return {};
+  return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
 }
 
 void keep_from_children(void* address, uint64_t size) { (void)madvise(address, size, MADV_DONTFORK); }

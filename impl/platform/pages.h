@@ -18,8 +18,8 @@ Error system_error(Status status, int error_number, const char* entry_point, con
 Result<int> memory_file(uint64_t size, const char* name = "gpumem");
 void close_file(int file_descriptor);
 
-// An inaccessible range without memory, not inherited by fork. `alignment` is a power of two, at least the
-// page.
+// An inaccessible range without memory. `alignment` is a power of two, at least the page. A forked child has
+// it too, as inaccessible: what is mapped there must not be inherited.
 Result<void*> reserve(uint64_t size, uint64_t alignment);
 // The same at an address; ALREADY_EXISTS if something is there.
 Result<void*> reserve_at(void* address, uint64_t size);
@@ -33,10 +33,9 @@ Result<void*> map_lazily(uint64_t size);
 Result<void*> map_file(int file_descriptor, uint64_t size, void* address);
 // What the CPU may do with pages.
 enum class Protection { kNone, kRead, kReadWrite };
-// Shared view with this protection in place of what is at the address.
-Result<void> map_file_at(int file_descriptor, uint64_t size, void* address, Protection protection);
 Result<void> protect(void* address, uint64_t size, Protection protection);
-// A second view of the pages of a shared one, in place of what is at the address.
+// A second view of the pages of a shared one, in place of what is at the address, with the same rights and as
+// little inherited.
 Result<void> map_again(void* view, uint64_t size, void* address);
 // Replaces memory by an inaccessible, empty range.
 Result<void> make_inaccessible(void* address, uint64_t size);

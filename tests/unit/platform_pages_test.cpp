@@ -122,14 +122,13 @@ TEST(Pages, DiscardedPagesAreGone) {
   close_file(*file);
 }
 
-TEST(Pages, ReserveIsAlignedInaccessibleAndNotInherited) {
+TEST(Pages, ReserveIsAlignedAndInaccessible) {
   for (const uint64_t alignment : {kPage, 2 * kMiB, 1024 * kMiB}) {
     auto range = reserve(3 * kPage, alignment);
     ASSERT_TRUE(range) << range.error().message;
     EXPECT_EQ(address_of(*range) % alignment, 0U);
     for (uint64_t page = 0; page < 3; ++page) {
       EXPECT_TRUE(faults(at(*range, page * kPage), false));
-      EXPECT_TRUE(has_flag(at(*range, page * kPage), "dc")) << mapping_flags(at(*range, page * kPage));
     }
     unmap(*range, 3 * kPage);
     EXPECT_FALSE(readable(*range, 1));
@@ -173,10 +172,48 @@ TEST(Pages, TwoViewsOfAFileAreTheSameBytes) {
 
   ASSERT_TRUE(make_inaccessible(*alias, 2 * kPage));
   EXPECT_TRUE(faults(*alias, false));
-  EXPECT_TRUE(has_flag(*alias, "dc"));
   EXPECT_EQ(static_cast<char*>(*view)[kPage], 'a');
   unmap(*alias, 2 * kPage);
   unmap(*view, 2 * kPage);
+}
+
+TEST(Pages, AnotherViewIsAsTheFirst) {
+  auto file = memory_file(2 * kPage);
+  ASSERT_TRUE(file);
+  auto view = map_file(*file, 2 * kPage, nullptr);
+  ASSERT_TRUE(view);
+  close_file(*file);
+  auto range = reserve(4 * kPage, kPage);
+  ASSERT_TRUE(range);
+  ASSERT_TRUE(map_again(*view, 2 * kPage, at(*range, kPage)));
+  static_cast<char*>(*view)[kPage] = 'a';
+  EXPECT_EQ(*static_cast<char*>(at(*range, 2 * kPage)), 'a');
+  EXPECT_FALSE(faults(at(*range, kPage), true));
+  EXPECT_TRUE(has_flag(at(*range, kPage), "dc")) << "not inherited";
+  for (const uint64_t page : {0, 3})
+    EXPECT_TRUE(faults(at(*range, page * kPage), false)) << page;
+  ASSERT_TRUE(protect(at(*range, kPage), 2 * kPage, Protection::kRead));
+  EXPECT_TRUE(faults(at(*range, kPage), true));
+  EXPECT_FALSE(faults(at(*range, kPage), false));
+  unmap(*range, 4 * kPage);
+  EXPECT_EQ(static_cast<char*>(*view)[kPage], 'a');
+  unmap(*view, 2 * kPage);
+}
+
+// A child has what is reserved too, so that nothing else gets these addresses there, and cannot use it.
+TEST(Pages, AChildCannotUseWhatIsReserved) {
+  const auto kept = [](const void* address) {
+    return !mapping_flags(address).empty() && !has_flag(address, "rd") && !has_flag(address, "wr");
+  };
+  auto range = reserve(2 * kPage, kPage);
+  ASSERT_TRUE(range);
+  auto used = map_anonymous(kPage, kPage);
+  ASSERT_TRUE(used);
+  ASSERT_TRUE(make_inaccessible(*used, kPage));
+  EXPECT_EQ(
+      test::exit_code_of([&] { return kept(*range) && kept(at(*range, kPage)) && kept(*used) ? 7 : 1; }), 7);
+  unmap(*range, 2 * kPage);
+  unmap(*used, kPage);
 }
 
 TEST(Pages, ProbeTellsTheLeastOfAllPages) {

@@ -52,6 +52,7 @@ struct Allocation {
   // Shared::mutex.
   std::shared_ptr<HostBlock> block;
   std::vector<gpumem_access> access;
+  bool shown = false;  // the user's addresses show the bytes; for the call that changes the reservation
 
   Clock uses;  // the last operation of each stream on it; guarded by Shared::mutex
   // Registered memory is its owner's again, so pending work must not touch it. Such work exists if the

@@ -64,11 +64,6 @@ platform::Protection protection_of(gpumem_access access) {
   return access == GPUMEM_ACCESS_READ ? platform::Protection::kRead : platform::Protection::kReadWrite;
 }
 
-// Device blocks that the CPU can see are so for debugging, whatever access is set (HST-1).
-platform::Protection cpu_protection(const HostBlock& block, gpumem_access access) {
-  return block.facts.on_device() ? platform::Protection::kReadWrite : protection_of(access);
-}
-
 }  // namespace
 
 // ---- blocks ----
@@ -163,7 +158,7 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
   GPUMEM_TRY(make_view(*block, *file));
   GPUMEM_TRY(make_pages(*block));
   // A process has few descriptors, so they are kept only where something needs them.
-  if (!block->visible(shared_.options) && (request.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
+  if ((request.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
     platform::close_file(std::exchange(block->file, -1));
   }
   block->facts.block_id = backend::next_block_id();
@@ -274,14 +269,29 @@ HostReservation::~HostReservation() {
   (void)shared_.table.extract(base(), range_.size());
 }
 
-// Shows a mapping at the user's addresses, where it may be seen at all.
-Result<void> HostReservation::show(const Allocation& mapping) {
-  GPUMEM_TRY(shared_.steps.take("mmap"));
-  const HostBlock& block = *mapping.block;
-  if (!block.visible(shared_.options)) return {};
-  auto shown = platform::map_file_at(block.file, mapping.size, mapping.device_address,
-                                     cpu_protection(block, GPUMEM_ACCESS_NONE));
-  return shown ? shown : located(shown.error(), block);
+// Shows a mapping at the user's addresses, with all rights: a second view of the private one, which children
+// do not inherit either.
+Result<void> HostReservation::show(Allocation& mapping) {
+  auto shown = platform::map_again(mapping.bytes, mapping.size, mapping.device_address);
+  if (!shown) return located(shown.error(), *mapping.block);
+  mapping.shown = true;
+  return {};
+}
+
+// The addresses are inaccessible before the CPU gets rights for the first time.
+Result<void> HostReservation::let_cpu(const backend::AccessPart& part, gpumem_access access) {
+  void* const address = pointer_to(base() + part.offset);
+  std::shared_ptr<Allocation> mapping;
+  {
+    const Lock lock(shared_.mutex);
+    mapping = shared_.table.find(address);
+  }
+  if (!mapping->shown) {
+    if (access == GPUMEM_ACCESS_NONE) return {};
+    GPUMEM_TRY(show(*mapping));
+    if (access == GPUMEM_ACCESS_READWRITE) return {};
+  }
+  return platform::protect(address, part.size, protection_of(access));
 }
 
 Result<void> HostReservation::map(uint64_t offset, std::span<backend::Physical* const> blocks) {
@@ -302,7 +312,8 @@ Result<void> HostReservation::map(uint64_t offset, std::span<backend::Physical* 
     mapping->block = block;
     mapping->access.resize(shared_.options.device_count, GPUMEM_ACCESS_NONE);
     const uint64_t size = mapping->size;
-    GPUMEM_TRY(show(*mapping));
+    GPUMEM_TRY(shared_.steps.take("mmap"));
+    if (block->always_visible(shared_.options)) GPUMEM_TRY(show(*mapping));
     at += size;  // from here on it is to be hidden
     fresh.add(mapping);
   }
@@ -329,13 +340,12 @@ Result<void> HostReservation::check_mappings_unused(uint64_t offset, uint64_t si
 Result<void> HostReservation::unmap(uint64_t offset, uint64_t size) {
   const CurrentDevice current(device_.facts().ordinal);
   AddressTable gone;
-  bool visible = false;
+  bool shown = false;
   {
     const Lock lock(shared_.mutex);
     GPUMEM_TRY(require_unused(lock, offset, size));
-    shared_.table.for_each_in(base() + offset, size, [&](const Allocation& mapping) {
-      visible = visible || mapping.block->visible(shared_.options);
-    });
+    shared_.table.for_each_in(base() + offset, size,
+                              [&](const Allocation& mapping) { shown = shown || mapping.shown; });
     gone = shared_.table.extract(base() + offset, size);
   }
   Cleanup undo([&] {
@@ -343,7 +353,7 @@ Result<void> HostReservation::unmap(uint64_t offset, uint64_t size) {
     shared_.table.merge(gone);
   });
   GPUMEM_TRY(shared_.steps.take("mmap"));
-  if (visible) GPUMEM_TRY(platform::make_inaccessible(pointer_to(base() + offset), size));
+  if (shown) GPUMEM_TRY(platform::make_inaccessible(pointer_to(base() + offset), size));
   undo.dismiss();
   return {};
 }
@@ -373,13 +383,11 @@ Result<void> HostReservation::set_access(std::span<const backend::AccessPart> pa
     }
     write(lock, [](gpumem_access before, gpumem_access after) { return before & after; });
   }
-  size_t done = 0;
+  size_t begun = 0;
   Cleanup undo([&] {
-    for (size_t part = 0; part < done; ++part) {
+    for (size_t part = 0; part < begun; ++part) {
       for (size_t index = 0; index < changes.size(); ++index) {
-        if (changes[index].device != nullptr) continue;
-        (void)platform::protect(pointer_to(base() + parts[part].offset), parts[part].size,
-                                protection_of(parts[part].before[index]));
+        if (changes[index].device == nullptr) (void)let_cpu(parts[part], parts[part].before[index]);
       }
     }
     const Lock lock(shared_.mutex);
@@ -387,12 +395,10 @@ Result<void> HostReservation::set_access(std::span<const backend::AccessPart> pa
   });
   for (const backend::AccessPart& part : parts) {
     GPUMEM_TRY(shared_.steps.take("mprotect"));
+    ++begun;
     for (const backend::AccessChange& change : changes) {
-      if (change.device != nullptr) continue;
-      GPUMEM_TRY(
-          platform::protect(pointer_to(base() + part.offset), part.size, protection_of(change.access)));
+      if (change.device == nullptr) GPUMEM_TRY(let_cpu(part, change.access));
     }
-    ++done;
   }
   undo.dismiss();
   const Lock lock(shared_.mutex);

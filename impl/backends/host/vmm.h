@@ -20,14 +20,14 @@ struct HostBlock {
 
   HostDevice& device;
   backend::PhysicalFacts facts;
-  int file = -1;                           // -1 where the private view is all that is ever needed
+  int file = -1;                           // -1 where nobody exports the block
   std::pair<uint64_t, uint64_t> identity;  // of the file
   Charge charge;
   Range private_view;
   std::byte* bytes = nullptr;
 
-  // Whether the user's addresses show the bytes, with whatever access.
-  bool visible(const Options& options) const { return !facts.on_device() || !options.strict; }
+  // Device blocks that the CPU can see are so for debugging, whatever access is set (HST-1).
+  bool always_visible(const Options& options) const { return facts.on_device() && !options.strict; }
 };
 
 class HostPhysical final : public backend::Physical {
@@ -61,7 +61,8 @@ class HostReservation final : public backend::Reservation {
 
  private:
   uint64_t base() const { return address_of(facts_.device_pointer); }
-  Result<void> show(const Allocation& mapping);
+  Result<void> show(Allocation& mapping);
+  Result<void> let_cpu(const backend::AccessPart& part, gpumem_access access);
   Result<void> require_unused(const Lock& held, uint64_t offset, uint64_t size) const;
 
   Shared& shared_;
