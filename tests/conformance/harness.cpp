@@ -883,6 +883,8 @@ void ReusedHandles::set(const char* value) {
   if (on_fake_cuda()) FAKE(fake_cuda_configure)("FAKE_CUDA_REUSE_STREAMS", value);
 }
 
+uint64_t driver_calls() { return on_fake_cuda() ? FAKE(fake_cuda_call_count)("*") : 0; }
+
 void set_fake_attribute(int attribute, int value) { FAKE(fake_cuda_set_attribute)(-1, attribute, value); }
 
 bool can_lose() { return on_host() || on_fake_cuda(); }

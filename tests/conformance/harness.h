@@ -403,6 +403,9 @@ class ReusedHandles {
   static void set(const char* value);
 };
 
+// How many calls the fake driver has had; 0 without it.
+uint64_t driver_calls();
+
 // What all devices of the fake driver answer for an attribute from now on.
 void set_fake_attribute(int attribute, int value);
 
