@@ -197,6 +197,37 @@ WRAP(int, ftruncate64, (int file, off64_t size)) {
   return __real_ftruncate64(file, size);
 }
 
+WRAP(int, open64, (const char* path, int flags, ...)) {
+  va_list arguments;
+  va_start(arguments, flags);
+  const int mode = va_arg(arguments, int);
+  va_end(arguments);
+  // The library asks for this one only whether there are descriptors left.
+  if ((flags & O_PATH) == 0 && fails("open", {EOPNOTSUPP, EMFILE, ENOSPC})) return -1;
+  return __real_open64(path, flags, mode);
+}
+
+WRAP(int, mkostemp64, (char* path, int flags)) {
+  if (fails("mkostemp", {EMFILE, ENOSPC})) return -1;
+  return __real_mkostemp64(path, flags);
+}
+
+// It answers the code.
+WRAP(int, posix_fallocate64, (int file, off64_t offset, off64_t size)) {
+  if (fails("posix_fallocate", {ENOSPC, EFBIG})) return errno;
+  return __real_posix_fallocate64(file, offset, size);
+}
+
+WRAP(ssize_t, pwrite64, (int file, const void* bytes, size_t size, off64_t offset)) {
+  if (fails("pwrite", {ENOSPC, EIO})) return -1;
+  return __real_pwrite64(file, bytes, size, offset);
+}
+
+WRAP(ssize_t, pread64, (int file, void* bytes, size_t size, off64_t offset)) {
+  if (fails("pread", {EIO})) return -1;
+  return __real_pread64(file, bytes, size, offset);
+}
+
 WRAP(int, fcntl64, (int file, int command, ...)) {
   va_list arguments;
   va_start(arguments, command);

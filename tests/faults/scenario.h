@@ -20,7 +20,8 @@ struct Out {
   gpumem_memory memory[4];
   gpumem_physical physical[4];
   gpumem_range range[2];
-  gpumem_buffer buffer[1];
+  gpumem_group group[1];
+  gpumem_buffer buffer[2];
   void* pointer[4];     // of gpumem_malloc()
   void* registered[2];  // of gpumem_register(); set by the scenario
   void* foreign[1];     // of gpumem_host_foreign_alloc()
@@ -44,6 +45,7 @@ struct Out {
   gpumem_physical_info physical_info;
   gpumem_range_info range_info;
   gpumem_buffer_info buffer_info;
+  gpumem_group_info group_info;
   gpumem_mapping_info mapping_info;
   gpumem_pointer_info pointer_info;
   gpumem_managed_info managed_info;
@@ -83,6 +85,8 @@ struct Step {
   // What a lack of memory is called where it is not the host's.
   gpumem_status exhausted = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   gpumem_status expected = GPUMEM_SUCCESS;
+  // What it is called if no thread can be started.
+  gpumem_status threadless = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   bool of_many = false;  // made of several steps: of which memory there is a lack depends on the step
 };
 

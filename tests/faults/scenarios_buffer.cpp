@@ -19,14 +19,19 @@ Step of_many(Step step) {
   return step;
 }
 
-Step make(uint64_t units, uint64_t reserve, gpumem_buffer_flags flags = 0) {
+Step make(uint64_t units, uint64_t reserve, gpumem_buffer_flags flags = 0, size_t slot = 0,
+          bool in_group = false) {
   return of_many({"gpumem_buffer_create", [=](World& w) {
                     gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
                     desc.size = units * unit(w);
                     desc.reserve = reserve * unit(w);
                     desc.flags = flags;
                     desc.name = "a name that is longer than a short string";
-                    return gpumem_buffer_create(w.out.device[0], &desc, &w.out.buffer[0], &w.error);
+                    if (in_group) {
+                      desc.group = w.out.group[0];
+                      desc.tag = "a tag that is longer than a short string";
+                    }
+                    return gpumem_buffer_create(w.out.device[0], &desc, &w.out.buffer[slot], &w.error);
                   }});
 }
 
@@ -51,14 +56,82 @@ Step set_access(gpumem_access access) {
                   }});
 }
 
+// A step of several, some of which take memory of the host or reach limits of it.
+gpumem_sleep_desc asleep(gpumem_content content) {
+  gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+  desc.content = content;
+  if (content == GPUMEM_CONTENT_FILE) desc.directory = "/tmp";
+  return desc;
+}
 Step sleep(gpumem_content content) {
   return of_many({"gpumem_buffer_sleep", [=](World& w) {
-                    gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
-                    desc.content = content;
+                    const gpumem_sleep_desc desc = asleep(content);
                     return gpumem_buffer_sleep(w.out.buffer[0], &desc, &w.error);
                   }});
 }
-Step wake() { return of_many(CALL(gpumem_buffer_wake, w.out.buffer[0], nullptr)); }
+Step wake(uint64_t keep = 0) {
+  return of_many({"gpumem_buffer_wake", [=](World& w) {
+                    gpumem_wake_desc desc = GPUMEM_WAKE_DESC_INIT;
+                    desc.keep = keep;
+                    return gpumem_buffer_wake(w.out.buffer[0], &desc, &w.error);
+                  }});
+}
+Step prepare(gpumem_content content, uint64_t pace = 0) {
+  Step step = of_many({"gpumem_buffer_prepare", [=](World& w) {
+                         gpumem_prepare_desc desc = GPUMEM_PREPARE_DESC_INIT;
+                         desc.content = content;
+                         desc.directory = asleep(content).directory;
+                         desc.bytes_per_second = pace;
+                         return gpumem_buffer_prepare(w.out.buffer[0], &desc, &w.error);
+                       }});
+  step.threadless = GPUMEM_ERROR_LIMIT_EXCEEDED;
+  return step;
+}
+Step set_ahead(uint64_t units) {
+  Step step = of_many({"gpumem_buffer_set_ahead", [=](World& w) {
+                         return gpumem_buffer_set_ahead(w.out.buffer[0], units * unit(w), &w.error);
+                       }});
+  step.threadless = GPUMEM_ERROR_LIMIT_EXCEEDED;
+  return step;
+}
+Step note() {
+  return CALL(gpumem_buffer_note_registration, w.out.buffer[0], "a card with a name that is not short",
+              &w.out.number[0]);
+}
+Step forget() { return CALL(gpumem_buffer_forget_registration, w.out.buffer[0], w.out.number[0]); }
+Step set_callbacks() {
+  return {"gpumem_buffer_set_callbacks", [](World& w) {
+            gpumem_buffer_callbacks callbacks = GPUMEM_BUFFER_CALLBACKS_INIT;
+            callbacks.before_sleep = [](void*, gpumem_buffer) -> int32_t { return 0; };
+            return gpumem_buffer_set_callbacks(w.out.buffer[0], &callbacks, &w.error);
+          }};
+}
+Step refused(Step step) {
+  step.expected = GPUMEM_ERROR_BUSY;
+  return step;
+}
+
+Step create_group() {
+  return {"gpumem_group_create", [](World& w) {
+            gpumem_group_desc desc = GPUMEM_GROUP_DESC_INIT;
+            desc.name = "a name that is longer than a short string";
+            return gpumem_group_create(w.out.instance, &desc, &w.out.group[0], &w.error);
+          }};
+}
+Step destroy_group() { return ENDING_CALL(gpumem_group_destroy, w.out.group[0]); }
+Step group_info() {
+  return CALL(gpumem_group_get_info, w.out.group[0], "a tag that is longer than a short string",
+              &w.out.group_info);
+}
+Step group_sleep(gpumem_content content) {
+  return of_many({"gpumem_group_sleep", [=](World& w) {
+                    const gpumem_sleep_desc desc = asleep(content);
+                    return gpumem_group_sleep(w.out.group[0], &desc, &w.error);
+                  }});
+}
+Step group_wake() { return of_many(CALL(gpumem_group_wake, w.out.group[0], nullptr)); }
+Step group_prepare() { return of_many(CALL(gpumem_group_prepare, w.out.group[0], nullptr)); }
+
 Step info() { return CALL(gpumem_buffer_get_info, w.out.buffer[0], &w.out.buffer_info); }
 Step destroy() { return ENDING_CALL(gpumem_buffer_destroy, w.out.buffer[0]); }
 
@@ -66,6 +139,19 @@ gpumem_buffer_info info_of(World& w) {
   gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
   EXPECT_EQ(gpumem_buffer_get_info(w.out.buffer[0], &info, nullptr), GPUMEM_SUCCESS);
   return info;
+}
+
+// Of two buffers, as one in the second slot stands for the other.
+void swap_buffers(World& w) { std::swap(w.out.buffer[0], w.out.buffer[1]); }
+Step second(const Step& step) {
+  Step other = step;
+  other.call = [call = step.call](World& w) {
+    swap_buffers(w);
+    const gpumem_status status = call(w);
+    swap_buffers(w);
+    return status;
+  };
+  return other;
 }
 
 // Writes to the whole buffer, and says whether it holds that value.
@@ -110,15 +196,48 @@ std::vector<Scenario> buffer_scenarios() {
                  {make(2, 4), write(0x23)},
                  {set_access(GPUMEM_ACCESS_NONE), set_access(GPUMEM_ACCESS_READ), resize(3), resize(2)},
                  holds(0x23, 2)});
-  for (const gpumem_content content : {GPUMEM_CONTENT_PINNED, GPUMEM_CONTENT_PAGEABLE}) {
-    all.push_back({content == GPUMEM_CONTENT_PINNED ? "a buffer sleeps, kept in pinned memory"
-                                                    : "a buffer sleeps, kept in ordinary memory",
+  const std::pair<gpumem_content, const char*> contents[] = {
+      {GPUMEM_CONTENT_PINNED, "kept in pinned memory"},
+      {GPUMEM_CONTENT_PAGEABLE, "kept in ordinary memory"},
+      {GPUMEM_CONTENT_FILE, "kept in a file"},
+  };
+  for (const auto& [content, text] : contents) {
+    all.push_back({std::string("a buffer sleeps, ") + text,
                    kHost,
                    {make(1, 4), resize(2), write(0x24)},
-                   {sleep(content), wake()},
+                   {prepare(content), sleep(content), wake(1)},
                    holds(0x24, 2)});
     all.back().idle_streams = 1;
+    all.push_back(
+        {std::string("a group sleeps, ") + text,
+         kHost,
+         {create_group(), make(1, 4, 0, 0, true), make(1, 4, 0, 1, true), write(0x26), second(write(0x27))},
+         {group_sleep(content), group_wake()},
+         [](World& w) {
+           holds(0x26, 1)(w);
+           swap_buffers(w);
+           holds(0x27, 1)(w);
+           swap_buffers(w);
+         }});
+    all.back().idle_streams = 4;
   }
+  all.push_back(
+      {"a group, its life",
+       kHost,
+       {},
+       {create_group(), make(1, 2, 0, 0, true), group_info(), group_prepare(), destroy(), destroy_group()}});
+  all.push_back({"registrations",
+                 kHost,
+                 {make(1, 2), write(0x28)},
+                 {set_callbacks(), note(), refused(sleep(GPUMEM_CONTENT_PINNED)), forget()},
+                 holds(0x28, 1)});
+  all.back().idle_streams = 1;
+  // What the thread has to do is there already, so that all faults meet this thread.
+  all.push_back({"a thread of the library",
+                 kHost,
+                 {make(1, 8), set_capacity(6), prepare(GPUMEM_CONTENT_PAGEABLE)},
+                 {set_ahead(2), prepare(GPUMEM_CONTENT_PAGEABLE, 1 << 20), set_ahead(0)}});
+  all.back().idle_streams = 1;
   all.push_back({"a buffer sleeps, and is zero afterwards",
                  kHost,
                  {make(2, 4), write(0x25)},

@@ -72,8 +72,10 @@ std::string check_coverage(const std::string& exports, bool on_host, const Cover
   if (!file) return exports + " cannot be read";
   // These have no way to fail.
   const std::regex always("^gpumem_(version|version_text|feature_supported|status_name)$");
-  // Host has no native events, and cuda nothing of the host backend's own but what belongs to the thread.
-  const std::regex never(on_host ? "^gpumem_event_wrap$" : "^gpumem_host_(?!set_current_device)");
+  // Nothing here has a fabric, host has no native events, and cuda nothing of the host backend's own but what
+  // belongs to the thread.
+  const std::regex never(on_host ? "^gpumem_(event_wrap|physical_\\w+_fabric)$"
+                                 : "^gpumem_(host_(?!set_current_device)|physical_\\w+_fabric$)");
   const std::string text(std::istreambuf_iterator<char>(file), {});
   const std::regex name("gpumem_[a-z0-9_]+(?=;)");
   std::string problem;

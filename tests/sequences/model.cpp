@@ -308,6 +308,7 @@ void Model::close(int index) {
   end_all(physicals);
   end_all(ranges);
   end_all(buffers);
+  end_all(groups);
   end_all(streams);
   end_all(events);
   freed.erase(

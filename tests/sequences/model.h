@@ -84,12 +84,13 @@ struct Tally {
   gpumem_kind_stats managed = GPUMEM_KIND_STATS_INIT;
   uint64_t streams = 0;
   uint64_t events = 0;
-  uint64_t physicals = 0;  // handles; these two the library counts for itself only
+  uint64_t physicals = 0;  // handles; these three the library counts for itself only
   uint64_t buffers = 0;
+  uint64_t groups = 0;
 
   uint64_t live() const {
     return device.live_count + pinned.live_count + registered.live_count + managed.live_count +
-           reserved.live_count + streams + events + physicals + buffers;
+           reserved.live_count + streams + events + physicals + buffers + groups;
   }
   static void add(gpumem_kind_stats& kind, uint64_t bytes);
   static void remove(gpumem_kind_stats& kind, uint64_t bytes);
@@ -242,8 +243,15 @@ struct Buffer : Object {
   uint64_t filled = 0;
   uint8_t value = 0;
   bool asleep = false;
-  gpumem_content content = GPUMEM_CONTENT_PINNED;
+  bool failed = false;  // asleep against the caller's wish
   uint64_t stored = 0;
+  // Room for its content, of which sort, in pieces; a file is one.
+  gpumem_content store = GPUMEM_CONTENT_DROP;
+  std::vector<uint64_t> pieces;
+  std::vector<uint64_t> registrations;
+  bool refuses_sleep = false;  // by its callback
+  int group = -1;
+  std::string tag;
 
   bool on_device() const { return location == GPUMEM_LOCATION_DEVICE; }
   uint64_t capacity() const {
@@ -252,10 +260,20 @@ struct Buffer : Object {
       bytes += block;
     return bytes;
   }
+  uint64_t store_capacity() const {
+    uint64_t bytes = 0;
+    for (const uint64_t piece : pieces)
+      bytes += piece;
+    return bytes;
+  }
   gpumem_access access_of(int processor) const {
     const auto known = access.find(processor);
     return known == access.end() ? GPUMEM_ACCESS_NONE : known->second;
   }
+};
+
+struct Group : Object {
+  std::string name;
 };
 
 struct Stream : Object {
@@ -322,6 +340,7 @@ class Model {
   std::vector<Physical> physicals;
   std::vector<Range> ranges;
   std::vector<Buffer> buffers;
+  std::vector<Group> groups;
   std::vector<Stream> streams;
   std::vector<Event> events;
   std::vector<Line> lines;

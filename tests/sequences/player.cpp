@@ -183,6 +183,7 @@ void Player::check_stats(int index) {
   Tally now;
   now.physicals = instance(index).stats.physicals;
   now.buffers = instance(index).stats.buffers;
+  now.groups = instance(index).stats.groups;
   const Tally& expected = instance(index).stats;
   require(now.read(as<gpumem_instance>(instance(index).handle)),
           "the counts cannot be read, or the totals are not their sums");
@@ -280,6 +281,11 @@ bool Player::empty_default(int index) {
     all &= gpumem_buffer_destroy(as<gpumem_buffer>(made.handle), nullptr) == GPUMEM_SUCCESS;
     forget_buffer(made);
   }
+  for (const Group& made : model_.groups) {
+    if (!of_it(made)) continue;
+    all &= gpumem_group_destroy(as<gpumem_group>(made.handle), nullptr) == GPUMEM_SUCCESS;
+  }
+  instance(index).stats.groups = 0;
   for (Range& made : model_.ranges) {
     if (!of_it(made)) continue;
     for (const auto& [begin, mapping] : made.mappings) {
@@ -321,6 +327,7 @@ uint64_t Player::handle_of_another_type(std::string_view noun, size_t number) co
   add("physical", model_.physicals);
   add("range", model_.ranges);
   add("buffer", model_.buffers);
+  add("group", model_.groups);
   add("stream", model_.streams);
   add("event", model_.events);
   return others.empty() ? 0 : others[number % others.size()];

@@ -141,6 +141,19 @@ class Player {
     const gpumem_access_desc* pointer() { return two ? both : first.pointer(); }
     std::span<const gpumem_access_desc> entries() const { return std::span(both).first(two ? 2 : 1); }
   };
+  // How to sleep, wake or prepare, for one buffer or a group.
+  template <class Desc>
+  struct Wish {
+    explicit Wish(Choice& choice, const Desc& initial) : desc(choice, initial, Sized<Desc>::Null::kGood) {}
+
+    Sized<Desc> desc;
+    gpumem_content content = GPUMEM_CONTENT_PINNED;
+    bool idle = false;
+    uint64_t keep = 0;
+    std::string tag;
+    bool good = true;
+    std::string text;
+  };
   // An address in a range: what is there, or why there is nothing.
   struct RangePlace {
     uint8_t* pointer = nullptr;
@@ -179,6 +192,7 @@ class Player {
   Picked pick_physical(Choice& choice) { return pick(choice, model_.physicals, "physical"); }
   Picked pick_range(Choice& choice) { return pick(choice, model_.ranges, "range"); }
   Picked pick_buffer(Choice& choice) { return pick(choice, model_.buffers, "buffer"); }
+  Picked pick_group(Choice& choice) { return pick(choice, model_.groups, "group"); }
   Picked pick_stream(Choice& choice) { return pick(choice, model_.streams, "stream"); }
   Picked pick_event(Choice& choice) { return pick(choice, model_.events, "event"); }
   // Two devices, and what is wrong with them as the ends of a peer link.
@@ -255,6 +269,7 @@ class Player {
   Physical& physical(int index) { return model_.physicals[static_cast<size_t>(index)]; }
   Range& range(int index) { return model_.ranges[static_cast<size_t>(index)]; }
   Buffer& buffer(int index) { return model_.buffers[static_cast<size_t>(index)]; }
+  Group& group(int index) { return model_.groups[static_cast<size_t>(index)]; }
   Stream& stream(int index) { return model_.streams[static_cast<size_t>(index)]; }
   Event& event(int index) { return model_.events[static_cast<size_t>(index)]; }
   Line& line(int index) { return model_.lines[static_cast<size_t>(index)]; }
@@ -293,7 +308,24 @@ class Player {
   void took_back(Buffer& changed, uint64_t size);
   void provided(Buffer& changed, uint64_t capacity);
   void take_peaks(int owner);
-  void woke(Buffer& changed);
+  void drop_store(Buffer& changed, uint64_t keep);
+  void make_store(Buffer& changed, gpumem_content content);
+  bool over_budget(const Buffer& changed, gpumem_content content, uint64_t* reserved);
+  void forget_store(Buffer& changed);
+  template <class Desc>
+  void pick_content(Choice& choice, Wish<Desc>& wish, int owner, bool of_group);
+  template <class Desc>
+  void pick_tag(Choice& choice, Wish<Desc>& wish, bool of_group);
+  Wish<gpumem_sleep_desc> pick_sleep(Choice& choice, int owner, bool of_group);
+  Wish<gpumem_wake_desc> pick_wake(Choice& choice, bool of_group);
+  Wish<gpumem_prepare_desc> pick_prepare(Choice& choice, int owner, bool of_group);
+  std::optional<Expect> expect_sleep(const Buffer& changed, const Wish<gpumem_sleep_desc>& wish,
+                                     uint64_t* reserved);
+  void fell_asleep(Buffer& changed, gpumem_content content);
+  void woke_up(Buffer& changed, uint64_t keep);
+  std::vector<int> members_of(int group, const std::string& tag);
+  bool any_user_lost(const Buffer& used) const;
+  void follow_failure(Buffer& changed, gpumem_content content);
   void forget_buffer(Buffer& gone);
   void check_buffer(int index);
   void check_content(int index);
@@ -366,6 +398,7 @@ class Player {
   std::vector<int> default_lines_;  // by device; -1: not there yet
   int32_t current_device_ = -1;
   uint64_t last_buffer_id_ = 0;
+  uint64_t last_registration_ = 0;
   int default_instance_ = -1;
 };
 

@@ -335,6 +335,47 @@ void Player::step_physical_export_fd(Choice& choice) {
   close(out.get());
 }
 
+// No machine of the tests has a fabric, so no handle type of it is ever granted.
+void Player::step_physical_export_fabric(Choice& choice) {
+  Call call(*this, choice, "gpumem_physical_export_fabric");
+  const Picked chosen = pick_physical(choice);
+  Out<gpumem_fabric_handle> out(choice);
+  call.text("%s, %s", chosen.text.c_str(), out.text());
+  Verdict verdict;
+  verdict.handle(chosen.wrong);
+  verdict.require(out.good());
+  Expect expect = verdict.done();
+  if (expect.empty()) expect = if_lost({GPUMEM_ERROR_UNSUPPORTED}, physical(chosen.index).instance);
+  call.check(expect,
+             gpumem_physical_export_fabric(as<gpumem_physical>(chosen.value), out.pointer(), call.error()),
+             out);
+}
+
+void Player::step_physical_import_fabric(Choice& choice) {
+  Call call(*this, choice, "gpumem_physical_import_fabric");
+  const Picked home = pick_device(choice);
+  gpumem_physical_desc wanted = GPUMEM_PHYSICAL_DESC_INIT;
+  wanted.size = home.index < 0 ? Model::kHostVmmUnit : unit_of(device(home.index).instance);
+  wanted.handle_types = GPUMEM_HANDLE_TYPE_FABRIC;
+  const uint8_t spoiled = choice.byte();
+  if (spoiled >= kWrong) (spoiled % 2 == 0 ? wanted.size : wanted.require) = 1;
+  Sized<gpumem_physical_desc> desc(choice, wanted, Sized<gpumem_physical_desc>::Null::kBad);
+  const gpumem_fabric_handle handle{};
+  Out<gpumem_physical> out(choice);
+  call.text("%s, &%s, &{}, %s", home.text.c_str(), desc.text().c_str(), out.text());
+  Verdict verdict;
+  verdict.handle(home.wrong);
+  verdict.require(spoiled < kWrong && desc.good() && out.good());
+  Expect expect = verdict.done();
+  const bool lost = home.wrong.empty() && model_.lost(home.index);
+  if (expect.empty()) expect = {GPUMEM_ERROR_UNSUPPORTED};
+  if (lost) expect.push_back(GPUMEM_ERROR_DEVICE_LOST);
+  call.check(expect,
+             gpumem_physical_import_fabric(as<gpumem_device>(home.value), desc.pointer(), &handle,
+                                           out.pointer(), call.error()),
+             out);
+}
+
 void Player::step_physical_import_fd(Choice& choice) {
   Call call(*this, choice, "gpumem_physical_import_fd");
   const Picked home = pick_device(choice);

@@ -137,6 +137,10 @@ std::vector<Step> scene() {
       step_of(Kind::k_range_reserve, {}),
       step_of(Kind::k_range_release, {0, 2}),
       step_of(Kind::k_range_map, {}),
+      step_of(Kind::k_group_create, {}),
+      step_of(Kind::k_group_create, {0, 1}),
+      step_of(Kind::k_group_create, {}),
+      step_of(Kind::k_group_destroy, {0, 2}),
       step_of(Kind::k_buffer_create, {}),
       step_of(Kind::k_buffer_create, {0, 1}),
       step_of(Kind::k_buffer_create, {0, 2}),
@@ -175,6 +179,7 @@ size_t in_one_scene(Kind kind) {
     case Kind::k_buffer_destroy:
     case Kind::k_buffer_sleep:
     case Kind::k_buffer_wake:
+    case Kind::k_group_destroy:
     case Kind::k_free:
     case Kind::k_unregister:
       return 8;
