@@ -82,8 +82,9 @@ def fake_driver():
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report"
         yield {"LD_LIBRARY_PATH": FAKE_CUDA, "FAKE_CUDA_REPORT": report, "FAKE_CUDA_LEAKS_AT_EXIT": 1}
-        # The process keeps its default instance, and that the device's context.
-        require(report.read_text(encoding="utf-8") == "leak: 1 of context\n", report.read_text(encoding="utf-8"))
+        # The process keeps its default instance, and that the device's context and a few idle streams.
+        left = report.read_text(encoding="utf-8")
+        require(re.fullmatch(r"leak: 1 of context\n(leak: [1-4] of stream\n)?", left), left)
 
 
 def run_host(command, *arguments, **more):
@@ -757,8 +758,8 @@ def case_move_wakes_a_buffer_or_frees_everything():
                 break
             require_failure(outcome, 1)
             short += "GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY" in outcome.err
-    # It grows in four steps; the memory for waking comes behind them.
-    require(outcome.status == 0 and short > 4, f"{short} failures\n{outcome}")
+    # One in the trial of the capability, four while it grows; the others when it wakes.
+    require(outcome.status == 0 and short > 5, f"{short} failures\n{outcome}")
 
 
 def case_move_frees_everything_after_ctrl_c():
