@@ -474,7 +474,8 @@ fn after_a_lost_device_everything_is_released() {
         let (stream, gate) = gated(device);
         let mut buffer = Buffer::<u32>::new(device, 4).unwrap();
         let mut asleep = Buffer::<u32>::new(device, 4).unwrap();
-        asleep.sleep(Content::PINNED).unwrap();
+        // The work would be waited for.
+        asleep.sleep(SleepOptions::new().flags(SleepFlags::IDLE)).unwrap();
         let options = BufferOptions::new().host();
         let mut lent = Buffer::<u32>::with_options(device, 4, &options).unwrap();
         stream.fill(&buffer, 7u32).unwrap();

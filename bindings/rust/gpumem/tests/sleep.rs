@@ -546,7 +546,8 @@ fn what_the_cpu_borrows_stays_awake() {
         // A guard that is forgotten keeps it awake until the next one.
         mem::forget(table.host().unwrap());
         assert_eq!(kind(group.sleep(Content::PINNED)), ErrorKind::Busy);
-        assert_eq!(format!("{:?}", table.host().unwrap()).len(), format!("{:?}", vec![0u32; LEN]).len());
+        let text = format!("{:?}", table.host_mut().unwrap());
+        assert!(text.starts_with("[1, 2, "), "{text}");
         group.sleep(Content::PINNED).unwrap();
     });
 }
