@@ -370,7 +370,7 @@ namespace GpuMem
       {
         throw new ArgumentException("a fabric handle has " + Size + " bytes, not " + bytes.Length, nameof(bytes));
       }
-      gpumem_fabric_handle native;
+      gpumem_fabric_handle native = default(gpumem_fabric_handle);
       for (int i = 0; i < Size; ++i) native.bytes[i] = bytes[i];
       return native;
     }
