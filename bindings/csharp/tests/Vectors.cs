@@ -102,6 +102,9 @@ namespace GpuMem.Tests
 
     enum Condition { Geq, Eq, And, Nor }
 
+    // The binding does not refuse to dispose such a group; it destroys the group after its buffers.
+    sealed class GroupInUse : Exception { }
+
     readonly Dictionary<string, object> objects = new Dictionary<string, object>();
     readonly List<GpuInstance> instances = new List<GpuInstance>();
 
@@ -141,6 +144,10 @@ namespace GpuMem.Tests
       {
         status = "STALE_HANDLE";
       }
+      catch (GroupInUse)
+      {
+        status = "BUSY";
+      }
       catch (Exception problem)
       {
         throw new TestFailure(line + ": " + problem);
@@ -169,6 +176,7 @@ namespace GpuMem.Tests
       object found = Get<object>(parts[0]);
       IntPtr first = found is Block ? ((Block)found).Pointer
           : found is IntPtr ? (IntPtr)found
+          : found is GrowableBuffer ? ((GrowableBuffer)found).Pointer
           : ((GpuMemory)found).Range.Pointer;
       return (IntPtr)unchecked((long)first + offset);
     }
@@ -222,7 +230,33 @@ namespace GpuMem.Tests
           return true;
         case "stream": return Keep(step, Get<GpuDevice>(a[0]).CreateStream((int)(long)step.Value("priority")));
         case "event": return Keep(step, Get<GpuDevice>(a[0]).CreateEvent((EventFlags)step.Named<EventFlags>("flags")));
+        case "growable":
+          return Keep(step, Get<GpuDevice>(a[0]).CreateBuffer(step.Value("size"), new BufferOptions
+          {
+            Reserve = step.Value("reserve"),
+            Flags = (BufferFlags)step.Named<BufferFlags>("flags"),
+            Name = step.Text("name"),
+            Group = step.Has("group") ? Get<BufferGroup>(step.Text("group")) : null,
+            Tag = step.Text("tag"),
+          }));
+        case "group": return Keep(step, Get<GpuInstance>(a[0]).CreateGroup(step.Text("name")));
+        case "resize":
+          Get<GrowableBuffer>(a[0]).Resize(unchecked((long)Step.Number(a[1])));
+          return true;
+        case "set_capacity":
+          Get<GrowableBuffer>(a[0]).SetCapacity(unchecked((long)Step.Number(a[1])));
+          return true;
+        case "note": return Keep(step, Get<GrowableBuffer>(a[0]).NoteRegistration(a[1]));
+        case "forget":
+          Get<GrowableBuffer>(a[0]).ForgetRegistration(Get<BufferRegistration>(a[1]));
+          return true;
+        case "sleep": return Sleep(step);
+        case "wake": return Wake(step);
+        case "prepare": return Prepare(step);
+        case "buffer_info": return CompareBuffer(step, Get<GrowableBuffer>(a[0]).Info);
+        case "group_info": return CompareGroup(step, Get<BufferGroup>(a[0]).GetInfo(step.Text("tag")));
         case "destroy":
+          if (objects[a[0]] is BufferGroup && Get<BufferGroup>(a[0]).Info.BufferCount != 0) throw new GroupInUse();
           Get<IDisposable>(a[0]).Dispose();
           return true;
         case "record":
@@ -272,6 +306,74 @@ namespace GpuMem.Tests
           return true;
         default: throw new TestFailure("no such operation: " + step.Operation);
       }
+    }
+
+    bool Sleep(Step step)
+    {
+      var options = new SleepOptions
+      {
+        Content = (Content)step.Named<Content>("content"),
+        Directory = step.Text("directory"),
+        Tag = step.Text("tag"),
+      };
+      object target = Get<object>(step.Arguments[0]);
+      if (target is BufferGroup) ((BufferGroup)target).Sleep(options);
+      else ((GrowableBuffer)target).Sleep(options);
+      return true;
+    }
+
+    bool Wake(Step step)
+    {
+      ulong keep = step.Has("keep") ? Step.Number(step.Text("keep")) : 0;
+      var options = new WakeOptions { Keep = (long)Math.Min(keep, long.MaxValue), Tag = step.Text("tag") };
+      object target = Get<object>(step.Arguments[0]);
+      if (target is BufferGroup) ((BufferGroup)target).Wake(options);
+      else ((GrowableBuffer)target).Wake(options);
+      return true;
+    }
+
+    bool Prepare(Step step)
+    {
+      var options = new PrepareOptions
+      {
+        Content = (Content)step.Named<Content>("content"),
+        Directory = step.Text("directory"),
+        Tag = step.Text("tag"),
+      };
+      object target = Get<object>(step.Arguments[0]);
+      if (target is BufferGroup) ((BufferGroup)target).Prepare(options);
+      else ((GrowableBuffer)target).Prepare(options);
+      return true;
+    }
+
+    static bool CompareBuffer(Step step, BufferInfo info)
+    {
+      if (step.Has("state")) Check.Equal((BufferState)step.Named<BufferState>("state"), info.State, "state");
+      if (step.Has("name")) Check.Equal(step.Text("name"), info.Name, "name");
+      if (step.Has("tag")) Check.Equal(step.Text("tag"), info.Tag, "tag");
+      return CompareNumbers(step, new Dictionary<string, long>
+      {
+        { "size", info.Size }, { "generation", info.Generation }, { "stored", info.StoredSize },
+        { "registrations", info.Registrations },
+      });
+    }
+
+    static bool CompareGroup(Step step, BufferGroupInfo info)
+    {
+      return CompareNumbers(step, new Dictionary<string, long>
+      {
+        { "buffers", info.BufferCount }, { "awake", info.AwakeCount }, { "asleep", info.AsleepCount }, { "size", info.Size },
+        { "stored", info.StoredSize },
+      });
+    }
+
+    static bool CompareNumbers(Step step, Dictionary<string, long> known)
+    {
+      foreach (KeyValuePair<string, long> pair in known)
+      {
+        if (step.Has(pair.Key)) Check.Equal(step.Value(pair.Key), pair.Value, pair.Key);
+      }
+      return true;
     }
 
     bool Open(Step step)
