@@ -146,9 +146,7 @@ namespace GpuMem
 
     void Try(GpuHandle handle, Call call)
     {
-      // The thread's own would be overwritten by calls that the functions make.
-      gpumem_error error = default(gpumem_error);
-      error.struct_size = (UIntPtr)(uint)sizeof(gpumem_error);
+      gpumem_error* error = Error.Detail;
       SleepCall outer = current;
       int status;
       thrown = null;
@@ -156,7 +154,7 @@ namespace GpuMem
       current = this;
       try
       {
-        status = call(&error);
+        status = call(error);
       }
       finally
       {
@@ -166,10 +164,10 @@ namespace GpuMem
       thrown = null;
       if (cancelled && status == Constants.GPUMEM_ERROR_CANCELLED)
       {
-        GpuMemException failure = Error.Failure(&error);
+        GpuMemException failure = Error.Failure(error);
         throw new OperationCanceledException(failure.Message, failure, cancellation);
       }
-      Error.Check(status, &error, handle, handle.Noun);
+      Error.Check(status, error, handle, handle.Noun);
     }
 
     [MonoPInvokeCallback(typeof(ProgressCallback))]

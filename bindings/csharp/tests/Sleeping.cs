@@ -281,8 +281,10 @@ namespace GpuMem.Tests
         one.SetCallbacks(null, null);
         one.NoteRegistration("card").Dispose();
         Check.That(first.IsCurrent && second.IsCurrent && first[0] == 7, "a view ended");
-        group.Sleep(new SleepOptions { Tag = "a" });
+        int usable = 0;
+        group.Sleep(new SleepOptions { Tag = "a", Progress = (done, total) => !first.IsCurrent && second[0] == 8 && ++usable > 0 });
         Check.That(!first.IsCurrent && second.IsCurrent, "the view of another tag ended");
+        Check.Equal(2, usable, "uses of the view of another tag while the call ran");
         Check.Equal(8, second[0], "number");
         Check.Throws<InvalidOperationException>(() => GC.KeepAlive(first[0]));
         Check.Throws<InvalidOperationException>(() => one.GetView<int>());
@@ -746,7 +748,28 @@ namespace GpuMem.Tests
         Check.That(message.Contains("card"), message);
         Check.Equal("1000 Awake 1,1 at 0", string.Join(",", heard), "what the functions saw");
         Check.Equal("Awake,Asleep", States(one, other), "states");
+        // Nor is its progress.
+        var inner = new List<ulong>();
+        var outer = new List<ulong>();
+        using (GrowableBuffer two = Member(group, device, 3000))
+        {
+          two.SetCallbacks(
+              buffer =>
+              {
+                other.Wake(new WakeOptions { Progress = (done, total) => AddTo(inner, done) });
+                return true;
+              },
+              null);
+          two.Sleep(new SleepOptions { Progress = (done, total) => AddTo(outer, done) });
+        }
+        Check.Equal("0,2000 0,3000", string.Join(",", inner) + " " + string.Join(",", outer), "progress");
       }
+    }
+
+    static bool AddTo(List<ulong> list, ulong number)
+    {
+      list.Add(number);
+      return true;
     }
 
     static void FunctionsReplaced(Scope scope)
