@@ -80,6 +80,9 @@ class Buffer final : public Object {
   uint64_t size() const { return size_; }
   void* base() const { return place_.base; }
   Store& store() { return store_; }
+  // Ends preparing in the background that began before. The number tells what begins now from that.
+  uint64_t begin_preparing() { return ++preparing_; }
+  uint64_t preparing() const { return preparing_; }
   // The devices that may use it, its own among them.
   std::vector<Device*> users() const;
   Result<void> before_sleep();
@@ -149,6 +152,7 @@ class Buffer final : public Object {
   std::vector<AccessRequest> accesses_;
   BufferCallbacks callbacks_;
   Store store_;
+  uint64_t preparing_ = 0;
 
   mutable std::mutex records_;
   // Written with changes_ and records_ held, so that either suffices to read. The size alone may grow with

@@ -310,6 +310,7 @@ class Sleep {
   }
 
   Result<void> provide_store(Buffer& buffer) {
+    (void)buffer.begin_preparing();
     rooms_.push_back(buffer.store().fits(request_.store, 0) ? buffer.store().capacity() : 0);
     auto provided = buffer.store().provide(instance_, request_.store, buffer.size());
     buffer.show_store();
@@ -444,18 +445,24 @@ class Wake {
 
 // ---- prepare ----
 
+// A buffer that is prepared in the background until it sleeps, or is prepared otherwise.
+struct Prepared {
+  uint64_t handle = 0;
+  uint64_t number = 0;
+};
+
 // Prepares the first buffer that is not ready, by one piece. Answers how long to wait before the next;
 // nothing once all are ready, or one cannot be made so.
-std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<uint64_t>& handles,
+std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared>& buffers,
                                                       const StoreRequest& request,
                                                       uint64_t bytes_per_second) {
   constexpr uint64_t kLeast = uint64_t{2} << 20;
   const uint64_t step = std::clamp(bytes_per_second / 8, kLeast, Store::kPiece);
-  for (const uint64_t handle : handles) {
-    const auto buffer = acquire<Buffer>(platform::thread_record(), handle);
+  for (const Prepared& wanted : buffers) {
+    const auto buffer = acquire<Buffer>(platform::thread_record(), wanted.handle);
     if (!buffer) continue;
     const auto change = buffer->begin_change();
-    if (!change || buffer->asleep()) continue;
+    if (!change || buffer->preparing() != wanted.number) continue;
     Store& store = buffer->store();
     if (store.fits(request, buffer->size())) continue;
     const uint64_t before = store.capacity();
@@ -491,18 +498,20 @@ Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>&
   GPUMEM_TRY(members.take(buffers, many, false));
   if (bytes_per_second == 0) {
     for (Buffer* const buffer : members.buffers()) {
+      (void)buffer->begin_preparing();
       auto provided = buffer->store().provide(instance, request, buffer->size());
       buffer->show_store();
       GPUMEM_TRY(provided);
     }
     return {};
   }
-  std::vector<uint64_t> handles;
-  for (const Buffer* const buffer : members.buffers())
-    handles.push_back(buffer->handle());
+  std::vector<Prepared> prepared;
+  prepared.reserve(members.buffers().size());
   GPUMEM_TRY(instance.background().start());
-  instance.background().add([handles = std::move(handles), request, bytes_per_second] {
-    return prepare_piece(handles, request, bytes_per_second);
+  for (Buffer* const buffer : members.buffers())
+    prepared.push_back({buffer->handle(), buffer->begin_preparing()});
+  instance.background().add([prepared = std::move(prepared), request, bytes_per_second] {
+    return prepare_piece(prepared, request, bytes_per_second);
   });
   return {};
 }

@@ -283,7 +283,7 @@ typedef struct gpumem_sleep_desc {
   gpumem_sleep_flags flags; /**< A sum of GPUMEM_SLEEP_ values. */
   /** For #GPUMEM_CONTENT_FILE: directory of the file, by its path; otherwise NULL. */
   const char *directory;
-  /** For a group: only the buffers with this tag; NULL means all. For one buffer NULL. */
+  /** For a group: only the buffers with this tag; NULL or an empty one means all. For one buffer NULL. */
   const char *tag;
   /** Work to wait for: all that is in this stream, and what this event marks. With neither, and without #GPUMEM_SLEEP_IDLE, the call
    * waits for all work of each device that may access the buffers, whoever enqueued it. It must not do so while a stream of

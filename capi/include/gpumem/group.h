@@ -78,7 +78,7 @@ typedef struct gpumem_group_info {
 /** Gets information about a group. It makes no driver call.
  *
  * \param group group to query
- * \param tag only the buffers with this tag; NULL means all
+ * \param tag only the buffers with this tag; NULL or an empty one means all
  * \param[in,out] out_info receives the information
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the information was written to `*out_info`

@@ -114,7 +114,7 @@ typedef struct gpumem_physical_info {
   int32_t location_id;                 /**< Ordinal of the device or NUMA node; -1 if it has none. */
   gpumem_device device;                /**< Device given at creation or import. */
   uint32_t device_ordinal;             /**< Its ordinal. */
-  uint32_t imported;                   /**< 1 if it came from a file descriptor, else 0. */
+  uint32_t imported;                   /**< 1 if it came from a file descriptor or fabric handle, else 0. */
   uint64_t size;                       /**< Bytes. */
   uint64_t granularity;                /**< Unit in which it is mapped, in bytes. */
   uint64_t block_id;                   /**< Number of the block behind the handle, unique in the process. */

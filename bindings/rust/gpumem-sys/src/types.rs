@@ -690,7 +690,7 @@ structs! {
         device: gpumem_device,
         /// Its ordinal.
         device_ordinal: u32,
-        /// 1 if it came from a file descriptor, else 0.
+        /// 1 if it came from a file descriptor or fabric handle, else 0.
         imported: u32,
         /// Bytes.
         size: u64,
@@ -883,7 +883,8 @@ structs! {
         /// For [`GPUMEM_CONTENT_FILE`](crate::GPUMEM_CONTENT_FILE): directory of the file, by its
         /// path; otherwise NULL.
         directory: *const c_char,
-        /// For a group: only the buffers with this tag; NULL means all. For one buffer NULL.
+        /// For a group: only the buffers with this tag; NULL or an empty one means all. For one
+        /// buffer NULL.
         tag: *const c_char,
         /// Work to wait for: all that is in this stream, and what this event marks. With neither,
         /// and without [`GPUMEM_SLEEP_IDLE`](crate::GPUMEM_SLEEP_IDLE), the call waits for all work
