@@ -10,9 +10,10 @@ use std::os::raw::c_void;
 use std::time::Duration;
 
 use gpumem::{
-    sys, Access, Backend, Capability, CopyOptions, Device, Direction, Error, Event, EventFlags, Instance,
-    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, Processor, RegisterOptions, Rejected,
-    SourceOrder, Status, Stream, StreamOptions, WaitCondition,
+    sys, Access, Backend, Buffer, BufferFlags, BufferOptions, BufferRegistration, BufferState, Capability,
+    Content, CopyOptions, Device, Direction, Error, Event, EventFlags, Group, GroupOptions, Instance,
+    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, PrepareOptions, Processor, RegisterOptions,
+    Rejected, SleepOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition, WakeOptions,
 };
 
 /// Ordinary memory, page aligned.
@@ -28,6 +29,12 @@ enum Object {
     Pointer(*mut c_void),
     Stream(Stream),
     Event(Event),
+    Growable(Buffer<u8>),
+    Group(Group),
+    /// With the buffer that was named.
+    Registration(BufferRegistration, sys::gpumem_buffer),
+    /// The number of one that was forgotten.
+    Forgotten(u64),
 }
 
 /// Fails with a text if a step is not understood, or if its comparison fails.
@@ -119,6 +126,59 @@ fn flags(text: Option<&str>) -> Checked<MemoryFlags> {
     })
 }
 
+fn buffer_flags(text: Option<&str>) -> Checked<BufferFlags> {
+    let names = [("movable", BufferFlags::MOVABLE.0), ("copyable", BufferFlags::COPYABLE.0)];
+    text.map_or(Ok(BufferFlags::NONE), |text| {
+        text.split(',').try_fold(BufferFlags::NONE, |all, flag| Ok(all | BufferFlags(named(flag, &names)?)))
+    })
+}
+
+fn content(step: &Step<'_>) -> Checked<Content> {
+    let names = [("pinned", 0), ("pageable", 1), ("zero", 2), ("drop", 3), ("file", 4)];
+    Ok(Content(step.text("content").map_or(Ok(0), |text| named(text, &names))? as i32))
+}
+
+fn sleep_options(step: &Step<'_>) -> Checked<SleepOptions<'static>> {
+    let mut options = SleepOptions::new();
+    if let Some(directory) = step.text("directory") {
+        options = options.directory(directory);
+    }
+    if let Some(tag) = step.text("tag") {
+        options = options.tag(tag);
+    }
+    Ok(options.content(content(step)?))
+}
+
+fn wake_options(step: &Step<'_>) -> Checked<WakeOptions<'static>> {
+    let mut options = WakeOptions::new().keep(step.number_or("keep", 0)?);
+    if let Some(tag) = step.text("tag") {
+        options = options.tag(tag);
+    }
+    Ok(options)
+}
+
+fn prepare_options(step: &Step<'_>) -> Checked<PrepareOptions> {
+    let mut options = PrepareOptions::new();
+    if let Some(directory) = step.text("directory") {
+        options = options.directory(directory);
+    }
+    if let Some(tag) = step.text("tag") {
+        options = options.tag(tag);
+    }
+    Ok(options.content(content(step)?))
+}
+
+/// Gives memory to as many bytes.
+fn set_capacity(buffer: &mut Buffer<u8>, bytes: usize) -> Result<(), Error> {
+    if bytes == 0 {
+        buffer.shrink_to_fit()
+    } else if bytes > buffer.capacity() {
+        buffer.reserve_exact(bytes - buffer.len())
+    } else {
+        buffer.shrink_to(bytes)
+    }
+}
+
 fn bytes_of(hex: &str) -> Checked<Vec<u8>> {
     (0..hex.len() / 2)
         .map(|index| {
@@ -166,6 +226,15 @@ impl Runner {
         stream: Stream(Stream);
         event: Event(Event);
         memory: Memory(Memory);
+        growable: Growable(Buffer<u8>);
+        group: Group(Group);
+    }
+
+    fn growable_mut(&mut self, name: &str) -> Checked<&mut Buffer<u8>> {
+        match self.objects.get_mut(name) {
+            Some(Object::Growable(buffer)) => Ok(buffer),
+            _ => Err(format!("{name} is not a Buffer")),
+        }
     }
 
     fn address(&self, text: &str) -> Checked<*mut c_void> {
@@ -175,6 +244,7 @@ impl Runner {
             _ if name == "null" => std::ptr::null_mut(),
             Some(Object::Buffer(pages)) => pages.as_ptr() as *mut u8,
             Some(Object::Pointer(pointer)) => pointer.cast(),
+            Some(Object::Growable(buffer)) => buffer.as_ptr(),
             Some(Object::Memory(memory)) if memory.host_pointer().is_null() => {
                 memory.device_address().map_err(|error| error.to_string())? as *mut u8
             }
@@ -314,8 +384,111 @@ impl Runner {
                 Some(Object::Memory(memory)) => self.closed(step, memory.close(), Object::Memory),
                 Some(Object::Stream(stream)) => self.closed(step, stream.close(), Object::Stream),
                 Some(Object::Event(event)) => self.closed(step, event.close(), Object::Event),
-                _ => Err("only a memory, stream or event can be destroyed".to_owned()),
+                Some(Object::Growable(buffer)) => self.closed(step, buffer.close(), Object::Growable),
+                Some(Object::Group(group)) => self.closed(step, group.close(), Object::Group),
+                _ => Err("only a memory, stream, event, buffer or group can be destroyed".to_owned()),
             },
+            "growable" => {
+                let mut options = BufferOptions::new()
+                    .reserve(step.number_or("reserve", 0)?)
+                    .flags(buffer_flags(step.text("flags"))?);
+                if let Some(name) = step.text("name") {
+                    options = options.name(name);
+                }
+                if let Some(group) = step.text("group") {
+                    options = options.group(self.group(group)?);
+                }
+                if let Some(tag) = step.text("tag") {
+                    options = options.tag(tag);
+                }
+                let size = step.number_or("size", 0)? as usize;
+                let result = Buffer::with_options(self.device(step.word(1)?)?, size, &options);
+                self.made(step, result.map(Object::Growable))
+            }
+            "group" => {
+                let mut options = GroupOptions::new();
+                if let Some(name) = step.text("name") {
+                    options = options.name(name);
+                }
+                let result = Group::with_options(self.instance(step.word(1)?)?, &options);
+                self.made(step, result.map(Object::Group))
+            }
+            "resize" => {
+                let size = number(step.word(2)?)? as usize;
+                Ok(status_of(self.growable_mut(step.word(1)?)?.resize(size)))
+            }
+            "set_capacity" => {
+                let size = number(step.word(2)?)? as usize;
+                Ok(status_of(set_capacity(self.growable_mut(step.word(1)?)?, size)))
+            }
+            "note" => {
+                let buffer = self.growable(step.word(1)?)?;
+                let (result, handle) = (buffer.note_registration(step.word(2)?), buffer.handle());
+                self.made(step, result.map(|registration| Object::Registration(registration, handle)))
+            }
+            "forget" => self.forget(step),
+            "sleep" => {
+                let options = sleep_options(step)?;
+                Ok(status_of(match self.objects.get_mut(step.word(1)?) {
+                    Some(Object::Growable(buffer)) => buffer.sleep(options),
+                    Some(Object::Group(group)) => group.sleep(options),
+                    _ => return Err("only a buffer or group can sleep".to_owned()),
+                }))
+            }
+            "wake" => {
+                let options = wake_options(step)?;
+                Ok(status_of(match self.objects.get_mut(step.word(1)?) {
+                    Some(Object::Growable(buffer)) => buffer.wake_with_options(options),
+                    Some(Object::Group(group)) => group.wake_with_options(options),
+                    _ => return Err("only a buffer or group can wake".to_owned()),
+                }))
+            }
+            "prepare" => {
+                let options = prepare_options(step)?;
+                Ok(status_of(match self.objects.get(step.word(1)?) {
+                    Some(Object::Growable(buffer)) => buffer.prepare(options),
+                    Some(Object::Group(group)) => group.prepare(options),
+                    _ => return Err("only a buffer or group can be prepared".to_owned()),
+                }))
+            }
+            "buffer_info" => match self.growable(step.word(1)?)?.info() {
+                Err(error) => Ok(error.status()),
+                Ok(info) => {
+                    let names = [("awake", 0), ("asleep", 1), ("failed", 2)];
+                    let state =
+                        step.text("state").map_or(Ok(info.state.0 as u64), |text| named(text, &names))?;
+                    equal("the state", info.state, BufferState(state as i32))?;
+                    equal("the name", info.name.as_str(), step.text("name").unwrap_or(&info.name))?;
+                    equal("the tag", info.tag.as_str(), step.text("tag").unwrap_or(&info.tag))?;
+                    for (name, found) in [
+                        ("size", info.size),
+                        ("generation", info.generation),
+                        ("stored", info.stored_size),
+                        ("registrations", info.registrations),
+                    ] {
+                        equal(name, found, step.number_or(name, found)?)?;
+                    }
+                    Ok(Status::SUCCESS)
+                }
+            },
+            "group_info" => {
+                let group = self.group(step.word(1)?)?;
+                match step.text("tag").map_or_else(|| group.info(), |tag| group.info_of(tag)) {
+                    Err(error) => Ok(error.status()),
+                    Ok(info) => {
+                        for (name, found) in [
+                            ("buffers", info.buffer_count),
+                            ("awake", info.awake_count),
+                            ("asleep", info.asleep_count),
+                            ("size", info.size),
+                            ("stored", info.stored_size),
+                        ] {
+                            equal(name, found, step.number_or(name, found)?)?;
+                        }
+                        Ok(Status::SUCCESS)
+                    }
+                }
+            }
             // SAFETY, for all that follows: the operands of a case live to its end, and nothing but it uses them.
             "free" => unsafe {
                 Ok(status_of(self.instance(step.word(1)?)?.free(self.address(step.word(2)?)?)))
@@ -515,6 +688,22 @@ impl Runner {
         }
     }
 
+    /// One that was forgotten has no object any more, so the library is called itself.
+    fn forget(&mut self, step: &Step<'_>) -> Checked<Status> {
+        let name = step.word(2)?;
+        let handle = self.growable(step.word(1)?)?.handle();
+        match self.objects.remove(name) {
+            Some(Object::Registration(registration, of)) if of == handle => {
+                let number = registration.number();
+                let status = status_of(registration.close().map_err(Error::from));
+                self.objects.insert(name.to_owned(), Object::Forgotten(number));
+                Ok(status)
+            }
+            Some(Object::Forgotten(number)) => Ok(Status(raw_forget(handle, number))),
+            _ => Err(format!("{name} is not a registration of this buffer")),
+        }
+    }
+
     fn made(&mut self, step: &Step<'_>, result: Result<Object, Error>) -> Checked<Status> {
         match result {
             Ok(object) => {
@@ -584,6 +773,20 @@ fn raw_close(handle: u64, mode: i32) -> i32 {
     let close = library.gpumem_instance_close().unwrap();
     // SAFETY: any mode and handle may be given.
     unsafe { close(handle as gpumem::sys::gpumem_instance, mode, std::ptr::null_mut(), std::ptr::null_mut()) }
+}
+
+#[cfg(feature = "load")]
+fn raw_forget(buffer: sys::gpumem_buffer, registration: u64) -> i32 {
+    let library = gpumem::sys::Library::open().unwrap();
+    let forget = library.gpumem_buffer_forget_registration().unwrap();
+    // SAFETY: any number and handle may be given.
+    unsafe { forget(buffer, registration, std::ptr::null_mut()) }
+}
+
+#[cfg(not(feature = "load"))]
+fn raw_forget(buffer: sys::gpumem_buffer, registration: u64) -> i32 {
+    // SAFETY: any number and handle may be given.
+    unsafe { sys::gpumem_buffer_forget_registration(buffer, registration, std::ptr::null_mut()) }
 }
 
 #[cfg(not(feature = "load"))]
