@@ -258,7 +258,7 @@ pub struct Hold(Arc<Shared>);
 impl Hold {
     /// `None` if the group sleeps or wakes now.
     fn begin(shared: &Arc<Shared>) -> Option<Self> {
-        let more = |holds: usize| holds.checked_add(1).filter(|more| *more != CLOSED && holds != CLOSED);
+        let more = |holds: usize| holds.checked_add(1).filter(|more| *more != CLOSED);
         shared.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).ok()?;
         Some(Self(shared.clone()))
     }

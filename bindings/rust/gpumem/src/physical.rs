@@ -343,7 +343,7 @@ pub struct PhysicalInfo {
     pub place: Place,
     /// Ordinal of the device given at creation or import.
     pub device_ordinal: u32,
-    /// Whether it came from a file descriptor.
+    /// Whether it came from a file descriptor or a fabric handle.
     pub imported: bool,
     /// Bytes.
     pub size: u64,

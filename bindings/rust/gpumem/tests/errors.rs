@@ -7,7 +7,7 @@ use std::error::Error as StdError;
 
 use common::{backend, is_host, with_device};
 use gpumem::{
-    AddressRange, Buffer, DeviceMemory, Error, ErrorKind, Event, Instance, Kind, Managed, Memory,
+    AddressRange, Buffer, DeviceMemory, Error, ErrorKind, Event, Group, Instance, Kind, Managed, Memory,
     MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, RegisterOptions, Registered, Rejected,
     Status, Stream, WriteCombined,
 };
@@ -50,7 +50,10 @@ macro_rules! uses_of_every_rejection {
             let unit = Physical::granularity(&device, &PhysicalOptions::new())?.minimum;
             Physical::new(&device, unit)?.close()?;
             AddressRange::reserve(&instance, unit)?.close()?;
-            Buffer::<u32>::new(&device, 4)?.close()?;
+            let buffer = Buffer::<u32>::new(&device, 4)?;
+            buffer.note_registration("nic")?.close()?;
+            buffer.close()?;
+            Group::new(&instance)?.close()?;
             Memory::create(&device, Kind::DEVICE, 4, &MemoryOptions::new())?.close()?;
             drop(pinned);
             memory.close()?;

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::fs;
 use std::mem;
 use std::ops::ControlFlow;
 use std::panic::{catch_unwind, resume_unwind, AssertUnwindSafe};
@@ -594,6 +595,60 @@ fn a_group_may_sleep_while_others_use_its_buffers() {
             assert!(copies.join().unwrap() > 0 && fills.join().unwrap() > 0 && slept > 0);
         });
         assert!(has_only(instance, &buffer, 7));
+    });
+}
+
+#[test]
+fn a_buffer_without_room_to_wake_keeps_its_content() {
+    with_host(HostOptions::new().device_bytes(16 << 20), |instance, device| {
+        let group = Group::new(instance).unwrap();
+        let first = member(instance, device, &group, "", 1);
+        let second = member(instance, device, &group, "", 2);
+        // Once the first has given its memory back, something else takes it all.
+        let mut taken = None;
+        let cancelled = group.sleep(SleepOptions::from(Content::PAGEABLE).progress(|done, _| {
+            if done == 0 {
+                return ControlFlow::Continue(());
+            }
+            let free = device.memory().unwrap().free as usize;
+            taken = Some(DeviceMemory::<u8>::new(device, free).unwrap());
+            ControlFlow::Break(())
+        }));
+        let error = cancelled.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+        assert!(error.message().contains("1 of 1 buffers could not be woken again"), "{error}");
+        assert_eq!((state(&first), state(&second)), (BufferState::FAILED, BufferState::AWAKE));
+        assert_eq!((group.info().unwrap().failed_count, first.info().unwrap().stored_size), (1, BYTES));
+        assert_eq!(kind(instance.fill(&first, 9u32)), ErrorKind::InvalidState);
+        assert_eq!(kind(group.wake()), ErrorKind::OutOfMemory);
+        drop(taken);
+        group.wake().unwrap();
+        assert!(has_only(instance, &first, 1) && has_only(instance, &second, 2));
+    });
+}
+
+#[test]
+fn content_in_a_file_may_be_lost() {
+    with_device(|instance, device| {
+        let folder = std::env::temp_dir().join(format!("gpumem-lost-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let mut buffer = Buffer::<u32>::new(device, LEN).unwrap();
+        instance.fill(&buffer, 7u32).unwrap();
+        buffer.sleep(SleepOptions::new().directory(&folder)).unwrap();
+        // Another program cuts the file short. It has no name, but this process has it open.
+        let mut cut = 0;
+        for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            if fs::read_link(entry.path()).map_or(false, |target| target.starts_with(&folder)) {
+                fs::OpenOptions::new().write(true).open(entry.path()).unwrap().set_len(100).unwrap();
+                cut += 1;
+            }
+        }
+        assert_eq!(cut, 1);
+        let error = buffer.wake().unwrap_err();
+        assert_eq!((error.kind(), error.status()), (ErrorKind::ContentLost, Status::CONTENT_LOST));
+        assert_ne!(state(&buffer), BufferState::AWAKE);
+        buffer.close().unwrap();
+        fs::remove_dir(&folder).unwrap();
     });
 }
 
