@@ -49,9 +49,8 @@ func TestSleepWaitsForWork(t *testing.T) {
 		must(t, s.WaitValue(word.At(0), 1, 4, WaitEQ))
 		must(t, s.Fill(b.At(0), unit, value, 1))
 		must(t, e.Record(s))
-		if number == 0 {
-			expect(t, b.Sleep(SleepOptions{Flags: SleepIdle, Progress: func(uint64, uint64) bool { return false }}),
-				map[Backend]Status{BackendHost: ErrBusy, BackendCUDA: ErrCancelled}[testBackend(t)])
+		if testBackend(t) == BackendHost {
+			expect(t, b.Sleep(SleepOptions{Flags: SleepIdle}), ErrBusy) // It knows better.
 		}
 		slept := make(chan error)
 		go func() { slept <- b.Sleep(options) }()
@@ -183,12 +182,17 @@ func TestStoresThatArePrepared(t *testing.T) {
 	if capacity() != 0 {
 		t.Errorf("%d bytes are left", capacity())
 	}
+	must(t, b.Sleep(SleepOptions{}))
+	must(t, b.Wake(WakeOptions{}))
+	if capacity() != 0 {
+		t.Errorf("%d bytes are kept", capacity())
+	}
 	must(t, b.Prepare(PrepareOptions{Content: ContentPageable, BytesPerSecond: 1 << 40}))
 	eventually(t, "prepared", func() bool { return capacity() >= 2*unit })
 	must(t, b.Sleep(SleepOptions{Content: ContentPageable}))
 	must(t, b.Wake(WakeOptions{}))
-	if got := contentOf(t, b, 2*unit-1, 1); got != "p" || capacity() != 0 {
-		t.Errorf("awake it has %q, and a store of %d bytes", got, capacity())
+	if got := contentOf(t, b, 2*unit-1, 1); got != "p" {
+		t.Errorf("awake it has %q", got)
 	}
 }
 
