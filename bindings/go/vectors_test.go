@@ -31,8 +31,14 @@ var vectorNames = map[string]uint64{
 	"none": uint64(AccessNone), "read": uint64(AccessRead), "readwrite": uint64(AccessReadWrite),
 	"unknown": uint64(AccessUnknown),
 	"check":   uint64(closeCheck), "force": uint64(closeForce),
+	"movable": uint64(BufferMovable), "copyable": uint64(BufferCopyable), "awake": uint64(BufferStateAwake),
+	"asleep": uint64(BufferStateAsleep), "failed": uint64(BufferStateFailed),
 	"any": uint64(BackendAny), "cuda": uint64(BackendCUDA), "host": uint64(BackendHost),
 }
+
+// vectorContents are the values of the option content, some of which are kinds of memory elsewhere.
+var vectorContents = map[string]Content{"pinned": ContentPinned, "pageable": ContentPageable, "zero": ContentZero,
+	"drop": ContentDrop, "file": ContentFile}
 
 type vectorStep struct {
 	line, result, operation, status string
@@ -125,6 +131,8 @@ func (c *vectorCase) addressOf(text string) Address {
 		return found.At(offset)
 	case *Memory:
 		return found.At(offset)
+	case *GrowableBuffer:
+		return found.At(offset)
 	case Address:
 		return found.Add(offset)
 	}
@@ -216,6 +224,22 @@ func (c *vectorCase) bytes(index int, count int) []byte {
 	return unsafe.Slice((*byte)(pointerTo(c.raw(index).Number())), count)
 }
 
+// content is the option of that name.
+func (c *vectorCase) content() Content {
+	text := c.step.options["content"]
+	if known, ok := vectorContents[text]; ok || text == "" {
+		return known
+	}
+	return Content(c.number(text))
+}
+
+// sameText compares a text with an option, if that is given.
+func (c *vectorCase) sameText(option, got string) {
+	if expected, given := c.step.options[option]; given && expected != got {
+		c.Errorf("%s: the %s is %q", c.step.line, option, got)
+	}
+}
+
 // same compares those options of the step that are given.
 func (c *vectorCase) same(got map[string]uint64) {
 	for name, value := range got {
@@ -274,6 +298,51 @@ func (c *vectorCase) run() error {
 	case "event":
 		made, err := at[*Device](c, 0).NewEvent(EventOptions{Flags: EventFlags(c.option("flags"))})
 		return keep(c, made, err)
+	case "group":
+		made, err := at[*Instance](c, 0).NewGroup(GroupOptions{Name: step.options["name"]})
+		return keep(c, made, err)
+	case "growable":
+		options := BufferOptions{
+			Size: c.option("size"), Reserve: c.option("reserve"), Flags: BufferFlags(c.option("flags")),
+			Name: step.options["name"], Tag: step.options["tag"],
+		}
+		if name, given := step.options["group"]; given {
+			options.Group = object[*Group](c, name)
+		}
+		made, err := at[*Device](c, 0).NewGrowableBuffer(options)
+		return keep(c, made, err)
+	case "resize":
+		return at[*GrowableBuffer](c, 0).Resize(c.number(c.argument(1)))
+	case "set_capacity":
+		return at[*GrowableBuffer](c, 0).SetCapacity(c.number(c.argument(1)))
+	case "note":
+		made, err := at[*GrowableBuffer](c, 0).NoteRegistration(c.argument(1))
+		return keep(c, made, err)
+	case "forget":
+		// Another one each time, because Close does nothing the second time.
+		return (&Registration{buffer: at[*GrowableBuffer](c, 0), number: at[*Registration](c, 1).number}).Close()
+	case "sleep":
+		return at[interface{ Sleep(SleepOptions) error }](c, 0).Sleep(SleepOptions{
+			Content: c.content(), Directory: step.options["directory"], Tag: step.options["tag"],
+		})
+	case "prepare":
+		return at[interface{ Prepare(PrepareOptions) error }](c, 0).Prepare(PrepareOptions{
+			Content: c.content(), Directory: step.options["directory"], Tag: step.options["tag"],
+		})
+	case "wake":
+		return at[interface{ Wake(WakeOptions) error }](c, 0).Wake(WakeOptions{Keep: c.option("keep"), Tag: step.options["tag"]})
+	case "buffer_info":
+		info, err := at[*GrowableBuffer](c, 0).Info()
+		c.same(map[string]uint64{"state": uint64(info.State), "size": info.Size, "generation": info.Generation,
+			"stored": info.StoredSize, "registrations": info.Registrations})
+		c.sameText("name", info.Name)
+		c.sameText("tag", info.Tag)
+		return err
+	case "group_info":
+		info, err := at[*Group](c, 0).Info(step.options["tag"])
+		c.same(map[string]uint64{"buffers": info.BufferCount, "awake": info.AwakeCount, "asleep": info.AsleepCount,
+			"size": info.Size, "stored": info.StoredSize})
+		return err
 	case "destroy":
 		return at[interface{ Close() error }](c, 0).Close()
 	case "record":
@@ -323,9 +392,7 @@ func (c *vectorCase) run() error {
 	case "info":
 		info, err := at[*Memory](c, 0).Info()
 		c.same(map[string]uint64{"kind": uint64(info.Kind), "size": info.Size, "alignment": info.Alignment})
-		if name, given := step.options["name"]; given && name != info.Name {
-			c.Errorf("%s: the name is %q", step.line, info.Name)
-		}
+		c.sameText("name", info.Name)
 		if granted := c.option("granted"); uint64(info.GrantedFlags)&granted != granted {
 			c.Errorf("%s: granted are %#x", step.line, info.GrantedFlags)
 		}
