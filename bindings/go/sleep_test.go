@@ -259,6 +259,20 @@ func TestProgress(t *testing.T) {
 	if got := contentOf(t, b, 0, 1) + contentOf(t, b, 3*unit-1, 1); got != "qq" || calls != 2 {
 		t.Errorf("there is %q after %d calls", got, calls)
 	}
+
+	// A call in the progress function of another has functions of its own.
+	other := newGrowable(t, d, BufferOptions{Size: unit, Reserve: unit})
+	must(t, other.SetCallbacks(BufferCallbacks{BeforeSleep: func() bool { panic("inner") }}))
+	woken := 0
+	must(t, b.SetCallbacks(BufferCallbacks{AfterWake: func(uint64) { woken++ }}))
+	var inner any
+	expect(t, b.Sleep(SleepOptions{Progress: func(uint64, uint64) bool {
+		inner = panicOf(func() { _ = other.Sleep(SleepOptions{}) })
+		return false
+	}}), ErrCancelled)
+	if inner != "inner" || woken != 1 || infoOf(t, other).State != BufferStateAwake {
+		t.Errorf("inside was %v, woken %d times, and the other is %+v", inner, woken, infoOf(t, other))
+	}
 	must(t, i.Fill(b.At(0), 1, 1, 1))
 }
 
