@@ -14,7 +14,13 @@ void Decoder::refuse(const char* format, ...) {
   error.status = GPUMEM_ERROR_INVALID_ARGUMENT;
   va_list arguments;
   va_start(arguments, format);
-  const int before = part_ == nullptr ? 0 : std::snprintf(error.message, sizeof error.message, "%s: ", part_);
+  int before = 0;
+  if (part_ != nullptr && index_ == kWhole) {
+    before = std::snprintf(error.message, sizeof error.message, "%s: ", part_);
+  } else if (part_ != nullptr) {
+    before = std::snprintf(error.message, sizeof error.message, "%s[%llu]: ", part_,
+                           static_cast<unsigned long long>(index_));
+  }
   format_text(error.message + before, sizeof error.message - static_cast<size_t>(before), format, arguments);
   va_end(arguments);
   verdict_.note(error);

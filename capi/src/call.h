@@ -44,9 +44,12 @@ class Decoder {
  public:
   Decoder() : record_(platform::thread_record()) {}
 
-  // While what it returns lives, each message begins with the name of a part of the arguments.
-  [[nodiscard]] auto inside(const char* part) {
+  // While what it returns lives, each message begins with the name of a part of the arguments: of an entry of
+  // an array, if an index is given.
+  static constexpr uint64_t kWhole = UINT64_MAX;
+  [[nodiscard]] auto inside(const char* part, uint64_t index = kWhole) {
     part_ = part;
+    index_ = index;
     return Cleanup([this] { part_ = nullptr; });
   }
 
@@ -130,6 +133,7 @@ class Decoder {
   platform::ThreadRecord& record_;
   core::Verdict verdict_;
   const char* part_ = nullptr;
+  uint64_t index_ = kWhole;
 };
 
 // Writes an answer to a struct of the size that the caller knows; what this version does not know stays 0.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "decode_vmm.h"
 
-#include <cstdio>
-
 #include "core/instance.h"
 #include "gpumem/range.h"
 
@@ -94,9 +92,7 @@ std::vector<core::AccessRequest> decode_accesses(Decoder& decode, const core::In
   for (uint64_t index = 0; accesses != nullptr && index < count; ++index) {
     const auto* const entry = reinterpret_cast<const gpumem_access_desc*>(
         reinterpret_cast<const unsigned char*>(accesses) + index * stride);
-    char name[32];
-    std::snprintf(name, sizeof name, "accesses[%llu]", static_cast<unsigned long long>(index));
-    const auto inside = decode.inside(name);
+    const auto inside = decode.inside("accesses", index);
     // Before anything else of it is read: the array ends where entries of the first one's size do.
     if (entry->struct_size != stride) {
       decode.refuse("struct_size is %zu, but that of the first entry is %zu", entry->struct_size, stride);

@@ -96,9 +96,7 @@ gpumem_status gpumem_range_map(gpumem_range range, uint64_t offset, const gpumem
     std::vector<core::Ref<core::Physical>> held;
     const bool readable = physicals != nullptr && object && decode.done();
     for (uint64_t index = 0; readable && index < count; ++index) {
-      char name[32];
-      std::snprintf(name, sizeof name, "physicals[%llu]", static_cast<unsigned long long>(index));
-      const auto inside = decode.inside(name);
+      const auto inside = decode.inside("physicals", index);
       held.push_back(decode.object<core::Physical>(physicals[index]));
     }
     GPUMEM_TRY(decode.done());
