@@ -38,8 +38,9 @@ Mappings::~Mappings() {
 }
 
 void Mappings::set(const Mapping& mapping, Mapping* value) noexcept {
-  for (uint64_t at = mapping.offset; at < mapping.end(); at += granularity_)
-    entries_[at / granularity_].store(value, std::memory_order_release);
+  const uint64_t end = mapping.end() / granularity_;
+  for (uint64_t unit = mapping.offset / granularity_; unit < end; ++unit)
+    entries_[unit].store(value, std::memory_order_release);
 }
 
 Range::Range(std::shared_ptr<Instance> instance, Device& device, uint64_t size, std::string name)

@@ -115,7 +115,6 @@ Result<void*> map(uint64_t size, uint64_t alignment, int protection, int flags, 
   const uint64_t head = begin - address_of(start);
   if (head != 0) munmap(start, head);
   if (slack != head) munmap(pointer_to(begin + size), slack - head);
-  if (protection == PROT_NONE) return pointer_to(begin);  // as inaccessible in a child
   if (madvise(pointer_to(begin), size, MADV_DONTFORK) != 0) {
     const int error = errno;
     const Error failure = map_error(status, error, "madvise", what);
@@ -196,7 +195,11 @@ Result<void*> reserve_at(void* address, uint64_t size) {
     munmap(there, size);
     return system_error(GPUMEM_ERROR_ALREADY_EXISTS, EEXIST, "mmap", "the addresses are in use");
   }
-  return there;
+  if (madvise(there, size, MADV_DONTFORK) == 0) return there;
+  const Error failure =
+      map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", "the addresses cannot be reserved");
+  munmap(there, size);
+  return failure;
 }
 
 Result<void*> map_anonymous(uint64_t size, uint64_t alignment) {
@@ -249,6 +252,7 @@ Result<void> map_again(void* view, uint64_t size, void* address) {
 Result<void> make_inaccessible(void* address, uint64_t size) {
   constexpr const char* kWhat = "cannot make the address range inaccessible";
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  // Without MADV_DONTFORK: a child cannot use it either.
   if (mmap(address, size, PROT_NONE, kFlags, -1, 0) != MAP_FAILED) return {};
   return system_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
 }

@@ -18,8 +18,8 @@ Error system_error(Status status, int error_number, const char* entry_point, con
 Result<int> memory_file(uint64_t size, const char* name = "gpumem");
 void close_file(int file_descriptor);
 
-// An inaccessible range without memory. `alignment` is a power of two, at least the page. A forked child has
-// it too, as inaccessible: what is mapped there must not be inherited.
+// An inaccessible range without memory, not inherited by fork. `alignment` is a power of two, at least the
+// page.
 Result<void*> reserve(uint64_t size, uint64_t alignment);
 // The same at an address; ALREADY_EXISTS if something is there.
 Result<void*> reserve_at(void* address, uint64_t size);
@@ -37,7 +37,7 @@ Result<void> protect(void* address, uint64_t size, Protection protection);
 // A second view of the pages of a shared one, in place of what is at the address, with the same rights and as
 // little inherited.
 Result<void> map_again(void* view, uint64_t size, void* address);
-// Replaces memory by an inaccessible, empty range.
+// Replaces memory by an inaccessible, empty range, which a forked child has too.
 Result<void> make_inaccessible(void* address, uint64_t size);
 void unmap(void* address, uint64_t size);
 // Lets the CPU use mapped memory, or not. False if the system refuses.

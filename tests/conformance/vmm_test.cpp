@@ -1669,59 +1669,57 @@ CHILD(vmm_25_fabric) {
     skip_child(kNoFabric);
   const uint64_t size = 2 * common_unit(instance);
   const gpumem_physical_desc desc = physical_desc(size, GPUMEM_LOCATION_DEVICE, GPUMEM_HANDLE_TYPE_FABRIC);
-  const Counters before = counters(instance);
+  Physical made = create_physical(device, desc);
+  EXPECT_EQ(made.info().handle_types, GPUMEM_HANDLE_TYPE_FABRIC);
   {
-    Physical made = create_physical(device, desc);
-    EXPECT_EQ(made.info().handle_types, GPUMEM_HANDLE_TYPE_FABRIC);
-    {
-      const Range range = reserve(instance, range_desc(size));
-      ASSERT_OK(range.map(0, {made}));
-      ASSERT_OK(range.set_access(0, size, {device_rights(0)}));
-      put_pattern(instance, range.base(), size, 1);
-    }
-    gpumem_fabric_handle handle = {};
-    ASSERT_OK(gpumem_physical_export_fabric(made, &handle, why()));
-    int32_t file = -7;
-    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_physical_export_fd(made, &file, why()));
-    EXPECT_EQ(file, -7);
-
-    const Physical first = import_fabric(device, desc, handle);
-    const Physical second = import_fabric(device, desc, handle);
-    EXPECT_NE(first.get(), second.get());
-    EXPECT_EQ(first.info().imported, 1u);
-    EXPECT_EQ(first.info().size, size);
-    expect_pattern_in(instance, first, size, 1);
-    expect_pattern_in(instance, second, size, 1);
-    const ProcessResult other =
-        run_child("vmm_25_fabric_importer", {}, {to_text(handle), std::to_string(size)});
-    EXPECT_TRUE(other.ok()) << other;
-    expect_pattern_in(instance, made, size, 2);
-    // An import may be exported again if the driver allows it.
-    gpumem_fabric_handle again = {};
-    EXPECT_STATUS_IN(gpumem_physical_export_fabric(first, &again, why()), GPUMEM_SUCCESS,
-                     GPUMEM_ERROR_UNSUPPORTED);
-    // The memory outlives the handle that it came from.
-    made.destroy();
-    expect_pattern_in(instance, first, size, 2);
-
-    gpumem_physical none = nullptr;
-    const gpumem_fabric_handle zeros = {};
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_physical_import_fabric(device, &desc, &zeros, &none, why()));
-    gpumem_fabric_handle damaged = handle;
-    damaged.bytes[0] ^= 0xFF;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_physical_import_fabric(device, &desc, &damaged, &none, why()));
-    gpumem_physical_desc bad = desc;
-    bad.require = GPUMEM_PHYSICAL_COMPRESSIBLE;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
-    bad = desc;
-    bad.size += 1;
-    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
-                  gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
-    EXPECT_EQ(none, nullptr);
+    const Range range = reserve(instance, range_desc(size));
+    ASSERT_OK(range.map(0, {made}));
+    ASSERT_OK(range.set_access(0, size, {device_rights(0)}));
+    put_pattern(instance, range.base(), size, 1);
   }
+  gpumem_fabric_handle handle = {};
+  ASSERT_OK(gpumem_physical_export_fabric(made, &handle, why()));
+  int32_t file = -7;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_physical_export_fd(made, &file, why()));
+  EXPECT_EQ(file, -7);
+
+  const Physical first = import_fabric(device, desc, handle);
+  const Physical second = import_fabric(device, desc, handle);
+  EXPECT_NE(first.get(), second.get());
+  EXPECT_EQ(first.info().imported, 1u);
+  EXPECT_EQ(first.info().size, size);
+  expect_pattern_in(instance, first, size, 1);
+  expect_pattern_in(instance, second, size, 1);
+  const ProcessResult other =
+      run_child("vmm_25_fabric_importer", {}, {to_text(handle), std::to_string(size)});
+  EXPECT_TRUE(other.ok()) << other;
+  expect_pattern_in(instance, made, size, 2);
+  // An import may be exported again if the driver allows it.
+  gpumem_fabric_handle again = {};
+  EXPECT_STATUS_IN(gpumem_physical_export_fabric(first, &again, why()), GPUMEM_SUCCESS,
+                   GPUMEM_ERROR_UNSUPPORTED);
+  // The memory outlives the handle that it came from.
+  made.destroy();
+  expect_pattern_in(instance, first, size, 2);
+
+  const Counters before = counters(instance);
+  gpumem_physical none = nullptr;
+  const gpumem_fabric_handle zeros = {};
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_physical_import_fabric(device, &desc, &zeros, &none, why()));
+  gpumem_fabric_handle damaged = handle;
+  damaged.bytes[0] ^= 0xFF;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_physical_import_fabric(device, &desc, &damaged, &none, why()));
+  gpumem_physical_desc bad = desc;
+  bad.require = GPUMEM_PHYSICAL_COMPRESSIBLE;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
+  bad = desc;
+  bad.size += 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_physical_import_fabric(device, &bad, &handle, &none, why()));
+  EXPECT_EQ(none, nullptr);
   EXPECT_TRUE(counters(instance) == before);
 }
 

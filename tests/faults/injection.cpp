@@ -158,8 +158,9 @@ WRAP(int, munmap, (void* address, size_t size)) {
   return result;
 }
 
+// All rights are only given back to whole mappings, for which the system needs no other.
 WRAP(int, mprotect, (void* address, size_t size, int protection)) {
-  if (fails("mprotect", {ENOMEM})) return -1;
+  if (protection != (PROT_READ | PROT_WRITE) && fails("mprotect", {ENOMEM})) return -1;
   return __real_mprotect(address, size, protection);
 }
 
