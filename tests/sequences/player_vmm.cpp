@@ -368,7 +368,8 @@ void Player::step_physical_import_fabric(Choice& choice) {
   verdict.require(spoiled < kWrong && desc.good() && out.good());
   Expect expect = verdict.done();
   const bool lost = home.wrong.empty() && model_.lost(home.index);
-  if (expect.empty()) expect = {GPUMEM_ERROR_UNSUPPORTED};
+  // A driver may know the handle type, and not permit it to this process.
+  if (expect.empty()) expect = {GPUMEM_ERROR_UNSUPPORTED, GPUMEM_ERROR_PERMISSION_DENIED};
   if (lost) expect.push_back(GPUMEM_ERROR_DEVICE_LOST);
   call.check(expect,
              gpumem_physical_import_fabric(as<gpumem_device>(home.value), desc.pointer(), &handle,
