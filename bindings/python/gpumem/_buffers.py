@@ -215,11 +215,15 @@ class Buffer(Region):
     # ---- how it changes ----
 
     def _idle(self) -> BufferInfo:
-        """Information, unless a change goes on: Ctrl-C ended the wait for it, or a signal handler came in between."""
-        if self._changing:
-            raise Busy("the buffer is being changed; try again when that is done")
+        """Information, unless a change goes on."""
+        self._unchanging()
         info = self._state or self.info()
         return self.info() if info.ahead else info  # which grows by itself
+
+    def _unchanging(self) -> None:
+        """Raises if a change goes on: Ctrl-C ended the wait for it, or a signal handler or callback came in between."""
+        if self._changing:
+            raise Busy("the buffer is being changed; try again when that is done")
 
     def _moved(self, info: BufferInfo, size: int) -> str:
         ordinary = info.range_handle is None
@@ -248,7 +252,7 @@ class Buffer(Region):
         with self._lock:
             if self._closed:
                 return
-            self._idle()
+            self._unchanging()
             self._unused("closed", "gpumem_buffer_destroy")
             try:
                 call(c.gpumem_buffer_destroy, self._handle)

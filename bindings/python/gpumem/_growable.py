@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
 from . import _types
 from ._buffers import Buffer
 from ._calls import Unique, leave, u64
-from ._codes import Location
+from ._codes import Location, MemoryFlags
 from ._instance import Device, default_device
 from ._managed import Place
 from ._memory import Shape, View, extent
@@ -64,6 +64,7 @@ class GrowableArray(Unique):
         self.buffer = Buffer(device, size, reserve=u64(reserve, "reserve") * self._row_bytes, location=location,
                              accesses=accesses, group=group, tag=tag, name=name)
         if size:
+            _check_writable(self.buffer)
             _clear(self.view())
 
     # ---- its rows ----
@@ -176,17 +177,20 @@ class GrowableArray(Unique):
         capacity = buffer.capacity
         # Memory for an eighth more, so that many small steps make few calls of the driver.
         ahead = min(max(needed, capacity + capacity // 8), buffer.reserved_size)
-        writable = buffer.view()  # it says if there is none
-        if writable.readonly:
-            raise InvalidArgument('the CPU may only read the array; buffer.set_access({"host": "readwrite"}) changes that')
-        writable._bytes()
-        del writable
+        buffer.view()  # fails if there can be none
+        _check_writable(buffer)
         if capacity < needed < ahead:
             try:
                 buffer.set_capacity(ahead)
             except (OutOfAddressSpace, OutOfDeviceMemory, OutOfHostMemory):
                 pass  # there may be enough for what is needed
         buffer.resize(needed)
+        if not size:  # of no bytes it cannot be said what the CPU may do
+            try:
+                _check_writable(buffer)
+            except (BufferError, InvalidArgument):
+                buffer.resize(size)
+                raise
         return buffer.view(self._dtype, (count, *self._row), offset=size)
 
     # ---- the end ----
@@ -218,12 +222,16 @@ def _numpy() -> Any:
     return numpy
 
 
-def _clear(view: View) -> None:
-    """Fills a view that the CPU can write with zeros."""
-    if view.readonly:
-        raise InvalidArgument("the CPU may only read the array; give it the access readwrite")
-    view._bytes()
+def _check_writable(buffer: Buffer) -> None:
+    info = buffer._known()
+    if info.host_pointer is None:
+        raise BufferError(buffer._no_access)
+    if info.granted_flags & MemoryFlags.READ_ONLY:
+        raise InvalidArgument('the CPU may only read the array; give it the access "readwrite"')
 
+
+def _clear(view: View) -> None:
+    """Fills a view with zeros."""
     def run(kept: View = view) -> None:
         ctypes.memset(kept.address, 0, kept.nbytes)
     if view.nbytes >= LARGE and on_main_thread():

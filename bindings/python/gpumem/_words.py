@@ -71,8 +71,9 @@ _FUNCTIONS = {
 _C_NAME = re.compile(r"\bor close with GPUMEM_CLOSE_FORCE|\b(?:GPUMEM_[A-Z0-9_]+\??|gpumem_[a-z0-9_]+(?:\(\))?|NULL\b)")
 _MEMORY_FLAGS = re.compile(r"the flags (0x[0-9a-f]+) are(?=.* memory)")
 _COUNTED_KINDS = re.compile(r"the kinds ([A-Z]+(?:, [A-Z]+)* and [A-Z]+), not for kind (-?\d+)")
-_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer|group)(?: memory)?) (.*?): "
-                     r"(?=\d+ bytes|\d+ buffers?\b|device \d)")
+_OBJECT = re.compile(r"(?m)(^|[:;] ?)(?:(device|pinned|registered|managed) memory|(stream|event|physical|virtual|buffer)(?: memory)?) (.*?): "
+                     r"(?=\d+ bytes|device \d)")
+_GROUP = re.compile(r"(?m)(^|[:;] )group (.*?)(?=$|; )")
 
 
 def _constants() -> Dict[str, str]:
@@ -125,6 +126,11 @@ def _object(match: Match[str]) -> str:
     return f"{begin}Memory{name}: {kind}, " if kind else f"{begin}{other.capitalize()}{name}: "
 
 
+def _group(match: Match[str]) -> str:
+    begin, name = match.groups()
+    return f"{begin}Group" if name == "(no name)" else f"{begin}Group {name!r}"
+
+
 def report_in_python(text: str) -> str:
     """A report of live objects, each named as by its repr."""
-    return in_python(_OBJECT.sub(_object, text))
+    return in_python(_GROUP.sub(_group, _OBJECT.sub(_object, text)))

@@ -7,9 +7,9 @@ import pickle
 import threading
 
 import gpumem
-from gpumem import Access, BufferFlags, Content, Kind, Location, _calls, _waits, host
+from gpumem import Access, BufferFlags, BufferState, Content, Kind, Location, _calls, _waits, host
 
-from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host
+from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
 
 
 class BufferCase(Case):
@@ -34,12 +34,15 @@ class BufferTest(BufferCase):
         buffer = self.buffer(1, name="mine", handle_types="posix_fd")
         info = buffer.info()
         self.assertEqual(info._replace(range_handle=0, buffer_id=0, reserved_size=0),
-                         (buffer.base, self.unit, self.unit, 0, self.unit, 1, 0, 0, Location.DEVICE, 0, 0, False, 0, 0, "mine"))
+                         (buffer.base, self.unit, self.unit, 0, self.unit, 1, 0, 0, 0, 0, 0, Location.DEVICE, 0, 0,
+                          BufferState.AWAKE, 0, 0, None, "mine", ""))
+        self.assertIsInstance(info.state, BufferState)
+        self.assertTrue(info.range_handle)
         self.assertGreaterEqual(info.reserved_size, 8 * self.unit)
         self.assertEqual((int(buffer), buffer.size, buffer.nbytes, buffer.capacity, buffer.reserved_size, buffer.generation,
-                          buffer.asleep, buffer.name, buffer.kind, buffer.device_pointer),
-                         (info.base, info.size, info.size, info.capacity, info.reserved_size, 0, False, "mine", Kind.VIRTUAL,
-                          info.base))
+                          buffer.asleep, buffer.state, buffer.name, buffer.kind, buffer.device_pointer, buffer.group, buffer.tag),
+                         (info.base, info.size, info.size, info.capacity, info.reserved_size, 0, False, BufferState.AWAKE,
+                          "mine", Kind.VIRTUAL, info.base, None, ""))
         self.assertEqual(self.instance.pointer_info(buffer).buffer_id, info.buffer_id)
         self.assertEqual(repr(buffer), f"<gpumem.Buffer 'mine': {self.unit} bytes, device 0>")
         self.assertRegex(self.instance.report(), r"^Buffer 'mine': device 0\nRange 'mine': \d+ bytes")
@@ -51,6 +54,8 @@ class BufferTest(BufferCase):
         self.assertTrue(repr(buffer).endswith(", closed>"))
         for call in (buffer.info, buffer.view, buffer.buffer, buffer.sleep, buffer.wake, lambda: buffer.resize(1),
                      lambda: buffer.set_capacity(1), lambda: buffer.set_access({self.device: "read"}), lambda: buffer.fill(0),
+                     lambda: buffer.set_ahead(1), buffer.prepare, buffer.set_callbacks,
+                     lambda: buffer.note_registration("nic"),
                      lambda: self.instance.copy(buffer, bytes(8)),
                      lambda: self.instance.copy_regions([gpumem.CopyRegion(buffer, bytes(8))])):
             with self.assertRaises(gpumem.StaleHandle):
@@ -131,7 +136,7 @@ class BufferTest(BufferCase):
             buffer.fill(2, stream=stream)
             buffer.resize(3 * self.unit)
             stream.fill(buffer.view(offset=self.unit), value=3)
-            for call in (lambda: buffer.resize(self.unit), buffer.sleep, buffer.close,
+            for call in (lambda: buffer.resize(self.unit), lambda: buffer.sleep(idle=True), buffer.close,
                          lambda: buffer.set_access({self.device: "none"})):
                 with self.assertRaisesRegex(gpumem.Busy, "synchronize the stream"):
                     call()
@@ -173,15 +178,17 @@ class BufferTest(BufferCase):
                     buffer.copy_from(b"a dream", offset=self.unit - 3)
                     buffer.sleep(content)
                     kept = content in ("pinned", "pageable")
-                    self.assertEqual((buffer.asleep, buffer.info().stored_size, buffer.size, buffer.capacity, int(buffer)),
-                                     (True, 2 * self.unit * kept, 2 * self.unit, 2 * self.unit, base))
+                    self.assertEqual((buffer.state, buffer.info().asleep, buffer.info().stored_size, buffer.size,
+                                      buffer.capacity, int(buffer)),
+                                     (BufferState.ASLEEP, True, 2 * self.unit * kept, 2 * self.unit, 2 * self.unit, base))
                     self.assertTrue(repr(buffer).endswith(", asleep>"))
                     self.assertEqual(self.instance.kind_stats("virtual").live_count, 1)
                     for call in (buffer.sleep, buffer.view, buffer.buffer, lambda: buffer.fill(0),
                                  lambda: buffer.copy_from(b"1"), lambda: self.instance.copy(bytearray(8), buffer, 8),
                                  lambda: buffer.resize(self.unit), lambda: buffer.resize(3 * self.unit),
                                  lambda: buffer.set_capacity(3 * self.unit),
-                                 lambda: buffer.set_access({self.device: "read"})):
+                                 lambda: buffer.set_access({self.device: "read"}), buffer.prepare,
+                                 lambda: buffer.note_registration("nic")):
                         with self.assertRaisesRegex(gpumem.InvalidState, r"asleep; call (Buffer\.)?wake\(?\)?"):
                             call()
                     buffer.wake()

@@ -280,6 +280,112 @@ class InterruptTest(Case):
             self.assertEqual((buffer.info().size, buffer._changing), (1, False))
             buffer.resize(2)
 
+    def press(self, *_):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            time.sleep(0)
+
+    def settled(self, buffer):
+        end = time.monotonic() + LIMIT
+        while buffer._changing and time.monotonic() < end:
+            time.sleep(0.001)
+        self.assertFalse(buffer._changing)
+
+    def test_ctrl_c_in_a_function_of_the_user_cancels_a_sleep(self):
+        with self.device.buffer(4096) as buffer:
+            buffer.fill(7)
+            with self.assertRaises(KeyboardInterrupt):
+                buffer.sleep(progress=self.press)
+            self.assertEqual((buffer.state, buffer._changing), (gpumem.BufferState.AWAKE, False))
+            buffer.set_callbacks(self.press)
+            with self.assertRaises(KeyboardInterrupt):
+                buffer.sleep()
+            self.assertEqual((buffer.asleep, buffer._changing), (False, False))
+            buffer.set_callbacks()
+            buffer.sleep()
+            with self.assertRaises(KeyboardInterrupt):
+                buffer.wake(progress=self.press)
+            self.assertEqual((buffer.asleep, buffer._changing), (True, False))
+            buffer.set_callbacks(None, self.press)
+            with self.assertRaises(KeyboardInterrupt):
+                buffer.wake()
+            self.assertFalse(buffer.asleep)
+            back = bytearray(2)
+            buffer.copy_to(back, 2)
+            self.assertEqual(back, b"\7\7")
+
+    def test_ctrl_c_cancels_a_sleep(self):
+        """It comes while another thread makes the call."""
+        heard = []
+        buffer = self.device.buffer(_waits.LARGE, reserve=_waits.LARGE)
+        buffer.fill(7)
+        buffer.set_callbacks(None, lambda *arguments: heard.append(threading.current_thread().name))
+        for name, act, asleep in (("gpumem_buffer_sleep", lambda: buffer.sleep("pageable"), False),
+                                  ("gpumem_buffer_wake", buffer.wake, True)):
+            if asleep:
+                buffer.sleep("pageable")
+            heard.clear()
+            blocker = Blocker(getattr(c, name))
+            with mock.patch.object(c, name, blocker):
+                self.interrupted(act, entered=blocker.entered)
+            for call in (buffer.view, buffer.sleep, buffer.wake, buffer.close):
+                with self.assertRaisesRegex(gpumem.Busy, "is being changed"):
+                    call()
+            blocker.release()
+            self.assertTrue(blocker.left.wait(LIMIT))
+            self.settled(buffer)
+            self.assertEqual((buffer.asleep, buffer.generation), (asleep, 0))
+            self.assertEqual(set(heard) - {"gpumem"}, set())
+        buffer.wake()
+        back = bytearray(2)
+        buffer.copy_to(back, 2)
+        self.assertEqual(back, b"\7\7")
+        buffer.close()
+
+    def test_ctrl_c_cancels_the_sleep_of_a_group(self):
+        with self.instance.group() as group, self.device.buffer(1, group=group) as buffer:
+            blocker = Blocker(c.gpumem_group_sleep)
+            with mock.patch.object(c, "gpumem_group_sleep", blocker):
+                self.interrupted(group.sleep, entered=blocker.entered)
+            for call in (group.sleep, group.wake, group.close, lambda: self.device.buffer(1, group=group), buffer.view):
+                with self.assertRaisesRegex(gpumem.Busy, "is being changed"):
+                    call()
+            blocker.release()
+            self.settled(buffer)
+            self.assertEqual((group.info().awake_count, group._changing), (1, False))
+
+    def test_ctrl_c_while_a_sleep_waits_for_work(self):
+        with self.device.buffer(1) as buffer, self.device.event() as event:
+            stream, release = self.held_stream()
+            buffer.fill(7, stream=stream)
+            event.record(stream)
+            for options in ({}, {"stream": stream}, {"event": event}):
+                self.interrupted(lambda: buffer.sleep(**options))
+                self.assertEqual((buffer.asleep, buffer._changing), (False, False))
+            # Work that does not use the buffer: the library waits for it.
+            with self.device.buffer(1) as other:
+                self.interrupted(other.sleep)
+                with self.assertRaises(gpumem.Busy):
+                    other.view()
+                release()
+                self.settled(other)
+                self.assertFalse(other.asleep)
+            buffer.sleep()
+            stream.close()
+
+    def test_a_sleep_that_never_began(self):
+        """Ctrl-C comes before the thread has made the call, which is then not made."""
+        def refuse(thread):
+            later.append(thread)
+            raise KeyboardInterrupt
+        later = []
+        with self.device.buffer(1) as buffer:
+            with mock.patch.object(threading.Thread, "start", refuse), self.assertRaises(KeyboardInterrupt):
+                buffer.sleep()
+            later.pop().run()
+            self.assertEqual((buffer.info().state, buffer._changing), (gpumem.BufferState.AWAKE, False))
+            buffer.sleep()
+
     def test_nothing_is_lost_if_the_handler_raises_as_a_call_returns(self):
         def then_interrupt(function):
             def call(*arguments):
@@ -293,12 +399,19 @@ class InterruptTest(Case):
                                ("gpumem_stream_create", self.device.stream),
                                ("gpumem_event_create", self.device.event),
                                ("gpumem_malloc", lambda: self.device.malloc("pinned", 64)),
-                               ("gpumem_buffer_create", self.device.buffer)):
+                               ("gpumem_buffer_create", self.device.buffer),
+                               ("gpumem_group_create", self.instance.group)):
                 with self.subTest(name):
                     with mock.patch.object(c, name, then_interrupt(getattr(c, name))), \
                             self.assertRaises(KeyboardInterrupt):
                         make()
                     self.assertEqual(self.instance.stats().live_objects, 1)
+                    self.assertEqual(len(self.instance.report().splitlines()), 1)
+            with self.device.buffer(1) as buffer:
+                with mock.patch.object(c, "gpumem_buffer_note_registration",
+                                       then_interrupt(c.gpumem_buffer_note_registration)), self.assertRaises(KeyboardInterrupt):
+                    buffer.note_registration("nic")
+                self.assertEqual(buffer.info().registrations, 0)
             with self.device.stream() as stream:
                 with mock.patch.object(c, "gpumem_fill_async", then_interrupt(c.gpumem_fill_async)), \
                         self.assertRaises(KeyboardInterrupt):

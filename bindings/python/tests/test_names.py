@@ -271,6 +271,10 @@ class TextTest(Case):
                 ("this memory was destroyed; do not use its handle after that", "this memory was closed"),
                 ("the flags 0x3 are unknown, or do not apply to device memory",
                  "the flags portable|mapped are unknown, or do not apply to device memory"),
+                ("call gpumem_buffer_forget_registration() first", "call Registration.close() first"),
+                ("GPUMEM_SLEEP_IDLE waits for nothing", "idle=True waits for nothing"),
+                ("it is GPUMEM_BUFFER_STATE_FAILED", "it is BufferState.FAILED"),
+                ("GPUMEM_BUFFER_COPYABLE or a GPUMEM_BUFFER_ value", "BufferFlags.COPYABLE or a BufferFlags value"),
                 ("the pointer is NULL", "the pointer is None"), ("it is GPUMEM_ERROR_BUSY", "it is Busy"),
                 ("GPUMEM_HOST_DEVICES is 99", "GPUMEM_HOST_DEVICES is 99"), ("GPUMEM_BACKEND is x", "GPUMEM_BACKEND is x"),
                 ("ANNULLED and a gpumem_word", "ANNULLED and a gpumem_word")):
@@ -386,7 +390,8 @@ class HelpTest(unittest.TestCase):
         text = re.sub(r"\nPACKAGE CONTENTS\n.*?\n\n", "\n", text, flags=re.DOTALL)
         self.assertEqual(set(re.findall(r"(?<![\w])_[a-z]\w*", text)) - self.OF_PYTHON, set())
         for cls in (gpumem.Instance, gpumem.Device, gpumem.Memory, gpumem.View, gpumem.Stream, gpumem.Event,
-                    gpumem.HostAccess, gpumem.Physical, gpumem.Range, gpumem.Part, gpumem.Buffer):
+                    gpumem.HostAccess, gpumem.Physical, gpumem.Range, gpumem.Part, gpumem.Buffer, gpumem.Group,
+                    gpumem.Registration, gpumem.GrowableArray):
             self.assertFalse(re.search(r"<(?:function|built-in|method|object)\b|\bat 0x", self.help(cls)), cls)
 
     def test_no_noise_of_numbers(self):
@@ -411,7 +416,7 @@ class HelpTest(unittest.TestCase):
     def test_annotations_of_records(self):
         for cls in (gpumem.CopyRegion, gpumem.HostOptions, gpumem.CudaOptions, gpumem.MemoryInfo, gpumem.PointerInfo,
                     gpumem.ManagedRange, gpumem.ManagedInfo, gpumem.MappingInfo, gpumem.PhysicalInfo, gpumem.RangeInfo,
-                    gpumem.BufferInfo):
+                    gpumem.BufferInfo, gpumem.GroupInfo):
             self.assertTrue(typing.get_type_hints(cls))
 
     def test_access_by_name(self):

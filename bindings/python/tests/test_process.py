@@ -112,7 +112,8 @@ registered, managed = device.register(bytearray(8192)), device.memory(64, "manag
 unit = device.physical_granularity().minimum
 addresses, block = instance.reserve(unit), device.physical(unit)
 addresses.map(0, block)
-buffer = device.buffer(unit)
+group = instance.group()
+buffer = device.buffer(unit, group=group)
 memory.fill(1, stream=stream)
 child = os.fork()
 if not child:
@@ -120,7 +121,7 @@ if not child:
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stream.synchronize()
-for thing in (event, stream, registered, managed, pinned, memory, addresses, block, buffer):
+for thing in (event, stream, registered, managed, pinned, memory, addresses, block, buffer, group):
     thing.close()
 instance.close()
 print("parent good")
@@ -134,7 +135,8 @@ print("parent good")
                  lambda: managed.prefetch(stream), lambda: managed.advise("set_read_mostly"), addresses.info,
                  addresses.close, lambda: addresses.unmap(0, unit), addresses.mapping, block.close,
                  lambda: device.physical(unit), lambda: instance.reserve(unit), lambda: device.buffer(), buffer.info,
-                 buffer.sleep, lambda: buffer.resize(2 * unit), lambda: buffer.fill(0), buffer.close):
+                 buffer.sleep, lambda: buffer.resize(2 * unit), lambda: buffer.fill(0), buffer.close, group.info, group.sleep,
+                 group.wake, group.close, lambda: buffer.note_registration("nic"), buffer.set_callbacks, buffer.prepare):
         try:
             call()
         except gpumem.Forked as error:
@@ -146,7 +148,7 @@ print("parent good")
 
     def test_finalizers_are_silent(self):
         _, out, _ = self.child("""
-    del memory, pinned, stream, event, registered, managed, addresses, block, buffer, device, instance
+    del memory, pinned, stream, event, registered, managed, addresses, block, buffer, group, device, instance
     gc.collect()
 """)
         self.assertEqual(out, "parent good\n")
@@ -200,6 +202,41 @@ cycle.append(cycle)
 gpumem.set_log_function(lambda level, message: None, gpumem.LogLevel.DEBUG)
 memory.fill(1, stream=stream)
 """)
+
+    def test_with_buffers_alive(self):
+        python(HEAD + """
+unit = device.physical_granularity().minimum
+group = instance.group()
+buffers = [device.buffer(unit, reserve=8 * unit, group=group) for _ in range(3)]
+buffers[0].set_ahead(unit)
+buffers[1].set_callbacks(lambda buffer: buffers, lambda buffer, generation: group)
+note = buffers[0].note_registration("nic")
+buffers[2].sleep("pageable")
+buffers[1].prepare(bytes_per_second=1)
+rows = gpumem.GrowableArray(9, "i4", device=device)
+""")
+
+    def test_a_sleep_that_ctrl_c_has_left(self):
+        """It is undone before the interpreter ends."""
+        _, out, _ = python(HEAD + """
+import os, signal, time
+from gpumem import _library as c
+sleep, undone = c.gpumem_buffer_sleep, []
+def slow(*arguments):
+    time.sleep(0.5)
+    undone.append(sleep(*arguments))
+    print(undone, flush=True)
+    return undone[0]
+c.gpumem_buffer_sleep = slow
+buffer = device.buffer(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    buffer.sleep()
+except KeyboardInterrupt:
+    assert not undone
+""")
+        self.assertEqual(out, "[-208]\n")
 
     @needs_numpy
     def test_with_arrays_alive(self):

@@ -10,7 +10,7 @@ import threading
 import gpumem
 from gpumem import Access, HandleTypes, Kind, Location, _calls, host
 
-from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host
+from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
 
 
 class RangeCase(Case):
@@ -114,6 +114,51 @@ class PhysicalTest(RangeCase):
             for wrong in (-1, fd, other.fileno()):
                 with self.assertRaises(gpumem.InvalidArgument):
                     self.device.import_physical(wrong, self.unit)
+
+    def test_no_fabric(self):
+        if self.device.capability("vmm_handle_fabric"):
+            self.skipTest("this device is on a fabric")
+        with self.device.physical(self.unit) as block:
+            with self.assertRaises(gpumem.Unsupported):
+                block.export_fabric()
+        for call in (lambda: self.device.physical(self.unit, handle_types="fabric"),
+                     lambda: self.device.import_fabric(bytes(64), self.unit)):
+            with self.assertRaises((gpumem.Unsupported, gpumem.PermissionDenied)):
+                call()
+        for wrong in (bytes(63), bytes(65), b"", bytearray(128)):
+            with self.assertRaisesRegex(gpumem.InvalidArgument, "a fabric handle has 64"):
+                self.device.import_fabric(wrong, self.unit)
+        for wrong in (64, None, "x" * 64):
+            with self.assertRaises(TypeError):
+                self.device.import_fabric(wrong, self.unit)
+
+    @on_cuda
+    def test_fabric(self):
+        _, out, _ = python("""
+import gpumem
+with gpumem.Instance("cuda") as instance:
+    device = instance.device(0)
+    unit = device.physical_granularity(handle_types="fabric").minimum
+    with device.physical(unit, handle_types="fabric") as block, instance.reserve(2 * unit) as range:
+        handle = block.export_fabric()
+        assert type(handle) is bytes and len(handle) == 64
+        with device.import_fabric(bytearray(handle), unit, name="there") as imported, \\
+                gpumem.Physical.import_fabric(device, handle, unit) as again:
+            assert imported.info().imported and imported.info().name == "there" and again.size == unit
+            range.map(0, [block, imported])
+        range.set_access(0, 2 * unit, {device: "readwrite"})
+        range.part(0, 16).copy_from(b"over the fabric.")
+        back = bytearray(16)
+        range.part(unit, 16).copy_to(back)
+        print(back.decode())
+    try:
+        device.import_fabric(bytes(64), unit)
+    except gpumem.InvalidArgument as problem:
+        print(problem)
+""", FAKE_CUDA_IMEX="1")
+        lines = out.splitlines()
+        self.assertEqual((len(lines), lines[0]), (2, "over the fabric."))
+        self.assertIn("Physical.export_fabric()", lines[1])
 
     def test_no_descriptor_is_left(self):
         before = len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Arrays that grow in place."""
+
+import array
+import copy
+import gc
+import pickle
+
+import gpumem
+from gpumem import host
+
+from .support import Case, needs_numpy, numpy, on_host
+
+
+class GrowableCase(Case):
+    def setUp(self):
+        super().setUp()
+        self.unit = self.device.physical_granularity("host").minimum
+
+    def growable(self, shape=0, dtype="i4", *, reserve=None, **options):
+        if reserve is None:
+            reserve = 8 * self.unit // 4
+        return gpumem.GrowableArray(shape, dtype, device=self.device, reserve=reserve, **options)
+
+
+class GrowableTest(GrowableCase):
+    """Works with numpy and without."""
+
+    def test_it_grows(self):
+        with self.growable(name="log") as rows:
+            self.assertEqual((len(rows), rows.shape, rows.nbytes, rows.closed), (0, (0,), 0, False))
+            base = rows.buffer.base
+            for number in range(10):
+                rows.append(number * number)
+            rows.extend(range(3))
+            rows.extend(array.array("i", (7, 8)))
+            rows.extend(number for number in (5, 6))
+            rows.extend(())
+            self.assertEqual((rows.shape, rows.nbytes, rows.buffer.base), ((17,), 68, base))
+            self.assertEqual(list(rows.view()), [*(number * number for number in range(10)), 0, 1, 2, 7, 8, 5, 6])
+            self.assertRegex(repr(rows), r"^<gpumem.GrowableArray: <i4 rows of shape \(\) in <gpumem.Buffer 'log': 68 bytes, host>>$")
+        self.assertTrue(rows.closed)
+        with self.assertRaises(gpumem.StaleHandle):
+            rows.view()
+
+    def test_a_view_stays_where_it_is(self):
+        with self.growable(2) as rows:
+            view = rows.view()
+            rows.extend([4] * (2 * self.unit // 4))  # over seams
+            view[1] = 9
+            later = rows.view()
+            self.assertEqual((len(view), len(later), view.address, later[1], later[2], later[-1]),
+                             (2, 2 * self.unit // 4 + 2, later.address, 9, 4, 4))
+            for call in (lambda: rows.resize(1), rows.close, rows.buffer.sleep):
+                with self.assertRaisesRegex(BufferError, "views of it are alive"):
+                    call()
+            self.assertEqual((later[1], later[-1]), (9, 4))
+            del view, later
+            rows.resize(2)
+            self.assertEqual((list(rows.view()), rows.buffer.capacity), ([0, 9], self.unit))
+
+    def test_new_rows_are_zero(self):
+        with self.growable(3) as rows:
+            self.assertEqual(list(rows.view()), [0, 0, 0])
+            rows.extend([1, 2, 3])
+            rows.resize(4)
+            rows.resize(6)
+            rows.resize(6)
+            self.assertEqual(list(rows.view()), [0, 0, 0, 1, 0, 0])
+            rows.resize(0)
+            self.assertEqual(len(rows), 0)
+
+    def test_rows(self):
+        with self.growable((1, 2, 2), "u1") as rows:
+            rows.append(memoryview(b"abcd").cast("B", (2, 2)))
+            self.assertEqual(rows.shape, (2, 2, 2))
+            self.assertEqual(bytes(rows.buffer.buffer()), b"\0\0\0\0abcd")
+            for wrong in (memoryview(b"abc"), memoryview(b"abcde"), memoryview(b"abcdefgh")[::2]):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    rows.append(wrong)
+            self.assertEqual(rows.shape, (2, 2, 2))
+
+    def test_wrong(self):
+        with self.growable(1) as rows:
+            for wrong in ("x", None, [1, 2]):
+                with self.assertRaises((TypeError, ValueError)):
+                    rows.append(wrong)
+            for wrong in (3, [1, "x"], [[1]], None):
+                with self.assertRaises((TypeError, ValueError)):
+                    rows.extend(wrong)
+            for error, wrong in ((gpumem.InvalidArgument, -1), (gpumem.OutOfAddressSpace, rows.buffer.reserved_size),
+                                 (gpumem.InvalidArgument, 1 << 62), (TypeError, 1.5), (TypeError, None)):
+                with self.assertRaises(error):
+                    rows.resize(wrong)
+            self.assertEqual((list(rows.view()), rows.buffer._holds), ([0], []))
+        for error, shape, options in ((gpumem.InvalidArgument, (), {}), (gpumem.InvalidArgument, (2, 0), {}),
+                                      (gpumem.InvalidArgument, -1, {}), (TypeError, "x", {}), (TypeError, 1.5, {}),
+                                      (gpumem.InvalidArgument, 1, {"location": "device"}),
+                                      (gpumem.InvalidArgument, 1, {"location": self.device}),
+                                      (gpumem.InvalidArgument, 1, {"location": "banana"}),
+                                      (gpumem.InvalidArgument, 1, {"reserve": -1}), (gpumem.InvalidArgument, 1, {"reserve": 1 << 62})):
+            with self.assertRaises(error):
+                self.growable(shape, **options)
+        with self.assertRaises(TypeError):
+            self.growable(1, "no type")
+        for act in (copy.copy, pickle.dumps):
+            with self.growable(1) as rows, self.assertRaises(TypeError):
+                act(rows)
+
+    def test_it_grows_up_to_its_reservation(self):
+        with self.growable(reserve=2 * self.unit // 4) as rows:
+            most = rows.buffer.reserved_size // 4
+            rows.resize(most - 1)
+            rows.append(5)
+            with self.assertRaises(gpumem.OutOfAddressSpace):
+                rows.append(6)
+            self.assertEqual((len(rows), rows.view()[-1], rows.buffer.capacity), (most, 5, rows.buffer.reserved_size))
+
+    def test_memory_ahead(self):
+        with self.growable(reserve=64 * self.unit // 4) as rows:
+            rows.reserve(3 * self.unit // 4)
+            self.assertEqual((len(rows), rows.buffer.capacity), (0, 3 * self.unit))
+            rows.resize(3 * self.unit // 4)
+            self.assertEqual(rows.buffer.info().block_count, 1)
+            rows.reserve(0)  # no more than the rows need
+            self.assertEqual(rows.buffer.capacity, 3 * self.unit)
+            rows.reserve(32 * self.unit // 4)
+            rows.resize(32 * self.unit // 4)
+            rows.append(1)
+            self.assertEqual(rows.buffer.capacity, 36 * self.unit)  # an eighth more
+
+    def test_sleep(self):
+        with self.instance.group() as group, self.growable(2, group=group, tag="cache") as rows:
+            rows.append(7)
+            group.sleep("pageable", tag="cache")
+            self.assertEqual(len(rows), 3)
+            for call in (rows.view, lambda: rows.append(1), lambda: rows.resize(9), lambda: rows.resize(1)):
+                with self.assertRaises(gpumem.InvalidState):
+                    call()
+            group.wake()
+            rows.append(8)
+            self.assertEqual(list(rows.view()), [0, 0, 7, 8])
+
+    def test_operands(self):
+        with self.device.memory(12) as memory, self.growable(3) as rows, self.device.stream() as stream:
+            memory.fill(1, value_size=4)
+            stream.copy(rows, memory)
+            rows.append(9)  # meanwhile
+            stream.synchronize()
+            self.assertEqual(list(rows.view()), [1, 1, 1, 9])
+            self.assertEqual(self.instance.pointer_access(rows.buffer, self.device), gpumem.Access.READWRITE)
+
+    def test_what_the_cpu_may_not_write(self):
+        with self.growable(2, accesses={self.device: "readwrite", "host": "readwrite"}) as rows:
+            rows.buffer.set_access({"host": "read"})
+            for call in (lambda: rows.append(1), lambda: rows.resize(3)):
+                with self.assertRaisesRegex(gpumem.InvalidArgument, "may only read"):
+                    call()
+            rows.buffer.set_access({"host": "none"})
+            for call in (lambda: rows.append(1), lambda: rows.resize(3)):
+                with self.assertRaises(BufferError):
+                    call()
+            self.assertEqual(len(rows), 2)
+        with self.assertRaises(gpumem.InvalidArgument):
+            self.growable(2, accesses={"host": "read"})
+        gc.collect()
+        with self.growable(0, accesses={"host": "read"}) as rows, self.assertRaises(gpumem.InvalidArgument):
+            rows.append(1)
+
+    @on_host
+    def test_failing_steps(self):
+        """A call that fails leaves the rows as they were."""
+        failed = 0
+        with self.growable(1, reserve=64 * self.unit // 4) as rows:
+            data = array.array("i", bytes(2 * self.unit))  # more than an eighth, so that it is made in one call
+            for step in range(1, 7):
+                before, data[-1] = len(rows), step
+                host.fail_step(self.instance, step)
+                try:
+                    rows.extend(data)
+                except gpumem.Error:
+                    failed += 1
+                    self.assertEqual(len(rows), before)
+                else:
+                    self.assertEqual((len(rows), rows.view()[-1]), (before + len(data), step))
+                host.fail_step(self.instance, 0)
+        self.assertGreater(failed, 0)
+
+    def test_forgotten(self):
+        view = self.growable(3).view()
+        gc.collect()
+        view[0] = 1
+        self.assertEqual(view[0], 1)
+        del view
+        gc.collect()
+        self.assertEqual(self.instance.report(), "nothing lives")
+
+
+@needs_numpy
+class NumpyTest(GrowableCase):
+    def test_array(self):
+        with self.growable((0, 3), "f4") as rows:
+            early = rows.array
+            self.assertEqual((early.shape, early.dtype), ((0, 3), numpy.float32))
+            rows.append([1, 2, 3])
+            first = rows.array
+            rows.extend(numpy.arange(3 * (self.unit // 12 + 5)).reshape(-1, 3))  # over a seam
+            rows.extend([(4, 5, 6)])
+            rows.extend(iter([(7, 8, 9)]))
+            rows.extend(numpy.empty((0, 3)))
+            rows.extend([])
+            last = rows.array
+            self.assertEqual(first.__array_interface__["data"], last.__array_interface__["data"])
+            first[0, 1] = 20
+            self.assertEqual((last[0].tolist(), last[-1].tolist(), last[-2].tolist()), ([1, 20, 3], [7, 8, 9], [4, 5, 6]))
+            self.assertEqual(last[2].tolist(), [3, 4, 5])
+            self.assertEqual(numpy.asarray(rows).shape, rows.shape)
+            self.assertTrue(numpy.shares_memory(numpy.asarray(rows), first))
+            with self.assertRaises(BufferError):
+                rows.resize(1)
+            del early, first, last
+            rows.resize(1)
+            self.assertEqual(rows.array.tolist(), [[1, 20, 3]])
+
+    def test_wrong(self):
+        with self.growable((1, 3), "f4") as rows:
+            kept = rows.array
+            for wrong in ([1, 2], 1, [[1, 2, 3]], ["x", 1, 2], [1, 2, 3, 4]):
+                with self.assertRaises(ValueError):
+                    rows.append(wrong)
+            for wrong in ([1, 2, 3], [[1, 2]], numpy.zeros((2, 4)), 7, [[[1, 2, 3]]], [[1, 2, 3], [1]]):
+                with self.assertRaises((ValueError, TypeError)):
+                    rows.extend(wrong)
+            self.assertEqual((rows.shape, kept.tolist()), ((1, 3), [[0, 0, 0]]))
+            del kept
+
+    def test_types(self):
+        record = numpy.dtype([("id", "i4"), ("weight", "f8")])
+        with self.growable(0, record) as records, self.growable(0, "complex64") as numbers, self.growable(0, "u1") as bytes_:
+            records.append((1, 2.5))
+            records.extend(numpy.array([(2, 3.5)], record))
+            self.assertEqual(records.array["weight"].tolist(), [2.5, 3.5])
+            numbers.append(1 + 2j)
+            self.assertEqual(numbers.array.tolist(), [1 + 2j])
+            bytes_.extend(b"ab")
+            bytes_.extend(bytearray(b"c"))
+            self.assertEqual(bytes_.array.tobytes(), b"abc")
+        with self.assertRaises(TypeError):
+            self.growable(0, object)
