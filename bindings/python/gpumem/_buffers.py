@@ -516,7 +516,13 @@ def put_to_sleep(buffers: Sequence[Buffer], group: Optional[Group], heard: Call,
             buffer._unused("put to sleep", function)
     long = wait or sum((buffer._state or buffer.info()).size for buffer in buffers) >= LARGE
     desc.progress = progress_function
-    change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
+    try:
+        change(buffers, group, lambda run: heard.make(run, long), function, handle, desc)
+    except BaseException as problem:
+        failed = sum(buffer._state is not None and buffer._state.state == BufferState.FAILED for buffer in buffers)
+        if failed and not isinstance(problem, Error) and hasattr(problem, "add_note"):  # from Python 3.11 on
+            problem.add_note(f"{failed} of the buffers could not be woken again; their state is FAILED")
+        raise
 
 
 def wake_up(buffers: Sequence[Buffer], group: Optional[Group], heard: Call, function: str, handle: int, desc: Any) -> None:

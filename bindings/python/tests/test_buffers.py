@@ -9,7 +9,7 @@ import threading
 import gpumem
 from gpumem import Access, BufferFlags, BufferState, Content, Kind, Location, _calls, _waits, host
 
-from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host, python
+from .support import BACKEND, Case, needs_numpy, numpy, on_cuda, on_host
 
 
 class BufferCase(Case):

@@ -3,6 +3,7 @@
 
 import copy
 import gc
+import os
 import pathlib
 import pickle
 import tempfile
@@ -10,9 +11,9 @@ import threading
 import time
 
 import gpumem
-from gpumem import BufferState, Content, _calls, _sleeping, _waits, host
+from gpumem import BufferState, Content, _calls, _sleeping, host
 
-from .support import BACKEND, Case, on_cuda, on_host, python
+from .support import BACKEND, on_cuda, on_host, python
 from .test_buffers import BufferCase
 
 LIMIT = 20  # seconds after which nothing will come; the machine may be busy
@@ -67,6 +68,19 @@ class StoreTest(SleepCase):
             self.assertEqual((buffer.asleep, buffer._changing, self.content(buffer)), (False, False, b"a dream"))
             with self.assertRaises(TypeError):
                 buffer.sleep("file", directory=3)
+
+    def test_a_file_that_is_cut_short(self):
+        with self.filled(2) as buffer:
+            buffer.sleep("file", directory=self.folder)
+            (file,) = (path for path in pathlib.Path("/proc/self/fd").iterdir()
+                       if path.exists() and os.readlink(path).startswith(str(self.folder)))
+            os.truncate(file, 10)
+            with self.assertRaises(gpumem.ContentLost) as caught:
+                buffer.wake()
+            self.assertEqual(caught.exception.name, "GPUMEM_ERROR_CONTENT_LOST")
+            self.assertTrue(buffer.asleep)
+            with self.assertRaises(gpumem.InvalidState):
+                buffer.view()
 
     def test_what_is_kept(self):
         with self.filled(2) as buffer:
@@ -399,7 +413,7 @@ class CallbackTest(SleepCase):
 
     def test_a_buffer_that_its_callbacks_refer_to_is_freed(self):
         buffer = self.buffer()
-        buffer.set_callbacks(lambda one: buffer, lambda one, generation: buffer)
+        buffer.set_callbacks(lambda one, kept=buffer: kept, lambda one, generation, kept=buffer: kept)
         del buffer
         gc.collect()
         self.assertEqual(self.instance.report(), "nothing lives")
@@ -680,6 +694,32 @@ class GroupTest(SleepCase):
         self.group.wake()
         for buffer in buffers:
             buffer.close()
+
+    @on_host
+    def test_a_buffer_that_cannot_be_woken_again(self):
+        def stop(done, total):
+            if device.memory_info()[0] > free:
+                taken.append(device.memory(device.memory_info()[0]))  # so that undoing has no memory
+                raise Stop
+        taken = []
+        with gpumem.Instance("host", host=gpumem.HostOptions(device_bytes=64 << 20)) as instance, instance.group() as group:
+            device = instance.device(0)
+            first, second = (device.buffer(8 << 20, reserve=8 << 20, group=group) for _ in range(2))
+            first.fill(7)
+            free = device.memory_info()[0]
+            with self.assertRaises(Stop) as caught:
+                group.sleep("pageable", progress=stop)
+            info = group.info()
+            self.assertEqual((info.failed_count, info.awake_count + info.failed_count), (len(taken), 2))
+            self.assertEqual((first.state, first.asleep, first.info().asleep), (BufferState.FAILED, True, True))
+            self.assertTrue(repr(first).endswith(", failed>"))
+            if hasattr(caught.exception, "add_note"):
+                self.assertIn("1 of the buffers could not be woken again", caught.exception.__notes__[0])
+            taken.pop().close()
+            group.wake()
+            self.assertEqual((group.info().awake_count, self.bytes_of(first, 2)), (2, b"\7\7"))
+            first.close()
+            second.close()
 
     @on_host
     def test_failing_steps(self):
