@@ -18,6 +18,7 @@ KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGIST
 ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
 COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
+BUFFERS = {"stored": "stored_size", "buffers": "buffer_count", "awake": "awake_count", "asleep": "asleep_count"}
 NANOSECONDS = 1e-9
 
 
@@ -54,7 +55,7 @@ class Runner:
             value = value.address
         elif isinstance(value, gpumem.Memory):
             value = value.device_pointer if value.kind == Kind.DEVICE else value.host_pointer
-        elif isinstance(value, gpumem.Range):
+        elif isinstance(value, (gpumem.Range, gpumem.Buffer)):
             value = value.base
         return value + int(offset or "0", 0)
 
@@ -117,6 +118,56 @@ class Runner:
 
     def do_destroy(self, name):
         self.names[name].close()
+
+    def do_growable(self, device, size="0", reserve="0", group=None, **options):
+        return self.names[device].buffer(number(size), reserve=number(reserve),
+                                         flags=flags(options.pop("flags", ""), gpumem.BufferFlags),
+                                         group=group and self.names[group], **options)
+
+    def do_group(self, instance, name=None):
+        return self.names[instance].group(name=name)
+
+    def do_resize(self, buffer, size):
+        self.names[buffer].resize(number(size))
+
+    def do_set_capacity(self, buffer, capacity):
+        self.names[buffer].set_capacity(number(capacity))
+
+    def do_note(self, buffer, holder):
+        return self.names[buffer].note_registration(holder)
+
+    def do_forget(self, buffer, registration):
+        registration = self.names[registration]
+        if registration.closed:  # closing it again does nothing
+            _calls.call(c.gpumem_buffer_forget_registration, self.names[buffer].handle, registration.number)
+        registration.close()
+
+    def do_sleep(self, name, content="pinned", **options):
+        thing = self.names[name]
+        if "tag" in options and isinstance(thing, gpumem.Buffer):  # the object cannot say it
+            _calls.call(c.gpumem_buffer_sleep, thing.handle, c.gpumem_sleep_desc(tag=options["tag"].encode()))
+        thing.sleep(self.content(content), **options)
+
+    def do_wake(self, name, keep="0", **options):
+        self.names[name].wake(keep=number(keep), **options)
+
+    def do_prepare(self, name, content="pinned", **options):
+        self.names[name].prepare(self.content(content), **options)
+
+    @staticmethod
+    def content(text):
+        return number(text) if text[0].isdigit() else text
+
+    def do_buffer_info(self, buffer, /, **expected):
+        self.compare(self.names[buffer].info(), expected)
+
+    def do_group_info(self, group, /, tag=None, **expected):
+        self.compare(self.names[group].info(tag), expected)
+
+    def compare(self, info, expected):
+        for what, text in expected.items():
+            found = getattr(info, BUFFERS.get(what, what))
+            self.same(str(found), text if what in ("name", "tag", "state") else str(number(text)))
 
     def do_record(self, event, stream):
         self.names[event].record(self.names[stream])
