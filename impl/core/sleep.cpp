@@ -65,13 +65,13 @@ class Members {
         if (many && change.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;  // destroyed meanwhile
         return change.error();
       }
+      if (many && buffer->asleep() != wanted) continue;
+      GPUMEM_TRY(all_usable(buffer->users()));
       if (buffer->asleep() != wanted) {
-        if (many) continue;
         return make_error(
             GPUMEM_ERROR_INVALID_STATE,
             wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake first");
       }
-      GPUMEM_TRY(all_usable(buffer->users()));
       changes_.push_back(std::move(*change));
       buffers_.push_back(buffer.get());
     }

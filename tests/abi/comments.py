@@ -17,6 +17,7 @@ _ALSO_IN_HOST_FUNCTIONS = {
     "gpumem_capability_enumerate", "gpumem_device_get", "gpumem_device_get_info", "gpumem_event_get_info",
     "gpumem_host_device_lose", "gpumem_host_fail_step", "gpumem_host_foreign_peer_access", "gpumem_host_kernel_view",
     "gpumem_host_set_current_device", "gpumem_host_stream_set_capturing", "gpumem_instance_get_info",
+    "gpumem_buffer_get_info", "gpumem_buffer_forget_registration", "gpumem_group_get_info",
     "gpumem_memory_get_info", "gpumem_physical_get_info", "gpumem_range_get_info", "gpumem_stats_get", "gpumem_stats_get_kind", "gpumem_stats_report",
     "gpumem_stats_reset_peaks", "gpumem_status_enumerate", "gpumem_status_get_info", "gpumem_stream_get_info",
     "gpumem_table_get"}

@@ -191,15 +191,18 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
     case GPUMEM_CAPABILITY_VMM_DEVICE:
     case GPUMEM_CAPABILITY_VMM_HOST:
     case GPUMEM_CAPABILITY_VMM_HOST_NUMA:
+      if (!options.has(EntryPoint::kVmm)) return by_option(false, "virtual memory management is masked");
       return always(GPUMEM_ANSWER_YES, "physical memory is a file of anonymous memory");
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN:
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED:
       return make(GPUMEM_ANSWER_TYPE_BYTES, options.vmm_granularity, kOption, "as configured");
     case GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD:
+      if (!options.has(EntryPoint::kVmm)) return by_option(false, "virtual memory management is masked");
       return always(GPUMEM_ANSWER_YES, "the descriptor of the file is shared");
     case GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC:
       return always(GPUMEM_ANSWER_NO, "emulated devices are on no fabric");
     case GPUMEM_CAPABILITY_VMM_COMPRESSIBLE:
+      if (!options.has(EntryPoint::kVmm)) return by_option(false, "virtual memory management is masked");
       return options.compressible
                  ? tri(GPUMEM_ANSWER_EMULATED, kOption, "the property is granted, but nothing is compressed")
                  : by_option(false, "an option turned compressible memory off");

@@ -33,7 +33,9 @@ class HostDevice final : public backend::Device {
   Result<bool> enable_peer_access(backend::Device& peer) override;
   Result<void> disable_peer_access(backend::Device& peer) override;
   backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
-  backend::VirtualMemory* vmm() override { return &virtual_memory_; }
+  backend::VirtualMemory* vmm() override {
+    return shared_.options.has(EntryPoint::kVmm) ? &virtual_memory_ : nullptr;
+  }
 
   backend::Managed* managed() override { return &managed_; }
 

@@ -13,7 +13,8 @@ namespace {
 
 // In the order of EntryPoint.
 constexpr const char* kEntryPoints[] = {
-    "launch_host_function", "write_value", "wait_value", "register", "copy_2d", "fill_2d", "peer_access"};
+    "launch_host_function", "write_value", "wait_value", "register", "copy_2d", "fill_2d",
+    "peer_access",          "vmm"};
 
 constexpr uint64_t kGranularityMin = 512;
 constexpr uint64_t kGranularityMax = uint64_t{1} << 30;
@@ -89,7 +90,7 @@ Result<void> set_masked(std::string_view masked, Options* out) {
       return out_of_range(
           {"masked", "GPUMEM_HOST_MASKED"},
           "a comma-separated list of launch_host_function, write_value, wait_value, register, "
-          "copy_2d, fill_2d and peer_access");
+          "copy_2d, fill_2d, peer_access and vmm");
     }
     out->masked |= bit;
   }

@@ -20,6 +20,7 @@ enum class EntryPoint : uint32_t {
   kCopy2d,
   kFill2d,
   kPeerAccess,
+  kVmm,  // all of virtual memory management
 };
 
 struct Options {
@@ -43,6 +44,7 @@ struct Options {
 
   // SYMBOL_MISSING if the entry point is masked.
   Result<void> require(EntryPoint entry_point) const;
+  bool has(EntryPoint entry_point) const { return (masked >> static_cast<uint32_t>(entry_point) & 1) == 0; }
 };
 
 // INVALID_ARGUMENT; the message names the first option that is out of range, and the range.

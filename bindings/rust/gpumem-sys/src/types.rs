@@ -1152,8 +1152,8 @@ structs! {
         /// means all. `GPUMEM_HOST_PEERS`
         peers: *const c_char,
         /// Comma-separated entry points to treat as missing: `launch_host_function`, `write_value`,
-        /// `wait_value`, `register`, `copy_2d`, `fill_2d`, `peer_access`. NULL means none.
-        /// `GPUMEM_HOST_MASKED`
+        /// `wait_value`, `register`, `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual
+        /// memory management). NULL means none. `GPUMEM_HOST_MASKED`
         masked: *const c_char,
         /// The CPU and devices use managed memory at the same time; on by default. Off, the rules
         /// of older GPUs hold: a touch of the CPU at the wrong time faults.
