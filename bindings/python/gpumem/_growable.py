@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import array
 import ctypes
-from typing import TYPE_CHECKING, Any, Iterable, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Optional, Tuple
 
 from . import _types
 from ._buffers import Buffer
@@ -65,7 +66,7 @@ class GrowableArray(Unique):
                              accesses=accesses, group=group, tag=tag, name=name)
         if size:
             _check_writable(self.buffer)
-            _clear(self.view())
+            self._clear(self.buffer.base, size)
 
     # ---- its rows ----
 
@@ -112,20 +113,16 @@ class GrowableArray(Unique):
 
     def _add(self, rows: Iterable[Any]) -> None:
         numpy = _numpy()
-        if numpy is not None:
-            items = self._checked(numpy, rows)
-            if len(items):
-                with self.buffer._lock:
-                    self._grow(len(items)).numpy()[...] = items
-            return
-        values = list(rows)
-        for value in values:
-            self._check(value)
-        if values:
+        if numpy is None:
+            kept: Any = self._packed(rows)
+            source, size = kept, len(kept)
+        else:
+            kept = numpy.ascontiguousarray(self._checked(numpy, rows))
+            source, size = kept.__array_interface__["data"][0], kept.nbytes
+        if size:
             with self.buffer._lock:
-                new = self._grow(len(values))
-                for index, value in enumerate(values):
-                    new[index] = value
+                target = self._grow(size // self._row_bytes)
+                _write(self.buffer, lambda _=kept: ctypes.memmove(target, source, size), size)  # type: ignore[misc]
 
     def _checked(self, numpy: Any, rows: Any) -> Array:
         """Rows as an array that can be copied as it is."""
@@ -140,19 +137,23 @@ class GrowableArray(Unique):
             raise InvalidArgument("rows are a sequence; append() adds one")
         return items
 
-    def _check(self, value: Any) -> None:
-        """Raises what writing a row would raise."""
+    def _packed(self, rows: Iterable[Any]) -> bytes:
+        """The bytes of rows, without numpy."""
         if self._row:
-            with memoryview(value) as found:
-                if found.nbytes != self._row_bytes:
-                    raise InvalidArgument(f"the row has {found.nbytes} bytes, but those of the array have {self._row_bytes}")
-                if not found.contiguous:
-                    raise InvalidArgument("the row is not contiguous")
-            return
+            found = [memoryview(row).tobytes() for row in rows]
+            for row in found:
+                if len(row) != self._row_bytes:
+                    raise InvalidArgument(f"the row has {len(row)} bytes, but those of the array have {self._row_bytes}")
+            return b"".join(found)
         code = _types.buffer_format(self.typestr)
         if code is None:
             raise TypeError(f"elements of type {self.typestr} need numpy")
-        memoryview(bytearray(self._row_bytes)).cast(code)[0] = value
+        if code == "?":
+            return bytes(map(bool, rows))
+        try:
+            return array.array(code, list(rows)).tobytes()
+        except OverflowError as problem:
+            raise InvalidArgument(f"a value does not fit into the type {self.typestr}: {problem}") from None
 
     def resize(self, length: int) -> None:
         """Changes the number of rows. New rows are 0. Shrinking frees memory, and raises BufferError while an array or a view
@@ -161,7 +162,7 @@ class GrowableArray(Unique):
         with self.buffer._lock:
             now = len(self)
             if length > now:
-                _clear(self._grow(length - now))
+                self._clear(self._grow(length - now), (length - now) * self._row_bytes)
             elif length < now:
                 self.buffer.resize(length * self._row_bytes)
 
@@ -170,14 +171,18 @@ class GrowableArray(Unique):
         with self.buffer._lock:
             self.buffer.set_capacity(max(u64(length, "length") * self._row_bytes, self.buffer.size))
 
-    def _grow(self, count: int) -> View:
-        """Adds rows, and returns a view of them. Their contents are indeterminate."""
+    def _clear(self, address: int, size: int) -> None:
+        _write(self.buffer, lambda: ctypes.memset(address, 0, size), size)
+
+    def _grow(self, count: int) -> int:
+        """Adds rows, and returns the address of the first one. Their contents are indeterminate."""
         buffer, size = self.buffer, self.buffer.size
         needed = size + count * self._row_bytes
         capacity = buffer.capacity
         # Memory for an eighth more, so that many small steps make few calls of the driver.
         ahead = min(max(needed, capacity + capacity // 8), buffer.reserved_size)
-        buffer.view()  # fails if there can be none
+        if buffer.closed or buffer._idle().asleep:
+            buffer.view()  # which says so
         _check_writable(buffer)
         if capacity < needed < ahead:
             try:
@@ -191,7 +196,7 @@ class GrowableArray(Unique):
             except (BufferError, InvalidArgument):
                 buffer.resize(size)
                 raise
-        return buffer.view(self._dtype, (count, *self._row), offset=size)
+        return buffer.base + size
 
     # ---- the end ----
 
@@ -230,11 +235,12 @@ def _check_writable(buffer: Buffer) -> None:
         raise InvalidArgument('the CPU may only read the array; give it the access "readwrite"')
 
 
-def _clear(view: View) -> None:
-    """Fills a view with zeros."""
-    def run(kept: View = view) -> None:
-        ctypes.memset(kept.address, 0, kept.nbytes)
-    if view.nbytes >= LARGE and on_main_thread():
-        aside(run)
-    else:
-        run()
+def _write(buffer: Buffer, function: Callable[[], Any], size: int) -> None:
+    """Writes so many bytes of a buffer whose lock the caller holds."""
+    if size < LARGE or not on_main_thread():
+        function()
+        return
+
+    def run(_: View = buffer.view()) -> None:  # which keeps the bytes if Ctrl-C ends the wait
+        function()
+    aside(run)
