@@ -2,10 +2,7 @@
 #include "call.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <new>
-#include <system_error>
 
 namespace gpumem::capi {
 
@@ -65,23 +62,6 @@ Status fail(const char* function, gpumem_error* error, const Error& failure) noe
   copy_text(error->entry_point, failure.entry_point);
   copy_text(error->message, failure.message);
   return failure.status;
-}
-
-Error caught_failure() noexcept {
-  try {
-    throw;
-  } catch (const std::bad_alloc&) {
-    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
-                      "out of memory for the library's own records; free some memory");
-  } catch (const std::system_error& problem) {
-    const int code = problem.code().value();
-    const char* const name = strerrorname_np(code);
-    return make_error(code == EAGAIN ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY : GPUMEM_ERROR_INTERNAL,
-                      "the system did not provide a thread or lock: %s", problem.what())
-        .from_native(GPUMEM_NATIVE_ERRNO, code, name != nullptr ? name : "", "pthread_create");
-  } catch (...) {
-    return make_error(GPUMEM_ERROR_INTERNAL, "unexpected exception in the library; please report it");
-  }
 }
 
 }  // namespace gpumem::capi

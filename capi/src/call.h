@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/caught.h"
 #include "base/cleanup.h"
 #include "base/result.h"
 #include "base/text.h"
@@ -165,8 +166,6 @@ inline void clear_error(gpumem_error* error, Status status) {
 // The answer to an `error` that cannot take the detail: only the log can.
 [[gnu::cold]] Status refuse_detail(const char* function, const gpumem_error* error) noexcept;
 [[gnu::cold]] Status fail(const char* function, gpumem_error* error, const Error& failure) noexcept;
-// The failure that an exception of the C++ library stands for. To be called in a handler.
-[[gnu::cold]] Error caught_failure() noexcept;
 
 // Runs the body of an entry point: `Result<Status> body(Decoder&)`. The body writes outputs after everything
 // succeeded. A call that succeeds builds no error. For calls that enqueue or ask, and so meet no cancellation

@@ -130,7 +130,7 @@ gpumem_status gpumem_memory_destroy(gpumem_memory memory, gpumem_error* error) {
     if (memory == nullptr) return GPUMEM_SUCCESS;
     auto object = decode.object<core::Memory>(memory);
     GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(core::destroy_memory(std::move(object)));
+    GPUMEM_TRY(core::destroy_for_user(std::move(object)));
     return GPUMEM_SUCCESS;
   });
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <exception>
 #include <new>
-#include <system_error>
 #include <utility>
 
 #include "core/log.h"
@@ -12,19 +11,10 @@
 
 namespace gpumem::core {
 
-Result<void> Background::start() {
+void Background::start() {
   const std::lock_guard lock(mutex_);
-  if (thread_.joinable() || stopping_) return {};
-  try {
-    thread_ = platform::start_thread([this] { run(); });
-  } catch (const std::system_error& problem) {
-    return make_error(
-        GPUMEM_ERROR_LIMIT_EXCEEDED,
-        "the system did not provide a thread for background work: %s; raise the limit of processes "
-        "(ulimit -u), or do without",
-        problem.what());
-  }
-  return {};
+  if (thread_.joinable() || stopping_) return;
+  thread_ = platform::start_thread([this] { run(); });
 }
 
 void Background::add(Step step) {

@@ -12,8 +12,6 @@
 #include <thread>
 #include <vector>
 
-#include "base/result.h"
-
 namespace gpumem::core {
 
 class Background {
@@ -26,8 +24,8 @@ class Background {
   Background& operator=(const Background&) = delete;
   ~Background() { stop(); }
 
-  // LIMIT_EXCEEDED if no thread can be started.
-  Result<void> start();
+  // Throws what std::thread throws.
+  void start();
   // Needs start(). The steps of all tasks run on the one thread, when they are due.
   void add(Step step);
   // Ends the thread after the step that it is at, and drops all tasks.

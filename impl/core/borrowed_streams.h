@@ -39,7 +39,9 @@ class BorrowedStreams {
     Result<void> result;
     for (const auto& [device, stream] : streams_) {
       auto complete = stream->synchronize(GPUMEM_TIMEOUT_INFINITE);
-      if (!complete && result) result = complete.error();
+      if (complete) continue;
+      if (result) result = complete.error();
+      (void)stream->synchronize(GPUMEM_TIMEOUT_INFINITE);  // if the wait itself failed, the work may go on
     }
     idle_ = true;
     return result;

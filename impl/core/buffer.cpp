@@ -142,6 +142,25 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
+// What an undo left mapped that failed too.
+Result<void> Buffer::unmap_rest() {
+  if (place_.range == 0) return {};
+  const uint64_t known = asleep() ? 0 : capacity_;
+  std::vector<std::pair<uint64_t, uint64_t>> rest;  // offsets and sizes
+  {
+    auto range = held<Range>(place_.range);
+    if (!range) return range.error();
+    if ((*range)->mapped_size() == known) return {};
+    const Mappings& mappings = (*range)->mappings();
+    for (uint64_t offset = known; offset < place_.size; offset += mappings.contiguous(offset)) {
+      if (mappings.find(offset) != nullptr) rest.emplace_back(offset, mappings.contiguous(offset));
+    }
+  }
+  for (const auto& [offset, size] : rest)
+    GPUMEM_TRY(unmap(place_, offset, size));
+  return {};
+}
+
 Result<void> Buffer::grant(const Place& place, uint64_t offset, uint64_t size,
                            const std::vector<AccessRequest>& changes) {
   if (size == 0 || changes.empty()) return {};
@@ -191,6 +210,7 @@ Result<void> Buffer::provide(uint64_t capacity) {
     }
     return move(wanted);
   }
+  GPUMEM_TRY(unmap_rest());
   const uint64_t added = wanted - capacity_;
   {
     const std::lock_guard lock(records_);
@@ -304,6 +324,7 @@ Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
   if (!made) return made.error();
   auto memory = held<Memory>(made->handle);
   if (!memory) return memory.error();
+  (*memory)->set_owned();
   return Place{0, made->handle, made->pointer, capacity, (*memory)->buffer_id()};
 }
 
@@ -428,7 +449,7 @@ Result<void> Buffer::set_ahead(uint64_t bytes) {
         GPUMEM_ERROR_UNSUPPORTED,
         "the buffer is an ordinary allocation, which moves when it grows; nothing can be made ahead");
   }
-  if (bytes != 0) GPUMEM_TRY(instance().background().start());
+  if (bytes != 0) instance().background().start();
   {
     const auto change = begin_change();
     if (!change) return change.error();
@@ -577,6 +598,7 @@ Result<void> Buffer::take_memory() {
     place_ = *place;
     return {};
   }
+  GPUMEM_TRY(unmap_rest());
   const std::vector<AccessRequest> writer{{&device_, GPUMEM_ACCESS_READWRITE}};
   uint64_t offset = 0;
   Cleanup undo([&] { (void)unmap(place_, 0, offset); });
@@ -671,6 +693,7 @@ Result<void> Buffer::open_ordinary() {
 Result<void> Buffer::clear() {
   const auto change = begin_change();
   if (!change) return change.error();
+  GPUMEM_TRY(unmap_rest());
   if (!asleep()) GPUMEM_TRY(drop_memory());
   {
     const std::lock_guard lock(records_);

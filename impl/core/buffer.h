@@ -131,6 +131,7 @@ class Buffer final : public Object {
   Result<void> map_block(const Place& place, uint64_t offset, uint64_t size,
                          const std::vector<AccessRequest>& accesses);
   Result<void> unmap(const Place& place, uint64_t offset, uint64_t size);
+  Result<void> unmap_rest();
   Result<void> grant(const Place& place, uint64_t offset, uint64_t size,
                      const std::vector<AccessRequest>& changes);
   Result<void> move(uint64_t capacity);

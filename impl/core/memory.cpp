@@ -282,6 +282,20 @@ Error freed_otherwise(const Region& region, const void* pointer) {
 
 }  // namespace
 
+namespace {
+
+Result<void> check_not_owned(const Memory& memory) {
+  if (!memory.owned()) return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer; destroy that instead");
+}
+
+}  // namespace
+
+Result<void> destroy_for_user(Ref<Memory> memory) {
+  GPUMEM_TRY(check_not_owned(*memory));
+  return destroy_memory(std::move(memory));
+}
+
 Result<void> free_pointer(Instance& instance, const void* pointer) {
   FoundRegion found = find_region(instance, pointer);
   if (!found.region) {
@@ -296,7 +310,9 @@ Result<void> free_pointer(Instance& instance, const void* pointer) {
                       " bytes; pass the pointer to its first byte",
                       pointer, found.offset, found.region->size());
   }
-  return destroy_found(std::move(found.region).as<Memory>(), pointer);
+  auto memory = std::move(found.region).as<Memory>();
+  GPUMEM_TRY(check_not_owned(*memory));
+  return destroy_found(std::move(memory), pointer);
 }
 
 Result<void> unregister_pointer(Instance& instance, const void* pointer) {

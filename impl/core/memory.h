@@ -2,6 +2,7 @@
 // Allocations and registrations: making and destroying them.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,10 @@ class Memory final : public Region {
   Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
          const backend::MemoryRequest& asked, std::string name);
 
+  // A buffer's: only that may free it.
+  bool owned() const { return owned_.load(std::memory_order_acquire); }
+  void set_owned() noexcept { owned_.store(true, std::memory_order_release); }
+
   // The answer of gpumem_memory_get_info().
   const gpumem_memory_info& memory_info() const { return memory_info_; }
 
@@ -26,6 +31,7 @@ class Memory final : public Region {
 
   const backend::MemoryRequest asked_;
   gpumem_memory_info memory_info_ = GPUMEM_MEMORY_INFO_INIT;
+  std::atomic<bool> owned_{false};
 };
 
 // What has been made: its handle, and the pointer for people who want only that.
@@ -40,6 +46,8 @@ Result<CreatedMemory> create_memory(DeviceObject& device, const KindTraits& kind
 Result<CreatedMemory> register_memory(DeviceObject& device, backend::RegistrationRequest request,
                                       std::string name);
 Result<void> destroy_memory(Ref<Memory> memory);
+// The same for the caller: INVALID_STATE if a buffer owns it.
+Result<void> destroy_for_user(Ref<Memory> memory);
 // By pointer: an allocation, or a registration.
 Result<void> free_pointer(Instance& instance, const void* pointer);
 Result<void> unregister_pointer(Instance& instance, const void* pointer);

@@ -7,12 +7,11 @@
 #include <array>
 #include <chrono>
 #include <cinttypes>
-#include <deque>
-#include <new>
 #include <optional>
 #include <utility>
 
 #include "base/arithmetic.h"
+#include "base/caught.h"
 #include "base/cleanup.h"
 #include "core/borrowed_streams.h"
 #include "core/copy.h"
@@ -20,6 +19,7 @@
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/memory.h"
+#include "platform/pages.h"
 
 namespace gpumem::core {
 namespace {
@@ -41,8 +41,8 @@ template <class Work>
 Result<void> without_exceptions(Work work) {
   try {
     return work();
-  } catch (const std::bad_alloc&) {
-    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "out of memory for the library's own records");
+  } catch (...) {
+    return caught_failure();
   }
 }
 
@@ -116,9 +116,7 @@ class Mover {
   Mover(Instance& instance, Way way) : instance_(instance), way_(way) {}
   Mover(const Mover&) = delete;
   Mover& operator=(const Mover&) = delete;
-  ~Mover() {
-    if (staging_ != 0) (void)give_back<Memory>(staging_, destroy_memory);
-  }
+  ~Mover() { drop_staging(); }
 
   // Calls `passed` with the bytes of each piece, in order, once they have arrived: those of this buffer and
   // of earlier ones.
@@ -130,10 +128,11 @@ class Mover {
     for (const Store::Piece& piece : store.pieces()) {
       const uint64_t bytes = std::min(piece.size, buffer.size() - offset);
       if (bytes == 0) break;
-      if (flight_.size() == kLanes) GPUMEM_TRY(land(passed));
+      if (in_flight_ == kLanes) GPUMEM_TRY(land(passed));
       void* const there = at(buffer.base(), offset);
-      BorrowedStreams& lane = lanes_[next_++ % kLanes];
-      flight_.push_back({&lane, &buffer, bytes, offset + bytes == buffer.size()});
+      const size_t place = (first_ + in_flight_++) % kLanes;
+      BorrowedStreams& lane = lanes_.at(place);
+      flights_.at(place) = {&buffer, bytes, offset + bytes == buffer.size()};
       GPUMEM_TRY(copy_later(
           instance_, lane,
           way_ == Way::kSave ? whole(piece.bytes, there, bytes) : whole(there, piece.bytes, bytes)));
@@ -144,13 +143,13 @@ class Mover {
 
   template <class F>
   Result<void> finish(F passed) {
-    while (!flight_.empty())
+    while (in_flight_ != 0)
       GPUMEM_TRY(land(passed));
     return {};
   }
 
   Result<void> wait_for_all() {
-    flight_.clear();
+    in_flight_ = 0;
     Result<void> result;
     for (BorrowedStreams& lane : lanes_) {
       auto complete = lane.synchronize();
@@ -163,19 +162,21 @@ class Mover {
   static constexpr size_t kLanes = 4;
   static constexpr uint64_t kStaging = uint64_t{16} << 20;
 
+  // A piece whose copy was enqueued.
   struct Flight {
-    BorrowedStreams* lane;
-    Buffer* buffer;
-    uint64_t bytes;
-    bool last;  // of the buffer
+    Buffer* buffer = nullptr;
+    uint64_t bytes = 0;
+    bool last = false;  // of the buffer
   };
 
   template <class F>
   Result<void> land(F passed) {
-    const Flight first = flight_.front();
-    flight_.pop_front();
-    GPUMEM_TRY(first.lane->synchronize());
-    return passed(*first.buffer, first.bytes, first.last);
+    const size_t place = first_;
+    first_ = (first_ + 1) % kLanes;
+    --in_flight_;
+    GPUMEM_TRY(lanes_.at(place).synchronize());
+    const Flight& landed = flights_.at(place);
+    return passed(*landed.buffer, landed.bytes, landed.last);
   }
 
   template <class F>
@@ -183,7 +184,7 @@ class Mover {
     GPUMEM_TRY(finish(passed));
     GPUMEM_TRY(make_staging(buffer));
     for (uint64_t offset = 0; offset < buffer.size();) {
-      const uint64_t bytes = std::min(kStaging, buffer.size() - offset);
+      const uint64_t bytes = std::min(staging_size_, buffer.size() - offset);
       void* const there = at(buffer.base(), offset);
       if (way_ == Way::kSave) {
         GPUMEM_TRY(copy(instance_, nullptr, whole(staging_bytes_, there, bytes)));
@@ -199,25 +200,35 @@ class Mover {
   }
 
   Result<void> make_staging(const Buffer& buffer) {
-    if (staging_ != 0) return {};
+    const uint64_t size = std::min(round_up(buffer.size(), platform::page_size()), kStaging);
+    if (size <= staging_size_) return {};
+    drop_staging();
     auto root = held<DeviceObject>(instance_.device_handle(buffer.device().ordinal()));
     if (!root) return root.error();
     backend::MemoryRequest request;
-    request.size = kStaging;
+    request.size = size;
     request.require = GPUMEM_MEMORY_PORTABLE;
     auto made = create_memory(**root, kinds::pinned, request, "staging");
     if (!made) return made.error();
     staging_ = made->handle;
     staging_bytes_ = made->pointer;
+    staging_size_ = size;
     return {};
+  }
+
+  void drop_staging() {
+    if (staging_ != 0) (void)give_back<Memory>(staging_, destroy_memory);
+    staging_ = staging_size_ = 0;
   }
 
   Instance& instance_;
   const Way way_;
   std::array<BorrowedStreams, kLanes> lanes_;
-  size_t next_ = 0;
-  std::deque<Flight> flight_;  // in the order in which they were enqueued
+  std::array<Flight, kLanes> flights_;  // of the lanes: a ring
+  size_t first_ = 0;
+  size_t in_flight_ = 0;
   uint64_t staging_ = 0;
+  uint64_t staging_size_ = 0;
   void* staging_bytes_ = nullptr;
 };
 
@@ -322,24 +333,29 @@ class Sleep {
     GPUMEM_TRY(counter.add(0));
     Mover mover(instance_, Mover::Way::kSave);
     const auto passed = [&](Buffer& buffer, uint64_t bytes, bool last) -> Result<void> {
-      if (last) {
-        GPUMEM_TRY(buffer.drop_memory());
-        asleep_.push_back(&buffer);
-      }
+      if (last) GPUMEM_TRY(drop(buffer));
       return counter.add(bytes);
     };
     auto saved = [&]() -> Result<void> {
+      for (Buffer* const buffer : members_.buffers())
+        GPUMEM_TRY(keeps(*buffer) ? mover.carry(*buffer, passed) : counter.add(buffer->size()));
+      GPUMEM_TRY(mover.finish(passed));
+      // Once nothing can cancel the call: what is not kept cannot be brought back.
       for (Buffer* const buffer : members_.buffers()) {
-        if (buffer->size() == 0 || !request_.store.keeps()) {
-          GPUMEM_TRY(passed(*buffer, buffer->size(), true));
-        } else {
-          GPUMEM_TRY(mover.carry(*buffer, passed));
-        }
+        if (!keeps(*buffer)) GPUMEM_TRY(drop(*buffer));
       }
-      return mover.finish(passed);
+      return {};
     }();
     if (!saved) (void)mover.wait_for_all();
     return saved;
+  }
+
+  bool keeps(const Buffer& buffer) const { return request_.store.keeps() && buffer.size() != 0; }
+
+  Result<void> drop(Buffer& buffer) {
+    GPUMEM_TRY(buffer.drop_memory());
+    asleep_.push_back(&buffer);
+    return {};
   }
 
   // Wakes what has lost its memory.
@@ -356,7 +372,7 @@ class Sleep {
     for (size_t i = 0; i < rooms_.size(); ++i) {
       Buffer& buffer = *members_.buffers()[i];
       if (buffer.asleep()) continue;
-      (void)buffer.store().trim(rooms_[i]);
+      (void)without_exceptions([&] { return buffer.store().trim(rooms_[i]); });
       buffer.show_store();
     }
     if (failed == 0) return failure;
@@ -407,7 +423,7 @@ class Wake {
     for (Buffer* const buffer : members_.buffers()) {
       buffer->set_awake();
       // What cannot be given back now is when the buffer is destroyed.
-      (void)buffer->store().trim(request_.keep);
+      (void)without_exceptions([&] { return buffer->store().trim(request_.keep); });
       buffer->show_store();
     }
     for (Buffer* const buffer : members_.buffers())
@@ -507,7 +523,7 @@ Result<void> prepare_buffers(Instance& instance, const std::vector<Ref<Buffer>>&
   }
   std::vector<Prepared> prepared;
   prepared.reserve(members.buffers().size());
-  GPUMEM_TRY(instance.background().start());
+  instance.background().start();
   for (Buffer* const buffer : members.buffers())
     prepared.push_back({buffer->handle(), buffer->begin_preparing()});
   instance.background().add([prepared = std::move(prepared), request, bytes_per_second] {

@@ -70,6 +70,7 @@ Result<void> Store::add_piece(Instance& instance, uint64_t size) {
     request.size = piece.size;
     auto made = create_memory(**root, kinds::pinned, request, name_);
     if (!made) return made.error();
+    if (auto memory = held<Memory>(made->handle)) (*memory)->set_owned();
     piece.memory = made->handle;
     piece.bytes = made->pointer;
   } else {
@@ -77,10 +78,9 @@ Result<void> Store::add_piece(Instance& instance, uint64_t size) {
     auto made = platform::map_anonymous(piece.size, platform::page_size());
     if (!made) return made.error();
     piece.bytes = *made;
-    if (auto populated = platform::populate(piece.bytes, piece.size, 4); !populated) {
-      platform::unmap(piece.bytes, piece.size);
-      return populated;
-    }
+    Cleanup undo([&] { platform::unmap(piece.bytes, piece.size); });
+    GPUMEM_TRY(platform::populate(piece.bytes, piece.size, 4));
+    undo.dismiss();
   }
   pieces_.push_back(piece);
   capacity_ += piece.size;
@@ -106,13 +106,13 @@ Result<void> Store::set_file_size(uint64_t size) {
     if (!file) return file.error();
     file_ = *file;
   }
-  auto sized = platform::set_file_size(file_, size);
-  if (sized) {
-    capacity_ = size;
-  } else if (is_new) {
-    platform::close_file(std::exchange(file_, -1));
-  }
-  return sized;
+  Cleanup undo([&] {
+    if (is_new) platform::close_file(std::exchange(file_, -1));
+  });
+  GPUMEM_TRY(platform::set_file_size(file_, size));
+  undo.dismiss();
+  capacity_ = size;
+  return {};
 }
 
 Result<void> Store::write(uint64_t offset, const void* bytes, uint64_t size) {

@@ -223,7 +223,7 @@ GPUMEM_API gpumem_status gpumem_buffer_set_capacity(gpumem_buffer buffer, uint64
  * \retval GPUMEM_SUCCESS the value is set
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT more than 2^63-1 bytes
  * \retval GPUMEM_ERROR_UNSUPPORTED the buffer is an ordinary allocation (#GPUMEM_BUFFER_COPYABLE)
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED no thread can be started
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no memory for the record, or the system provides no thread
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from a callback of the buffer
  * \handles
  * \blocking{until calls of other threads that change the buffer have returned}
@@ -397,8 +397,8 @@ typedef struct gpumem_prepare_desc {
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_buffer_sleep()
  * \retval GPUMEM_ERROR_NOT_FOUND see gpumem_buffer_sleep()
  * \retval GPUMEM_ERROR_INVALID_STATE the buffer is asleep; or called from a host function, or from a callback of the buffer
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED see gpumem_buffer_sleep(); or no thread can be started
- * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_buffer_sleep()
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED see gpumem_buffer_sleep()
+ * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_buffer_sleep(); or the system provides no thread
  * \retval GPUMEM_ERROR_PERMISSION_DENIED see gpumem_buffer_sleep()
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \handles

@@ -137,7 +137,7 @@ GPUMEM_API gpumem_status gpumem_memory_register(gpumem_device device, const gpum
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the memory is destroyed, also if its device is lost
  * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; nothing changed
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
  * \blocking{until calls of other threads that use the memory have been enqueued, and for driver calls. The driver may
  *         synchronise with the device}
@@ -219,7 +219,7 @@ GPUMEM_API gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, u
  *         other code
  * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister()
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
  * \blocking{as gpumem_memory_destroy()}
  * \threads{any thread}
