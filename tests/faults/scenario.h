@@ -33,6 +33,7 @@ struct Out {
   uint32_t word;
   int32_t ordinal;
   int32_t file;  // of gpumem_physical_export_fd()
+  gpumem_fabric_handle fabric;
   int64_t nanoseconds;
   gpumem_access access;
   gpumem_status status;

@@ -35,6 +35,8 @@ constexpr Wanted kOnHost = {"physical memory of the host", GPUMEM_LOCATION_HOST,
 constexpr Wanted kOnNode = {"physical memory of a node", GPUMEM_LOCATION_HOST_NUMA, 0, 0};
 constexpr Wanted kShared = {"physical memory to be shared", GPUMEM_LOCATION_DEVICE,
                             GPUMEM_HANDLE_TYPE_POSIX_FD, 0};
+constexpr Wanted kOnFabric = {"physical memory for the fabric", GPUMEM_LOCATION_DEVICE,
+                              GPUMEM_HANDLE_TYPE_FABRIC, 0};
 constexpr Wanted kPreferring = {"physical memory with preferences", GPUMEM_LOCATION_DEVICE, 0,
                                 GPUMEM_PHYSICAL_COMPRESSIBLE | GPUMEM_PHYSICAL_RDMA};
 
@@ -102,6 +104,20 @@ Step import_file(size_t slot) {
             return gpumem_physical_import_fd(w.out.device[0], &desc, w.out.file, &w.out.physical[slot],
                                              &w.error);
           }};
+}
+Step export_fabric(gpumem_status expected) {
+  Step step = CALL(gpumem_physical_export_fabric, w.out.physical[0], &w.out.fabric);
+  step.expected = expected;
+  return step;
+}
+Step import_fabric(size_t slot, gpumem_status expected) {
+  Step step{"gpumem_physical_import_fabric", [=](World& w) {
+              const gpumem_physical_desc desc = desc_of(w, kOnFabric, 1);
+              return gpumem_physical_import_fabric(w.out.device[0], &desc, &w.out.fabric,
+                                                   &w.out.physical[slot], &w.error);
+            }};
+  step.expected = expected;
+  return step;
 }
 
 // The first `units` of range 0 can be written and read.
@@ -207,6 +223,15 @@ std::vector<Scenario> vmm_scenarios() {
                  kBoth,
                  {make(0, kShared)},
                  {export_file(), import_file(1), import_file(2), release_physical(1), release_physical(0)}});
+  all.push_back({"there is no fabric",
+                 kHost,
+                 {make(0, kShared)},
+                 {export_fabric(GPUMEM_ERROR_UNSUPPORTED), import_fabric(1, GPUMEM_ERROR_UNSUPPORTED)}});
+  all.push_back({"export to the fabric and import",
+                 kCuda,
+                 {make(0, kOnFabric)},
+                 {export_fabric(GPUMEM_SUCCESS), import_fabric(1, GPUMEM_SUCCESS),
+                  import_fabric(2, GPUMEM_SUCCESS), release_physical(1), release_physical(0)}});
   all.push_back(
       {"map what was imported",
        kBoth,
