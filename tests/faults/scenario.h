@@ -32,6 +32,7 @@ struct Out {
   uint64_t number[2];
   uint32_t word;
   int32_t ordinal;
+  gpumem_fabric_handle fabric_handle;
   int32_t file;  // of gpumem_physical_export_fd()
   gpumem_fabric_handle fabric;
   int64_t nanoseconds;

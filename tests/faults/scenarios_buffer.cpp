@@ -208,6 +208,8 @@ std::vector<Scenario> buffer_scenarios() {
                    {prepare(content), sleep(content), wake(1)},
                    holds(0x24, 2)});
     all.back().idle_streams = 1;
+    all.back().costly = content == GPUMEM_CONTENT_FILE;  // which is copied through much memory
+    if (content != GPUMEM_CONTENT_PINNED) continue;
     all.push_back(
         {std::string("a group sleeps, ") + text,
          kHost,
