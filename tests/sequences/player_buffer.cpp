@@ -720,6 +720,7 @@ void Player::step_buffer_sleep(Choice& choice) {
   verdict.handle(chosen.wrong);
   verdict.require(wish.good);
   Expect expect = verdict.done();
+  if (expect.empty() && any_user_lost(buffer(chosen.index))) expect = {GPUMEM_ERROR_DEVICE_LOST};
   if (expect.empty()) expect = refused_change(buffer(chosen.index), false);
   if (expect.empty()) {
     uint64_t reserved = 0;
@@ -761,6 +762,7 @@ void Player::step_buffer_wake(Choice& choice) {
   verdict.handle(chosen.wrong);
   verdict.require(wish.good);
   Expect expect = verdict.done();
+  if (expect.empty() && any_user_lost(buffer(chosen.index))) expect = {GPUMEM_ERROR_DEVICE_LOST};
   if (expect.empty()) expect = refused_change(buffer(chosen.index), true);
   if (expect.empty()) {
     const Buffer& changed = buffer(chosen.index);
@@ -768,7 +770,7 @@ void Player::step_buffer_wake(Choice& choice) {
     if (!model_.on_host) open_gates();
     expect = changed.on_device() ? room_for(changed.device, changed.capacity()) : Expect{GPUMEM_SUCCESS};
     if (instance(changed.instance).armed) expect.push_back(GPUMEM_ERROR_OUT_OF_HOST_MEMORY);
-    expect = any_user_lost(changed) ? Expect{GPUMEM_ERROR_DEVICE_LOST} : if_lost(expect, changed.instance);
+    expect = if_lost(expect, changed.instance);
   }
   const gpumem_status status = call.check(
       expect, gpumem_buffer_wake(as<gpumem_buffer>(chosen.value), wish.desc.pointer(), call.error()));
@@ -792,8 +794,8 @@ void Player::step_buffer_prepare(Choice& choice) {
   verdict.require(wish.good);
   Expect expect = verdict.done();
   bool tried = false;
-  if (expect.empty()) expect = refused_change(buffer(chosen.index), false);
   if (expect.empty() && any_user_lost(buffer(chosen.index))) expect = {GPUMEM_ERROR_DEVICE_LOST};
+  if (expect.empty()) expect = refused_change(buffer(chosen.index), false);
   if (expect.empty()) {
     const Buffer& changed = buffer(chosen.index);
     if (instance(changed.instance).armed_for_good) disarm(changed.instance);
