@@ -205,16 +205,17 @@ bool Player::wait_for_work(const Buffer& used, int except) {
   });
 }
 
-// Lets all work end that a sleep without more details waits for; false if that cannot be, or not all is
-// known.
+// Lets all work end that a sleep without more details waits for; false if that cannot be. The sleep would
+// observe it too, unless it is refused before.
 bool Player::let_devices_finish(const Buffer& sleeping) {
   open_gates();
-  for (const Line& each : model_.lines) {
-    const bool waited_for =
-        each.device == sleeping.device || sleeping.access_of(each.device) != GPUMEM_ACCESS_NONE;
-    if (waited_for && (each.capturing || model_.lost(each.device))) return false;
+  for (size_t i = 0; i < model_.lines.size(); ++i) {
+    const Line& each = model_.lines[i];
+    if (each.device != sleeping.device && sleeping.access_of(each.device) == GPUMEM_ACCESS_NONE) continue;
+    if (each.capturing || model_.lost(each.device)) return false;
+    if (each.observed < each.enqueued && !wait_for(static_cast<int>(i))) return false;
   }
-  return wait_for_work(sleeping, -1);
+  return true;
 }
 
 // All that the library tells about a buffer.

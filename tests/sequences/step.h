@@ -46,8 +46,6 @@ namespace sequences {
   X(physical_retain, 2)                    \
   X(physical_export_fd, 1)                 \
   X(physical_import_fd, 2)                 \
-  X(physical_export_fabric, 1)             \
-  X(physical_import_fabric, 1)             \
   X(range_reserve, 4)                      \
   X(range_release, 2)                      \
   X(range_get_info, 1)                     \
@@ -63,17 +61,6 @@ namespace sequences {
   X(buffer_set_access, 4)                  \
   X(buffer_sleep, 6)                       \
   X(buffer_wake, 6)                        \
-  X(buffer_prepare, 4)                     \
-  X(buffer_set_ahead, 3)                   \
-  X(buffer_note_registration, 3)           \
-  X(buffer_forget_registration, 3)         \
-  X(buffer_set_callbacks, 2)               \
-  X(group_create, 4)                       \
-  X(group_destroy, 2)                      \
-  X(group_get_info, 2)                     \
-  X(group_sleep, 5)                        \
-  X(group_wake, 5)                         \
-  X(group_prepare, 2)                      \
   X(stream_create, 8)                      \
   X(stream_wrap, 5)                        \
   X(stream_destroy, 6)                     \
@@ -130,6 +117,19 @@ namespace sequences {
   X(host_foreign_free, 3)                  \
   X(host_foreign_peer_access, 2)           \
   X(host_set_current_device, 2)            \
+  X(physical_export_fabric, 1)             \
+  X(physical_import_fabric, 1)             \
+  X(buffer_prepare, 4)                     \
+  X(buffer_set_ahead, 3)                   \
+  X(buffer_note_registration, 3)           \
+  X(buffer_forget_registration, 3)         \
+  X(buffer_set_callbacks, 2)               \
+  X(group_create, 4)                       \
+  X(group_destroy, 2)                      \
+  X(group_get_info, 2)                     \
+  X(group_sleep, 5)                        \
+  X(group_wake, 5)                         \
+  X(group_prepare, 2)                      \
   X(texts, 2)                              \
   X(cpu_write, 8)                          \
   X(cpu_check, 8)                          \
