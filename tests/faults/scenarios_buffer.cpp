@@ -13,6 +13,13 @@ constexpr uint64_t kHostUnit = 64 * 1024;
 uint64_t unit(const World& w) { return w.backend == GPUMEM_BACKEND_HOST ? kHostUnit : 2 * kMiB; }
 void small_units(gpumem_instance_desc&, gpumem_host_options& host) { host.vmm_granularity = kHostUnit; }
 
+// Nor on locking and filling what content is copied through.
+void plain_memory(gpumem_instance_desc& desc, gpumem_host_options& host) {
+  small_units(desc, host);
+  host.lock_mode = GPUMEM_HOST_LOCK_OFF;
+  host.fill = GPUMEM_TOGGLE_OFF;
+}
+
 Step of_many(Step step) {
   step.exhausted = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
   step.of_many = true;
@@ -247,7 +254,7 @@ std::vector<Scenario> buffer_scenarios() {
                  holds(0, 2)});
   all.back().idle_streams = 1;
   for (Scenario& scenario : all)
-    scenario.options = small_units;
+    scenario.options = scenario.costly ? plain_memory : small_units;
   return all;
 }
 
