@@ -82,7 +82,7 @@ void add_all(const std::vector<Scenario>& scenarios) {
     if ((scenario.backends & kCuda) != 0) {
       add(scenario, "cuda", GPUMEM_BACKEND_CUDA, "system", Kind::kSystem);
       add(scenario, "cuda", GPUMEM_BACKEND_CUDA, "allocation", Kind::kAllocation);
-      add(scenario, "cuda", GPUMEM_BACKEND_CUDA, "driver", Kind::kDriver);
+      if (!scenario.calm_driver) add(scenario, "cuda", GPUMEM_BACKEND_CUDA, "driver", Kind::kDriver);
     }
 #endif
   }
