@@ -367,7 +367,7 @@ gpumem_status status_of_system_call(const Step& step, const gpumem_error& error)
   if (call == "open" || call == "mkostemp" || call == "posix_fallocate" || call == "pwrite")
     return code == EIO ? GPUMEM_ERROR_INTERNAL : GPUMEM_ERROR_LIMIT_EXCEEDED;
   if (call == "pread") return GPUMEM_ERROR_CONTENT_LOST;
-  if (call == "pthread_create") return step.threadless;
+  if (call == "pthread_create") return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   const bool for_records = std::strstr(error.message, "the library's records") != nullptr;
   if (for_records) return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   return step.exhausted;

@@ -87,8 +87,6 @@ struct Step {
   // What a lack of memory is called where it is not the host's.
   gpumem_status exhausted = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   gpumem_status expected = GPUMEM_SUCCESS;
-  // What it is called if no thread can be started.
-  gpumem_status threadless = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
   bool of_many = false;  // made of several steps: of which memory there is a lack depends on the step
 };
 

@@ -83,22 +83,18 @@ Step wake(uint64_t keep = 0) {
                   }});
 }
 Step prepare(gpumem_content content, uint64_t pace = 0) {
-  Step step = of_many({"gpumem_buffer_prepare", [=](World& w) {
-                         gpumem_prepare_desc desc = GPUMEM_PREPARE_DESC_INIT;
-                         desc.content = content;
-                         desc.directory = asleep(content).directory;
-                         desc.bytes_per_second = pace;
-                         return gpumem_buffer_prepare(w.out.buffer[0], &desc, &w.error);
-                       }});
-  step.threadless = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
-  return step;
+  return of_many({"gpumem_buffer_prepare", [=](World& w) {
+                    gpumem_prepare_desc desc = GPUMEM_PREPARE_DESC_INIT;
+                    desc.content = content;
+                    desc.directory = asleep(content).directory;
+                    desc.bytes_per_second = pace;
+                    return gpumem_buffer_prepare(w.out.buffer[0], &desc, &w.error);
+                  }});
 }
 Step set_ahead(uint64_t units) {
-  Step step = of_many({"gpumem_buffer_set_ahead", [=](World& w) {
-                         return gpumem_buffer_set_ahead(w.out.buffer[0], units * unit(w), &w.error);
-                       }});
-  step.threadless = GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
-  return step;
+  return of_many({"gpumem_buffer_set_ahead", [=](World& w) {
+                    return gpumem_buffer_set_ahead(w.out.buffer[0], units * unit(w), &w.error);
+                  }});
 }
 Step note() {
   return CALL(gpumem_buffer_note_registration, w.out.buffer[0], "a card with a name that is not short",
