@@ -362,8 +362,12 @@ Result<void> HostReservation::set_access(std::span<const backend::AccessPart> pa
                                          std::span<const backend::AccessChange> changes) {
   const CurrentDevice current(device_.facts().ordinal);
   const auto ordinal_of = [](const backend::AccessChange& change) { return change.device->facts().ordinal; };
+  const bool of_devices =
+      std::any_of(changes.begin(), changes.end(),
+                  [](const backend::AccessChange& change) { return change.device != nullptr; });
   // Writes the rights of devices: what both allow first, so that work that begins meanwhile finds no more.
   const auto write = [&](const Lock& /*held*/, auto choose) {
+    if (!of_devices) return;
     for (const backend::AccessPart& part : parts) {
       const auto mapping = shared_.table.find(pointer_to(base() + part.offset));
       for (size_t index = 0; index < changes.size(); ++index) {
