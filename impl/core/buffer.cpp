@@ -142,10 +142,9 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
-// What an undo left mapped that failed too.
-Result<void> Buffer::unmap_rest() {
+// What an undo that failed too has left mapped behind so many bytes.
+Result<void> Buffer::unmap_rest(uint64_t known) {
   if (place_.range == 0) return {};
-  const uint64_t known = asleep() ? 0 : capacity_;
   std::vector<std::pair<uint64_t, uint64_t>> rest;  // offsets and sizes
   {
     auto range = held<Range>(place_.range);
@@ -210,7 +209,7 @@ Result<void> Buffer::provide(uint64_t capacity) {
     }
     return move(wanted);
   }
-  GPUMEM_TRY(unmap_rest());
+  GPUMEM_TRY(unmap_rest(capacity_));
   const uint64_t added = wanted - capacity_;
   {
     const std::lock_guard lock(records_);
@@ -581,6 +580,12 @@ Result<void> Buffer::drop_memory() {
   return {};
 }
 
+bool Buffer::has_memory() const {
+  if (ordinary_) return place_.memory != 0 || capacity_ == 0;
+  const auto range = held<Range>(place_.range);
+  return range && (*range)->mapped_size() == capacity_;
+}
+
 // Whether everyone may have access at once. Memory of the host may not: a driver may restore its content by
 // the CPU where that has access, and fails where it may only read.
 bool Buffer::device_shares() const {
@@ -598,7 +603,7 @@ Result<void> Buffer::take_memory() {
     place_ = *place;
     return {};
   }
-  GPUMEM_TRY(unmap_rest());
+  GPUMEM_TRY(unmap_rest(0));
   const std::vector<AccessRequest> writer{{&device_, GPUMEM_ACCESS_READWRITE}};
   uint64_t offset = 0;
   Cleanup undo([&] { (void)unmap(place_, 0, offset); });
@@ -693,7 +698,7 @@ Result<void> Buffer::open_ordinary() {
 Result<void> Buffer::clear() {
   const auto change = begin_change();
   if (!change) return change.error();
-  GPUMEM_TRY(unmap_rest());
+  GPUMEM_TRY(unmap_rest(asleep() ? 0 : capacity_));
   if (!asleep()) GPUMEM_TRY(drop_memory());
   {
     const std::lock_guard lock(records_);

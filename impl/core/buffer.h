@@ -93,6 +93,8 @@ class Buffer final : public Object {
   // BUSY if the backend knows of unobserved work.
   Result<void> check_unused();
   Result<void> drop_memory();
+  // Whether it has all of its memory, also after drop_memory() has failed.
+  bool has_memory() const;
   // The same blocks again, for the device alone, which restores the content; share_memory() gives access to
   // everyone else. It fails with the buffer as it was.
   Result<void> take_memory();
@@ -131,7 +133,7 @@ class Buffer final : public Object {
   Result<void> map_block(const Place& place, uint64_t offset, uint64_t size,
                          const std::vector<AccessRequest>& accesses);
   Result<void> unmap(const Place& place, uint64_t offset, uint64_t size);
-  Result<void> unmap_rest();
+  Result<void> unmap_rest(uint64_t known);
   Result<void> grant(const Place& place, uint64_t offset, uint64_t size,
                      const std::vector<AccessRequest>& changes);
   Result<void> move(uint64_t capacity);

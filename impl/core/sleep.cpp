@@ -353,9 +353,9 @@ class Sleep {
   bool keeps(const Buffer& buffer) const { return request_.store.keeps() && buffer.size() != 0; }
 
   Result<void> drop(Buffer& buffer) {
-    GPUMEM_TRY(buffer.drop_memory());
-    asleep_.push_back(&buffer);
-    return {};
+    auto dropped = buffer.drop_memory();
+    if (dropped || !buffer.has_memory()) asleep_.push_back(&buffer);
+    return dropped;
   }
 
   // Wakes what has lost its memory.

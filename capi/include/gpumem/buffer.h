@@ -332,7 +332,7 @@ GPUMEM_API gpumem_status gpumem_buffer_sleep(gpumem_buffer buffer, const gpumem_
 /** Options for waking. */
 typedef struct gpumem_wake_desc {
   size_t struct_size; /**< `sizeof(gpumem_wake_desc)` of the caller. */
-  /** Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0 frees it, UINT64_MAX keeps all. */
+  /** Bytes of the store that each buffer keeps for its next sleep, rounded up; 0 frees it, UINT64_MAX keeps all. */
   uint64_t keep;
   const char *tag;                   /**< As in gpumem_sleep_desc. */
   gpumem_progress_function progress; /**< Progress and cancellation, or NULL. */
@@ -355,13 +355,14 @@ typedef struct gpumem_wake_desc {
  * \retval GPUMEM_ERROR_INVALID_STATE the buffer does not sleep; or called from a host function, or from a callback of the buffer
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget is used up; content in a file is copied through pinned memory
  * \retval GPUMEM_ERROR_UNSUPPORTED a required property cannot be granted any more
  * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again
  * \retval GPUMEM_ERROR_CANCELLED the progress function ended the call
  * \retval GPUMEM_ERROR_CONTENT_LOST the file can no longer be read: another program cut it short, or the disk failed
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \handles
- * \blocking{until the content is copied back, and for driver calls}
+ * \blocking{until the content is copied back, and for driver calls; freeing pinned memory (`keep`) may wait for all work of the device}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_buffer_wake(gpumem_buffer buffer, const gpumem_wake_desc *desc,

@@ -49,7 +49,7 @@ GPUMEM_API gpumem_status gpumem_group_create(gpumem_instance instance, const gpu
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the group is destroyed
  * \retval GPUMEM_ERROR_BUSY a buffer belongs to it
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from a callback of one of its buffers
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function, or from a callback during a call for the group
  * \handles
  * \blocking{until calls of other threads that use the group have returned}
  * \threads{any thread}
@@ -127,13 +127,14 @@ GPUMEM_API gpumem_status gpumem_group_sleep(gpumem_group group, const gpumem_sle
  * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_buffer_wake()
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_UNSUPPORTED see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_BUSY see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_CANCELLED the progress function ended the call
  * \retval GPUMEM_ERROR_CONTENT_LOST see gpumem_buffer_wake()
  * \retval GPUMEM_ERROR_DEVICE_LOST a device is lost
  * \handles
- * \blocking{until the content is copied back, and for driver calls}
+ * \blocking{as gpumem_buffer_wake()}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_group_wake(gpumem_group group, const gpumem_wake_desc *desc,

@@ -902,8 +902,8 @@ structs! {
     growing gpumem_wake_desc {
         /// `sizeof(gpumem_wake_desc)` of the caller.
         struct_size: usize,
-        /// Bytes of the store that each buffer keeps for its next sleep, rounded up to pieces; 0
-        /// frees it, UINT64_MAX keeps all.
+        /// Bytes of the store that each buffer keeps for its next sleep, rounded up; 0 frees it,
+        /// UINT64_MAX keeps all.
         keep: u64,
         /// As in gpumem_sleep_desc.
         tag: *const c_char,
