@@ -12,6 +12,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/callback.h"
 #include "core/copy.h"
 #include "core/group.h"
 #include "core/held.h"
@@ -142,21 +143,23 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
-// What an undo that failed too has left mapped behind so many bytes.
-Result<void> Buffer::unmap_rest(uint64_t known) {
-  if (place_.range == 0) return {};
-  std::vector<std::pair<uint64_t, uint64_t>> rest;  // offsets and sizes
-  {
-    auto range = held<Range>(place_.range);
-    if (!range) return range.error();
-    if ((*range)->mapped_size() == known) return {};
-    const Mappings& mappings = (*range)->mappings();
-    for (uint64_t offset = known; offset < place_.size; offset += mappings.contiguous(offset)) {
-      if (mappings.find(offset) != nullptr) rest.emplace_back(offset, mappings.contiguous(offset));
+// What an undo that failed too has left mapped behind so many bytes. Undoings call this: it throws nothing.
+Result<void> Buffer::unmap_rest(const Place& place, uint64_t known) {
+  if (place.range == 0) return {};
+  for (uint64_t offset = known; offset < place.size;) {
+    uint64_t size = 0;
+    {
+      auto range = held<Range>(place.range);
+      if (!range) return range.error();
+      if ((*range)->mapped_size() == known) return {};
+      const Mappings& mappings = (*range)->mappings();
+      while (offset < place.size && mappings.find(offset) == nullptr)
+        offset += mappings.granularity();
+      if (offset < place.size) size = mappings.contiguous(offset);
     }
+    GPUMEM_TRY(unmap(place, offset, size));
+    offset += size;
   }
-  for (const auto& [offset, size] : rest)
-    GPUMEM_TRY(unmap(place_, offset, size));
   return {};
 }
 
@@ -209,7 +212,7 @@ Result<void> Buffer::provide(uint64_t capacity) {
     }
     return move(wanted);
   }
-  GPUMEM_TRY(unmap_rest(capacity_));
+  GPUMEM_TRY(unmap_rest(place_, capacity_));
   const uint64_t added = wanted - capacity_;
   {
     const std::lock_guard lock(records_);
@@ -276,22 +279,19 @@ Result<void> Buffer::alias(const Place& place) {
 
 // To a larger reservation, with room for more growth. No byte is copied.
 Result<void> Buffer::move(uint64_t capacity) {
+  strays_.reserve(strays_.size() + 1);
   const uint64_t twice = place_.size > kSizeMax / 2 ? capacity : place_.size * 2;
   auto larger = reserve(std::max(twice, capacity), capacity);
   if (!larger) return larger.error();
-  uint64_t mapped = 0;
   Cleanup undo([&] {
-    (void)unmap(*larger, 0, mapped);
-    (void)release(*larger);
+    if (!unmap_rest(*larger, 0) || !release(*larger)) strays_.push_back(*larger);
   });
   {
     const std::lock_guard lock(records_);
     blocks_.reserve(blocks_.size() + 1);
   }
   GPUMEM_TRY(alias(*larger));
-  mapped = capacity_;
   GPUMEM_TRY(map_block(*larger, capacity_, capacity - capacity_, accesses_));
-  mapped = capacity;
   GPUMEM_TRY(unmap(place_, 0, capacity_));
   undo.dismiss();
   Place old;
@@ -388,6 +388,15 @@ void Buffer::notice_growth() noexcept {
   }
 }
 
+void Buffer::look_ahead() noexcept {
+  {
+    const std::lock_guard lock(records_);
+    if (ahead_ == 0 || growing_ || asleep()) return;
+    growing_ = true;
+  }
+  notice_growth();
+}
+
 void Buffer::grow_ahead() {
   const auto turn = changes_.enter();
   if (!turn) return;
@@ -454,10 +463,8 @@ Result<void> Buffer::set_ahead(uint64_t bytes) {
     if (!change) return change.error();
     const std::lock_guard lock(records_);
     ahead_ = bytes;
-    if (bytes == 0 || growing_ || asleep()) return {};
-    growing_ = true;
   }
-  notice_growth();
+  look_ahead();
   return {};
 }
 
@@ -497,6 +504,7 @@ Result<void> Buffer::set_callbacks(const BufferCallbacks& callbacks) {
 Result<void> Buffer::before_sleep() {
   if (callbacks_.before_sleep == nullptr) return {};
   const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
+  const Callback mark;
   if (callbacks_.before_sleep(callbacks_.user_data, self) == 0) return {};
   return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep",
                     name().empty() ? "(no name)" : name().c_str());
@@ -505,6 +513,7 @@ Result<void> Buffer::before_sleep() {
 void Buffer::after_wake() const {
   if (callbacks_.after_wake == nullptr) return;
   const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
+  const Callback mark;
   callbacks_.after_wake(callbacks_.user_data, self, generation_);
 }
 
@@ -603,7 +612,7 @@ Result<void> Buffer::take_memory() {
     place_ = *place;
     return {};
   }
-  GPUMEM_TRY(unmap_rest(0));
+  GPUMEM_TRY(unmap_rest(place_, 0));
   const std::vector<AccessRequest> writer{{&device_, GPUMEM_ACCESS_READWRITE}};
   uint64_t offset = 0;
   Cleanup undo([&] { (void)unmap(place_, 0, offset); });
@@ -698,7 +707,11 @@ Result<void> Buffer::open_ordinary() {
 Result<void> Buffer::clear() {
   const auto change = begin_change();
   if (!change) return change.error();
-  GPUMEM_TRY(unmap_rest(asleep() ? 0 : capacity_));
+  for (; !strays_.empty(); strays_.pop_back()) {
+    GPUMEM_TRY(unmap_rest(strays_.back(), 0));
+    GPUMEM_TRY(release(strays_.back()));
+  }
+  GPUMEM_TRY(unmap_rest(place_, asleep() ? 0 : capacity_));
   if (!asleep()) GPUMEM_TRY(drop_memory());
   {
     const std::lock_guard lock(records_);

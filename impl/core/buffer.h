@@ -60,6 +60,8 @@ class Buffer final : public Object {
   Result<void> clear();
   // What set_ahead() wants, on a thread of the library.
   void grow_ahead();
+  // Has that thread look whether there is enough.
+  void look_ahead() noexcept;
 
   // The steps of sleeping, waking and preparing, in the order in which sleep.cpp takes them. All but the
   // first need what that answers. While it is held, no other thread changes the buffer.
@@ -133,7 +135,7 @@ class Buffer final : public Object {
   Result<void> map_block(const Place& place, uint64_t offset, uint64_t size,
                          const std::vector<AccessRequest>& accesses);
   Result<void> unmap(const Place& place, uint64_t offset, uint64_t size);
-  Result<void> unmap_rest(uint64_t known);
+  Result<void> unmap_rest(const Place& place, uint64_t known);
   Result<void> grant(const Place& place, uint64_t offset, uint64_t size,
                      const std::vector<AccessRequest>& changes);
   Result<void> move(uint64_t capacity);
@@ -156,6 +158,7 @@ class Buffer final : public Object {
   BufferCallbacks callbacks_;
   Store store_;
   uint64_t preparing_ = 0;
+  std::vector<Place> strays_;  // that could not be given back when moving failed
 
   mutable std::mutex records_;
   // Written with changes_ and records_ held, so that either suffices to read. The size alone may grow with

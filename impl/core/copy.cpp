@@ -198,8 +198,9 @@ struct RangeSide {
     for_each_part([&](const Mapping* mapping, uint64_t at, uint64_t) {
       if (mapping == nullptr || mapping->leaving()) {
         verdict->note(make_error(GPUMEM_ERROR_INVALID_STATE,
-                                 "nothing is mapped at offset %" PRIu64 " of the range of the %s", at,
-                                 what()));
+                                 "nothing is mapped at offset %" PRIu64
+                                 " of the range of the %s; if it is a buffer's, wake the buffer first",
+                                 at, what()));
         return true;
       }
       if (Device* const home = mapping->home()) verdict->note(home->usable());

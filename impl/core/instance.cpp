@@ -10,6 +10,7 @@
 
 #include "base/cleanup.h"
 #include "core/buffer.h"
+#include "core/callback.h"
 #include "core/event.h"
 #include "core/group.h"
 #include "core/host_function.h"
@@ -253,10 +254,10 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
-  if (background_.is_this_thread()) {
+  if (Callback::runs_here() || background_.is_this_thread()) {
     return make_error(
         GPUMEM_ERROR_INVALID_STATE,
-        "a thread of the library cannot close its instance; close it from a thread of your own");
+        "an instance cannot be closed in a callback of the library; close it when that has returned");
   }
   if (is_default_) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,

@@ -14,6 +14,7 @@
 #include "base/caught.h"
 #include "base/cleanup.h"
 #include "core/borrowed_streams.h"
+#include "core/callback.h"
 #include "core/copy.h"
 #include "core/held.h"
 #include "core/host_function.h"
@@ -44,6 +45,19 @@ Result<void> without_exceptions(Work work) {
   } catch (...) {
     return caught_failure();
   }
+}
+
+// The failure of one buffer of many.
+Error in_buffer(const Buffer& buffer, const Error& failure) {
+  if (buffer.name().empty() && buffer.tag().empty()) return failure;
+  Error named = make_error(failure.status, "buffer %s%s%s: %s", buffer.name().c_str(),
+                           buffer.name().empty() || buffer.tag().empty() ? "" : ", ", buffer.tag().c_str(),
+                           failure.message);
+  return std::move(named).from_native(failure.native_domain, failure.native_code, failure.native_name,
+                                      failure.entry_point);
+}
+Result<void> in_buffer(const Buffer& buffer, const Result<void>& done) {
+  return done ? done : Result<void>(in_buffer(buffer, done.error()));
 }
 
 Result<void> all_usable(const std::vector<Device*>& devices) {
@@ -94,13 +108,15 @@ class Counter {
   // CANCELLED if the caller wants that; not once all is done.
   Result<void> add(uint64_t bytes) {
     done_ += bytes;
-    if (progress_.function == nullptr) return {};
-    const int32_t answer = progress_.function(progress_.user_data, done_, total_);
+    if (progress_.function == nullptr || total_ == 0) return {};
+    const int32_t answer = [&] {
+      const Callback mark;
+      return progress_.function(progress_.user_data, done_, total_);
+    }();
     if (answer == 0 || (done_ == total_ && bytes != 0)) return {};
     return make_error(GPUMEM_ERROR_CANCELLED,
-                      "the progress function ended the call at %" PRIu64 " of %" PRIu64
-                      " bytes; everything is as it was before",
-                      done_, total_);
+                      "the progress function ended the call at %" PRIu64 " of %" PRIu64 " bytes", done_,
+                      total_);
   }
 
  private:
@@ -188,9 +204,9 @@ class Mover {
       void* const there = at(buffer.base(), offset);
       if (way_ == Way::kSave) {
         GPUMEM_TRY(copy(instance_, nullptr, whole(staging_bytes_, there, bytes)));
-        GPUMEM_TRY(buffer.store().write(offset, staging_bytes_, bytes));
+        GPUMEM_TRY(in_buffer(buffer, buffer.store().write(offset, staging_bytes_, bytes)));
       } else {
-        GPUMEM_TRY(buffer.store().read(offset, staging_bytes_, bytes));
+        GPUMEM_TRY(in_buffer(buffer, buffer.store().read(offset, staging_bytes_, bytes)));
         GPUMEM_TRY(copy(instance_, nullptr, whole(there, staging_bytes_, bytes)));
       }
       offset += bytes;
@@ -325,7 +341,7 @@ class Sleep {
     rooms_.push_back(buffer.store().fits(request_.store, 0) ? buffer.store().capacity() : 0);
     auto provided = buffer.store().provide(instance_, request_.store, buffer.size());
     buffer.show_store();
-    return provided;
+    return in_buffer(buffer, provided);
   }
 
   Result<void> save() {
@@ -361,11 +377,13 @@ class Sleep {
   // Wakes what has lost its memory.
   Error undo(const Error& failure) {
     uint64_t failed = 0;
+    Status status = failure.status;
     Mover mover(instance_, Mover::Way::kLoad);
     for (Buffer* const buffer : asleep_) {
       auto woken = without_exceptions([&] { return wake_again(mover, *buffer); });
       if (woken) continue;
       ++failed;
+      if (woken.error().status == GPUMEM_ERROR_CONTENT_LOST) status = GPUMEM_ERROR_CONTENT_LOST;
       buffer->set_failed();
     }
     // Stores are as large as before, but for what is in them.
@@ -375,12 +393,15 @@ class Sleep {
       (void)without_exceptions([&] { return buffer.store().trim(rooms_[i]); });
       buffer.show_store();
     }
-    if (failed == 0) return failure;
-    Error told = make_error(failure.status,
+    const bool dropped = !request_.store.keeps() && !asleep_.empty();
+    if (failed == 0 && !dropped) return failure;
+    Error told = make_error(status,
                             "%s; and %" PRIu64
-                            " of %zu buffers could not be woken again: they sleep, "
-                            "with their content, until gpumem_buffer_wake",
-                            failure.message, failed, asleep_.size());
+                            " buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
+                            failure.message, failed,
+                            dropped ? "; the content of what had slept is gone, as it was not to be kept"
+                            : status == GPUMEM_ERROR_CONTENT_LOST ? "; content of some is lost"
+                                                                  : ", with their content");
     return std::move(told).from_native(failure.native_domain, failure.native_code, failure.native_name,
                                        failure.entry_point);
   }
@@ -426,8 +447,10 @@ class Wake {
       (void)without_exceptions([&] { return buffer->store().trim(request_.keep); });
       buffer->show_store();
     }
-    for (Buffer* const buffer : members_.buffers())
+    for (Buffer* const buffer : members_.buffers()) {
       buffer->after_wake();
+      buffer->look_ahead();
+    }
     return {};
   }
 
@@ -439,7 +462,7 @@ class Wake {
     const auto passed = [&](Buffer& /*buffer*/, uint64_t bytes, bool /*last*/) { return counter.add(bytes); };
     auto loaded = [&]() -> Result<void> {
       for (Buffer* const buffer : members_.buffers()) {
-        GPUMEM_TRY(buffer->take_memory());
+        GPUMEM_TRY(in_buffer(*buffer, buffer->take_memory()));
         mapped_.push_back(buffer);
         GPUMEM_TRY(load(instance_, mover, *buffer, passed));
       }
@@ -485,7 +508,7 @@ std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared
     auto provided = store.provide(buffer->instance(), request, buffer->size(), step);
     buffer->show_store();
     if (!provided) {
-      log(GPUMEM_LOG_INFO, "buffer %s could not be prepared: %s",
+      log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s",
           buffer->name().empty() ? "(no name)" : buffer->name().c_str(), provided.error().message);
       return {};
     }

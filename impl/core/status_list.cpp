@@ -47,10 +47,11 @@ constexpr std::array kStatusList{
         "Work on the device failed in a way that makes it unusable for the rest of this process.",
         "Save what is in host memory and restart the process."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_CANCELLED, "The caller's progress function ended the call.",
-                       "Nothing to do: the call was undone. To have it done, return 0 from the function."),
+                       "To have it done, return 0 from the function. If the message speaks of buffers that "
+                       "sleep, wake them."),
     GPUMEM_STATUS_TEXT(
         GPUMEM_ERROR_CONTENT_LOST, "Content that was kept can no longer be read.",
-        "Destroy the buffer and fill a new one; look for what changed the file of its content."),
+        "Destroy the buffer that the message names and fill a new one; look for what changed the file."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, "The device does not have enough memory.",
                        "Free device memory, request less, or use pinned memory in place."),
     GPUMEM_STATUS_TEXT(

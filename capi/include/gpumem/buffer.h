@@ -11,7 +11,8 @@
  *
  * **Sleep.** gpumem_buffer_sleep() is for one buffer, gpumem_group_sleep() for many. It calls the callbacks of the buffers, waits
  * for work on them, refuses if a registration is still noted, copies what is to be kept, and gives the memory back. Waking makes
- * new memory at the old addresses, copies back, and calls the callbacks. Both do all or nothing.
+ * new memory at the old addresses, copies back, and calls the callbacks. Both do all or nothing. Nobody may enqueue work on the
+ * buffers while such a call runs: it is not refused, and its bytes may be lost.
  */
 #ifndef GPUMEM_BUFFER_H
 #define GPUMEM_BUFFER_H
@@ -78,6 +79,7 @@ typedef struct gpumem_buffer_desc {
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE not even `size` bytes of addresses can be reserved
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit: of open files or of mappings, say
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
@@ -181,6 +183,7 @@ GPUMEM_API gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buf
  *         buffer
  * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses what is to be given back, or the buffer that is to move, was not
  *         observed complete; or the driver was busy, again and again
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit: of open files or of mappings, say
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
@@ -192,7 +195,7 @@ GPUMEM_API gpumem_status gpumem_buffer_resize(gpumem_buffer buffer, uint64_t siz
 /** Gives a buffer memory ahead of its growth, or takes back what is unused. Its size stays. As gpumem_buffer_resize() otherwise.
  *
  * \param buffer buffer to change
- * \param capacity bytes that shall have memory, at least the size of the buffer; 0 means no more than the size needs
+ * \param capacity bytes that shall have memory, at least the size of the buffer; 0 means no more whole blocks than the size needs
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS at least so many bytes have memory
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the capacity is above 2^63-1, or below the size and not 0
@@ -201,6 +204,7 @@ GPUMEM_API gpumem_status gpumem_buffer_resize(gpumem_buffer buffer, uint64_t siz
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY see gpumem_buffer_resize()
  * \retval GPUMEM_ERROR_INVALID_STATE see gpumem_buffer_resize()
  * \retval GPUMEM_ERROR_BUSY see gpumem_buffer_resize()
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED see gpumem_buffer_resize()
  * \retval GPUMEM_ERROR_DEVICE_LOST see gpumem_buffer_resize()
  * \retval GPUMEM_ERROR_SYMBOL_MISSING see gpumem_buffer_resize()
  * \handles
@@ -261,7 +265,8 @@ typedef int32_t gpumem_content;
 #define GPUMEM_CONTENT_DROP 3     /**< Not kept; indeterminate after waking. */
 #define GPUMEM_CONTENT_FILE 4     /**< Kept in a file without a name, which is gone with the process. */
 
-/** Called by a call that sleeps or wakes, on its thread, before the first byte and after each piece.
+/** Called by a call that sleeps or wakes, on its thread, before the first byte and after each piece of at most 64 MiB; not at all if
+ * there are no bytes. What it may do is as in gpumem_before_sleep_function. It must not close the instance.
  *
  * \param user_data as in the descriptor
  * \param done bytes that are done
@@ -355,7 +360,7 @@ typedef struct gpumem_wake_desc {
  * \retval GPUMEM_ERROR_INVALID_STATE the buffer does not sleep; or called from a host function, or from a callback of the buffer
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY the device has not enough memory
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY the system has not enough memory
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the pin budget is used up; content in a file is copied through pinned memory
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has reached a limit, or the pin budget is used up: content in a file is copied through pinned memory
  * \retval GPUMEM_ERROR_UNSUPPORTED a required property cannot be granted any more
  * \retval GPUMEM_ERROR_BUSY the driver was busy, again and again
  * \retval GPUMEM_ERROR_CANCELLED the progress function ended the call
@@ -377,7 +382,7 @@ typedef struct gpumem_prepare_desc {
   const char *directory; /**< As in gpumem_sleep_desc. */
   const char *tag;       /**< As in gpumem_sleep_desc. */
   /** 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of the library does it, at most so
-   * many bytes a second. */
+   * many bytes a second, in pieces of 2 MiB or more. */
   uint64_t bytes_per_second;
 } gpumem_prepare_desc;
 
@@ -410,7 +415,8 @@ GPUMEM_API gpumem_status gpumem_buffer_prepare(gpumem_buffer buffer, const gpume
                                                gpumem_error *error);
 
 /** Notes that something outside the library holds the memory of a buffer: a network card, a communicator, a process that imported it.
- * The buffer does not sleep before gpumem_buffer_forget_registration().
+ * The buffer does not sleep before gpumem_buffer_forget_registration(). Nothing else is kept from happening: it can be shrunk, moved
+ * and destroyed.
  *
  * \param buffer buffer whose memory is registered
  * \param name what holds it, for messages: up to 63 bytes without ASCII control characters
@@ -447,7 +453,8 @@ GPUMEM_API gpumem_status gpumem_buffer_forget_registration(gpumem_buffer buffer,
  *
  * \param user_data as in the struct of callbacks
  * \param buffer the buffer
- * \return 0 to let it sleep; anything else refuses: the call fails with #GPUMEM_ERROR_BUSY */
+ * \return 0 to let it sleep; anything else refuses: the call fails with #GPUMEM_ERROR_BUSY. It must have undone then what it did:
+ *         gpumem_after_wake_function is called for the others only */
 typedef int32_t(GPUMEM_CALL *gpumem_before_sleep_function)(void *user_data, gpumem_buffer buffer);
 
 /** Called after a buffer has woken, and after a sleep that it had been told of did not happen: the time to renew registrations. What

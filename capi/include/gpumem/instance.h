@@ -134,7 +134,7 @@ typedef int32_t gpumem_close_mode;
  * \blocking{a refused #GPUMEM_CLOSE_CHECK no; otherwise until calls of other threads on this instance have returned
  *         and the work of its streams, including destroyed ones, is complete. If a device is lost, until running host
  *         functions have returned; no other will start}
- * \threads{any thread, but not from a host function or the log function}
+ * \threads{any thread, but not from a host function, the log function, or another callback of the library}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_instance_close(gpumem_instance instance, gpumem_close_mode mode,
                                                uint64_t *out_destroyed, gpumem_error *error);

@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "backends/cuda/memory.h"
@@ -83,6 +84,12 @@ Outcome Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
+  // Without a current context, a copy between a range and another device's memory ends the process (measured).
+  std::optional<Scope> scope;
+  if (segment.destination.in_range || segment.source.in_range) [[unlikely]] {
+    scope.emplace(device_);
+    if (!scope->outcome().ok()) return scope->outcome();
+  }
   if (segment.height == 1) {
     if (segment.destination.managed || segment.source.managed) [[unlikely]]
       return enqueue_managed(segment);

@@ -90,7 +90,8 @@ aliases! {
     /// Condition that ends a value wait: one of the GPUMEM_WAIT_ values.
     gpumem_wait_condition = i32;
     /// Called by a call that sleeps or wakes, on its thread, before the first byte and after each
-    /// piece.
+    /// piece of at most 64 MiB; not at all if there are no bytes. What it may do is as in
+    /// gpumem_before_sleep_function. It must not close the instance.
     gpumem_progress_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, done: u64, total: u64) -> i32>;
     /// Called before a buffer sleeps, on the thread that puts it to sleep: the time to end
@@ -926,7 +927,7 @@ structs! {
         /// As in gpumem_sleep_desc.
         tag: *const c_char,
         /// 0: the call returns once all is prepared. Otherwise it returns at once, and a thread of
-        /// the library does it, at most so many bytes a second.
+        /// the library does it, at most so many bytes a second, in pieces of 2 MiB or more.
         bytes_per_second: u64,
     }
     /// What is called when a buffer sleeps and wakes.
