@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/result.h"
+#include "core/callback.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -30,7 +31,8 @@ class Exclusive {
     Exclusive* lock_ = nullptr;
   };
 
-  // Waits for other threads. INVALID_STATE if this one has it.
+  // Waits for other threads, but not in a callback, where that could be for ever: then it is BUSY.
+  // INVALID_STATE if this thread has it.
   Result<Held> enter() {
     const void* const self = &platform::thread_record();
     if (owner_.load(std::memory_order_relaxed) == self) {
@@ -38,7 +40,14 @@ class Exclusive {
                         "this thread is in a callback of a call that changes the object; call after that has "
                         "returned");
     }
-    mutex_.lock();
+    if (!Callback::runs_here()) {
+      mutex_.lock();
+    } else if (!mutex_.try_lock()) {
+      return make_error(
+          GPUMEM_ERROR_BUSY,
+          "another thread is changing the object, which a callback cannot wait for; call after the "
+          "callback has returned");
+    }
     owner_.store(self, std::memory_order_relaxed);
     return Held(*this);
   }

@@ -449,7 +449,7 @@ GPUMEM_API gpumem_status gpumem_buffer_forget_registration(gpumem_buffer buffer,
 
 /** Called before a buffer sleeps, on the thread that puts it to sleep: the time to end registrations and to stop using it. It may
  * ask for information about the buffer, and note and forget registrations; it must not change the buffer otherwise, or destroy
- * it.
+ * it. What changes another buffer or group does not wait there: it is #GPUMEM_ERROR_BUSY if another thread changes that too.
  *
  * \param user_data as in the struct of callbacks
  * \param buffer the buffer
