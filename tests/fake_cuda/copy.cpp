@@ -159,12 +159,28 @@ Piece find_piece(CUdeviceptr target, CUdeviceptr source, size_t size, const Stre
   return {find_operand(target, size, device, Role::kWrite), find_operand(source, size, device, Role::kRead)};
 }
 
+// Whether one side lies in a reserved range, on one device, and the other in memory of another device.
+bool joins_range_and_other_device(const Operand& range, const Operand& other) {
+  for (const auto& mapped : range.memory) {
+    if (mapped->kind != Kind::kMapping || mapped->block->device == nullptr) continue;
+    for (const auto& plain : other.memory) {
+      if (plain->kind == Kind::kDevice && plain->device != mapped->block->device) return true;
+    }
+  }
+  return false;
+}
+
 CUresult copy(CUdeviceptr target, CUdeviceptr source, size_t size, CUstream handle, bool synchronous) {
   auto stream = find_stream(handle);
   if (size == 0) return CUDA_SUCCESS;
   std::vector<Piece> pieces;
   pieces.push_back(find_piece(target, source, size, *stream));
-  bool any_host = pieces[0].target.host || pieces[0].source.host;
+  const Piece& piece = pieces[0];
+  if (context_stack().empty() && (joins_range_and_other_device(piece.target, piece.source) ||
+                                  joins_range_and_other_device(piece.source, piece.target)))
+    violation("copy-without-context",
+              "a range and memory of another device are copied without a current context");
+  bool any_host = piece.target.host || piece.source.host;
   submit(stream, std::move(pieces), synchronous && any_host);
   return CUDA_SUCCESS;
 }
