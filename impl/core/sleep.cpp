@@ -395,13 +395,13 @@ class Sleep {
     }
     const bool dropped = !request_.store.keeps() && !asleep_.empty();
     if (failed == 0 && !dropped) return failure;
-    Error told = make_error(status,
-                            "%s; and %" PRIu64
-                            " buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
-                            failure.message, failed,
-                            dropped ? "; the content of what had slept is gone, as it was not to be kept"
-                            : status == GPUMEM_ERROR_CONTENT_LOST ? "; content of some is lost"
-                                                                  : ", with their content");
+    Error told = make_error(
+        status,
+        "%s; and %" PRIu64 " of %zu buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
+        failure.message, failed, members_.buffers().size(),
+        dropped ? "; the content of what had slept is gone, as it was not to be kept"
+        : status == GPUMEM_ERROR_CONTENT_LOST ? "; content of some is lost"
+                                              : ", with their content");
     return std::move(told).from_native(failure.native_domain, failure.native_code, failure.native_name,
                                        failure.entry_point);
   }

@@ -84,7 +84,7 @@ Outcome Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
-  // Without a current context, a copy between a range and another device's memory ends the process (measured).
+  // Without one, a copy between a range and another device's memory ends the process (measured).
   std::optional<Scope> scope;
   if (segment.destination.in_range || segment.source.in_range) [[unlikely]] {
     scope.emplace(device_);

@@ -96,7 +96,9 @@ aliases! {
         user_data: *mut c_void, done: u64, total: u64) -> i32>;
     /// Called before a buffer sleeps, on the thread that puts it to sleep: the time to end
     /// registrations and to stop using it. It may ask for information about the buffer, and note
-    /// and forget registrations; it must not change the buffer otherwise, or destroy it.
+    /// and forget registrations; it must not change the buffer otherwise, or destroy it. What
+    /// changes another buffer or group does not wait there: it is
+    /// [`GPUMEM_ERROR_BUSY`](crate::GPUMEM_ERROR_BUSY) if another thread changes that too.
     gpumem_before_sleep_function = Option<unsafe extern "C" fn(
         user_data: *mut c_void, buffer: gpumem_buffer) -> i32>;
     /// Called after a buffer has woken, and after a sleep that it had been told of did not happen:

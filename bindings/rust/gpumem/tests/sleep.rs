@@ -616,7 +616,7 @@ fn a_buffer_without_room_to_wake_keeps_its_content() {
         }));
         let error = cancelled.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Cancelled);
-        assert!(error.message().contains("1 of 1 buffers could not be woken again"), "{error}");
+        assert!(error.message().contains("1 of 2 buffers could not be woken again"), "{error}");
         assert_eq!((state(&first), state(&second)), (BufferState::FAILED, BufferState::AWAKE));
         assert_eq!((group.info().unwrap().failed_count, first.info().unwrap().stored_size), (1, BYTES));
         assert_eq!(kind(instance.fill(&first, 9u32)), ErrorKind::InvalidState);
