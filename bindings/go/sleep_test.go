@@ -543,10 +543,11 @@ func TestBuffersThatAreCopied(t *testing.T) {
 		p, err := d.Instance().RetainPhysical(b.At(0))
 		must(t, err) // It is mapped, because the device can.
 		must(t, p.Close())
+		testCopied(t, device(t, Options{Backend: BackendHost, Host: &HostOptions{Masked: "vmm"}}))
 		return
 	}
 	if os.Getenv("FAKE_CUDA_DEVICES") == "" {
-		t.Skip("only the fake driver can be without virtual memory management")
+		t.Skip("a driver that has virtual memory management cannot be made to be without it")
 	}
 	if !inChild() {
 		output, err := child(t, "FAKE_CUDA_ATTRIBUTE_102=0")
@@ -555,7 +556,11 @@ func TestBuffersThatAreCopied(t *testing.T) {
 		}
 		return
 	}
-	d := device(t)
+	testCopied(t, device(t))
+}
+
+// On a device without virtual memory management.
+func testCopied(t *testing.T, d *Device) {
 	i := d.Instance()
 	_, err := d.NewGrowableBuffer(BufferOptions{Size: 100})
 	expect(t, err, ErrUnsupported)

@@ -38,5 +38,8 @@ inline constexpr uint64_t kSizeMax = static_cast<uint64_t>(std::numeric_limits<i
 [[nodiscard]] inline void* pointer_to(uint64_t address) {
   return reinterpret_cast<void*>(address);  // NOLINT(performance-no-int-to-ptr): addresses are numbers here
 }
+[[nodiscard]] inline void* pointer_behind(const void* base, uint64_t offset) {
+  return pointer_to(address_of(base) + offset);
+}
 
 }  // namespace gpumem

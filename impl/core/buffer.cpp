@@ -28,8 +28,6 @@
 namespace gpumem::core {
 namespace {
 
-void* at(void* base, uint64_t offset) { return pointer_to(address_of(base) + offset); }
-
 // What nobody asked for otherwise: the device of the call, and the CPU where it can.
 std::vector<AccessRequest> default_accesses(Device& device, gpumem_location location) {
   std::vector<AccessRequest> accesses{{&device, GPUMEM_ACCESS_READWRITE}};
@@ -253,7 +251,7 @@ Result<void> Buffer::alias(const Place& place) {
   });
   uint64_t offset = 0;
   for (const uint64_t size : blocks_) {
-    auto handle = retain_physical(instance(), at(place_.base, offset));
+    auto handle = retain_physical(instance(), pointer_behind(place_.base, offset));
     if (!handle) return handle.error();
     retained.push_back(*handle);
     offset += size;
@@ -332,13 +330,7 @@ Result<void> Buffer::reallocate(uint64_t capacity) {
   if (!other) return other.error();
   Cleanup undo([&] { (void)release(*other); });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
-    CopyArguments arguments;
-    arguments.destination.address = other->base;
-    arguments.source.address = place_.base;
-    arguments.destination.pitch = arguments.source.pitch = kept;
-    arguments.destination.extent = arguments.source.extent = kept;
-    arguments.width = kept;
-    GPUMEM_TRY(core::copy(instance(), nullptr, arguments));
+    GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept)));
   }
   GPUMEM_TRY(release(place_));
   undo.dismiss();
@@ -411,8 +403,7 @@ void Buffer::grow_ahead() {
     wanted = std::min(round_up(size_ + std::min(ahead_, kSizeMax - size_), unit_), place_.size);
   }
   if (auto grown = provide(wanted); !grown) {
-    log(GPUMEM_LOG_INFO, "buffer %s could not grow ahead: %s", name().empty() ? "(no name)" : name().c_str(),
-        grown.error().message);
+    log(GPUMEM_LOG_INFO, "buffer %s could not grow ahead: %s", shown_name(), grown.error().message);
   }
 }
 
@@ -506,8 +497,7 @@ Result<void> Buffer::before_sleep() {
   const auto self = reinterpret_cast<gpumem_buffer>(pointer_to(handle()));
   const Callback mark;
   if (callbacks_.before_sleep(callbacks_.user_data, self) == 0) return {};
-  return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep",
-                    name().empty() ? "(no name)" : name().c_str());
+  return make_error(GPUMEM_ERROR_BUSY, "the callback of buffer %s refused to let it sleep", shown_name());
 }
 
 void Buffer::after_wake() const {
@@ -550,7 +540,7 @@ Result<void> Buffer::refuse_registrations() {
     holders += (holders.empty() ? "" : ", ") + holder;
   return make_error(GPUMEM_ERROR_BUSY,
                     "buffer %s is registered with: %s; end that, and call gpumem_buffer_forget_registration",
-                    name().empty() ? "(no name)" : name().c_str(), holders.c_str());
+                    shown_name(), holders.c_str());
 }
 
 void Buffer::accept_registrations() {

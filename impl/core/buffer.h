@@ -44,6 +44,7 @@ class Buffer final : public Object {
   Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request);
 
   const std::string& name() const { return request_.name; }
+  const char* shown_name() const { return name().empty() ? "(no name)" : name().c_str(); }
   const std::string& tag() const { return request_.tag; }
   Device& device() const { return device_; }
 

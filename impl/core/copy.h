@@ -34,6 +34,17 @@ struct CopyArguments {
   gpumem_source_order source_order = GPUMEM_SOURCE_ORDER_STREAM;
 };
 
+// A run of bytes.
+inline CopyArguments copy_of_bytes(void* destination, void* source, uint64_t bytes) {
+  CopyArguments arguments;
+  arguments.destination.address = destination;
+  arguments.source.address = source;
+  arguments.destination.pitch = arguments.source.pitch = bytes;
+  arguments.destination.extent = arguments.source.extent = bytes;
+  arguments.width = bytes;
+  return arguments;
+}
+
 struct FillArguments {
   void* destination = nullptr;
   uint64_t pitch = 0;

@@ -25,18 +25,6 @@
 namespace gpumem::core {
 namespace {
 
-void* at(void* base, uint64_t offset) { return pointer_to(address_of(base) + offset); }
-
-CopyArguments whole(void* destination, void* source, uint64_t bytes) {
-  CopyArguments arguments;
-  arguments.destination.address = destination;
-  arguments.source.address = source;
-  arguments.destination.pitch = arguments.source.pitch = bytes;
-  arguments.destination.extent = arguments.source.extent = bytes;
-  arguments.width = bytes;
-  return arguments;
-}
-
 // What is done must be undone, whatever ends the work.
 template <class Work>
 Result<void> without_exceptions(Work work) {
@@ -145,13 +133,13 @@ class Mover {
       const uint64_t bytes = std::min(piece.size, buffer.size() - offset);
       if (bytes == 0) break;
       if (in_flight_ == kLanes) GPUMEM_TRY(land(passed));
-      void* const there = at(buffer.base(), offset);
+      void* const there = pointer_behind(buffer.base(), offset);
       const size_t place = (first_ + in_flight_++) % kLanes;
       BorrowedStreams& lane = lanes_.at(place);
       flights_.at(place) = {&buffer, bytes, offset + bytes == buffer.size()};
-      GPUMEM_TRY(copy_later(
-          instance_, lane,
-          way_ == Way::kSave ? whole(piece.bytes, there, bytes) : whole(there, piece.bytes, bytes)));
+      GPUMEM_TRY(copy_later(instance_, lane,
+                            way_ == Way::kSave ? copy_of_bytes(piece.bytes, there, bytes)
+                                               : copy_of_bytes(there, piece.bytes, bytes)));
       offset += bytes;
     }
     return {};
@@ -201,13 +189,13 @@ class Mover {
     GPUMEM_TRY(make_staging(buffer));
     for (uint64_t offset = 0; offset < buffer.size();) {
       const uint64_t bytes = std::min(staging_size_, buffer.size() - offset);
-      void* const there = at(buffer.base(), offset);
+      void* const there = pointer_behind(buffer.base(), offset);
       if (way_ == Way::kSave) {
-        GPUMEM_TRY(copy(instance_, nullptr, whole(staging_bytes_, there, bytes)));
+        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(staging_bytes_, there, bytes)));
         GPUMEM_TRY(in_buffer(buffer, buffer.store().write(offset, staging_bytes_, bytes)));
       } else {
         GPUMEM_TRY(in_buffer(buffer, buffer.store().read(offset, staging_bytes_, bytes)));
-        GPUMEM_TRY(copy(instance_, nullptr, whole(there, staging_bytes_, bytes)));
+        GPUMEM_TRY(copy(instance_, nullptr, copy_of_bytes(there, staging_bytes_, bytes)));
       }
       offset += bytes;
       GPUMEM_TRY(passed(buffer, bytes, offset == buffer.size()));
@@ -508,8 +496,8 @@ std::optional<std::chrono::nanoseconds> prepare_piece(const std::vector<Prepared
     auto provided = store.provide(buffer->instance(), request, buffer->size(), step);
     buffer->show_store();
     if (!provided) {
-      log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s",
-          buffer->name().empty() ? "(no name)" : buffer->name().c_str(), provided.error().message);
+      log(GPUMEM_LOG_WARNING, "buffer %s could not be prepared: %s", buffer->shown_name(),
+          provided.error().message);
       return {};
     }
     const uint64_t made = store.capacity() > before ? store.capacity() - before : step;

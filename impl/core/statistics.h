@@ -53,7 +53,6 @@ class Statistics {
     std::lock_guard lock(mutex_);
     groups_ += static_cast<uint64_t>(difference);
   }
-  // Their memory counts with their ranges.
   uint64_t groups() const {
     std::lock_guard lock(mutex_);
     return groups_;
