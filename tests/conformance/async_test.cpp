@@ -119,6 +119,36 @@ TEST_F(Async, com_15_a_fault_is_reported_as_a_lost_device) {
   EXPECT_OK(gpumem_fill(instance, memory.device(), kSize, 1, 1, why()));
 }
 
+// Whoever is told of the loss may reuse what the kernel had, however early the question comes.
+TEST_F(Async, hst_4_the_loss_is_told_when_the_kernel_has_returned) {
+  if (!on_host()) SKIP_RULE("no kernel can be made to fault on cuda without losing the device for good");
+  const Instance instance = open_instance();
+  const Stream stream = create_stream(instance.device(0));
+  struct Fault {
+    gpumem_status first = GPUMEM_SUCCESS;
+    gpumem_status second = GPUMEM_SUCCESS;
+    bool returned = false;  // not atomic: ThreadSanitizer sees a status that comes too early
+  } fault;
+  const auto faulting = [](gpumem_host_kernel kernel, void* user_data) {
+    Fault& seen = *static_cast<Fault*>(user_data);
+    void* view = nullptr;
+    int32_t good = 0;
+    seen.first = gpumem_host_kernel_view(kernel, reinterpret_cast<void*>(uintptr_t{4096}), 8,
+                                         GPUMEM_ACCESS_READ, &view, nullptr);
+    seen.second = gpumem_host_kernel_view(kernel, &good, sizeof good, GPUMEM_ACCESS_READ, &view, nullptr);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    seen.returned = true;
+  };
+  EXPECT_OK(gpumem_host_launch(stream, faulting, &fault, why()));
+  gpumem_status status = GPUMEM_NOT_READY;
+  while (status == GPUMEM_NOT_READY)
+    status = gpumem_stream_query(stream, why());
+  EXPECT_EQ(status, GPUMEM_ERROR_DEVICE_LOST);
+  EXPECT_TRUE(fault.returned);
+  EXPECT_EQ(fault.first, GPUMEM_ERROR_DEVICE_LOST);
+  EXPECT_EQ(fault.second, GPUMEM_ERROR_DEVICE_LOST);
+}
+
 // A driver reports earlier work's failure by any call that comes next. Nothing but DEVICE_LOST may come of
 // it, and what gives back has given back.
 CHILD(com_15_late_code) {

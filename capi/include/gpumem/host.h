@@ -98,7 +98,9 @@ GPUMEM_API gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_ke
 
 /** Opens a view of memory for a running kernel, with the rights of its device.
  *
- * A view that the device's address translation would refuse loses the device, as a faulting kernel does.
+ * A view that the device's address translation would refuse loses the device, as a faulting kernel does. The loss
+ * takes effect when the function returns: whoever gets #GPUMEM_ERROR_DEVICE_LOST from a stream because of it may reuse
+ * what the function had.
  *
  * \param kernel the running kernel
  * \param address first byte, by its device address; also by its host address where the two are equal
@@ -109,8 +111,9 @@ GPUMEM_API gpumem_status gpumem_host_launch(gpumem_stream stream, gpumem_host_ke
  * \retval GPUMEM_SUCCESS the address was written to `*out_view`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL kernel, address or output, size 0, a range that wraps around, or unknown
  *         access
- * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, and is now lost
- * \blocking{no; as gpumem_host_device_lose() if it loses the device}
+ * \retval GPUMEM_ERROR_DEVICE_LOST the device has no such right there, now or in an earlier view of this kernel, and is
+ *         lost; or it was lost before
+ * \blocking{no}
  * \threads{only the thread that runs the kernel}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_host_kernel_view(gpumem_host_kernel kernel, const void *address,

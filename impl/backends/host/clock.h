@@ -50,7 +50,6 @@ struct Timeline {
   uint64_t seen = 0;            // by a host function, for which all before it is observed (MAN-16)
   uint64_t device_work = 0;     // the last operation that makes the stream active (MAN-9)
   bool in_function = false;     // a host function runs
-  bool faulting = false;        // the running kernel lost the device and has not ended yet
   bool touching = false;        // the running operation moves bytes, possibly the caller's own
   uint32_t handles = 0;         // contract streams that wrap this one
   std::list<Failure> failures;  // in order of the numbers; not yet observed (COM-15)

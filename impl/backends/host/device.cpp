@@ -40,7 +40,11 @@ HostDevice::HostDevice(Shared& shared, Queues& queues, uint32_t ordinal)
 
 Result<void> HostDevice::require_not_lost() const {
   if (!lost()) return {};
-  return make_error(GPUMEM_ERROR_DEVICE_LOST, "device %u is lost: %s", facts_.ordinal, lost_reason_);
+  return lost_because(lost_reason_);
+}
+
+Error HostDevice::lost_because(const char* reason) const {
+  return make_error(GPUMEM_ERROR_DEVICE_LOST, "device %u is lost: %s", facts_.ordinal, reason);
 }
 
 void HostDevice::lose(const char* reason) {

@@ -41,6 +41,7 @@ class HostDevice final : public backend::Device {
 
   const std::atomic<bool>& lost_flag() const { return lost_; }
   Result<void> require_not_lost() const;
+  Error lost_because(const char* reason) const;
   // Drops pending work and waits for running copies, fills and value writes, so that a caller who gets
   // DEVICE_LOST may reuse its memory. Later failures quote the first `reason`.
   void lose(const char* reason);

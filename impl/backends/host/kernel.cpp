@@ -44,24 +44,19 @@ void RunningKernel::run(Shared& shared, Queue& queue, gpumem_host_kernel_functio
     function(reinterpret_cast<gpumem_host_kernel>(running), user_data);
   }
   running = nullptr;
-  const Lock lock(shared.mutex);
-  queue.timeline()->faulting = false;
+  if (kernel.fault_[0] != '\0') queue.device().lose(kernel.fault_);
 }
 
 Result<void*> RunningKernel::view(const void* address, uint64_t size, gpumem_access access) {
   HostDevice& device = queue_.device();
   GPUMEM_TRY(device.require_not_lost());
   const bool write = access == GPUMEM_ACCESS_READWRITE;
-  if (void* const bytes = translate(address, size, write); bytes != nullptr) return bytes;
-  char reason[128];
-  std::snprintf(reason, sizeof reason, "a kernel tried to %s %" PRIu64 " bytes at %p without access",
-                write ? "write" : "read", size, address);
-  {
-    const Lock lock(shared_.mutex);
-    queue_.timeline()->faulting = true;
+  if (fault_[0] == '\0') {
+    if (void* const bytes = translate(address, size, write); bytes != nullptr) return bytes;
+    std::snprintf(fault_, sizeof fault_, "a kernel tried to %s %" PRIu64 " bytes at %p without access",
+                  write ? "write" : "read", size, address);
   }
-  device.lose(reason);
-  return device.require_not_lost().error();
+  return device.lost_because(fault_);
 }
 
 void RunningKernel::use(const std::shared_ptr<Allocation>& allocation) {

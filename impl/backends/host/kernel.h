@@ -14,7 +14,8 @@ class RunningKernel final : public backend::Kernel {
  public:
   RunningKernel(Shared& shared, Queue& queue) : shared_(shared), queue_(queue) {}
 
-  // A refused view loses the device (HST-4).
+  // A refused view loses the device (HST-4), once the function has returned: whoever is told of the loss may
+  // reuse what the function had.
   Result<void*> view(const void* address, uint64_t size, gpumem_access access) override;
 
   static void run(Shared& shared, Queue& queue, gpumem_host_kernel_function function, void* user_data);
@@ -30,6 +31,7 @@ class RunningKernel final : public backend::Kernel {
   Queue& queue_;
   std::vector<std::shared_ptr<Allocation>> used_;  // the views stay valid until the kernel ends
   std::vector<Range> views_;                       // of several mappings at once
+  char fault_[128] = "";                           // why the device is going to be lost
 };
 
 }  // namespace gpumem::host

@@ -12,10 +12,7 @@ Result<bool> Shared::await(const HostDevice& device, const Mark& mark, uint64_t 
   // Longer than any process lives, yet cannot overflow the clock's arithmetic.
   constexpr uint64_t kLongest = uint64_t{1} << 61;
   Timeline& timeline = *mark.timeline;
-  // A kernel that lost the device may still be using its caller's memory.
-  const auto over = [&] {
-    return timeline.completed >= mark.number || (device.lost() && !timeline.faulting);
-  };
+  const auto over = [&] { return timeline.completed >= mark.number || device.lost(); };
   std::unique_lock lock(mutex);
   if (timeout_ns == 0) {
     if (!over()) return false;
