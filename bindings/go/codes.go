@@ -88,6 +88,7 @@ const (
 	KindDevice     Kind = 4 // Memory of one device.
 	KindManaged    Kind = 5 // One address for the CPU and all devices; its pages move.
 	KindVirtual    Kind = 7 // Reserved addresses, and what is mapped there.
+	KindImported   Kind = 8 // Memory of another process, imported through this instance.
 	KindForeign    Kind = 9 // Known to the driver, but made by other code.
 )
 
@@ -99,12 +100,13 @@ const (
 	MemoryPortable      MemoryFlags = 0x1   // All devices treat the memory as pinned.
 	MemoryMapped        MemoryFlags = 0x2   // The memory has a device pointer.
 	MemoryWriteCombined MemoryFlags = 0x4   // Pinned only: the CPU does not cache the memory, and may read it very slowly.
-	MemoryReadOnly      MemoryFlags = 0x8   // Registered only: devices may only read.
+	MemoryReadOnly      MemoryFlags = 0x8   // Registered: devices may only read; needed if the CPU mapping is read-only.
 	MemoryIOMemory      MemoryFlags = 0x10  // Registered only: memory-mapped I/O of another device.
 	MemoryPageLocked    MemoryFlags = 0x20  // Pinned and registered: the pages are really locked.
 	MemoryNUMANode      MemoryFlags = 0x40  // Pinned only: the pages lie on numa_node.
 	MemoryAttachHost    MemoryFlags = 0x80  // Managed only: created as if attached with AttachHost.
 	MemoryOversubscribe MemoryFlags = 0x100 // Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in part.
+	MemoryShareable     MemoryFlags = 0x200 // Device only: nothing else lies in the memory's block of the driver, so that it can be shared with other processes and shows them nothing else.
 )
 
 // Location: where memory lies, or a processor.
@@ -238,6 +240,11 @@ const (
 	CapabilityVMMHandleFabric           Capability = 76 // vmm.handle_fabric: it can be shared over the fabric.
 	CapabilityVMMCompressible           Capability = 77 // vmm.compressible: compressible physical memory.
 	CapabilityVMMRDMA                   Capability = 78 // vmm.rdma: physical memory for network cards.
+	CapabilityShareLegacy               Capability = 80 // share.legacy: device memory can be shared by handles of the driver.
+	CapabilityShareEvents               Capability = 81 // share.events: events can be shared.
+	CapabilityShareChannel              Capability = 82 // share.channel: processes can talk over Unix sockets, which all sharing needs.
+	CapabilityShareDmaBuf               Capability = 83 // share.dma_buf: device memory can be exported as a dma-buf.
+	CapabilityShareDmaBufPcie           Capability = 84 // share.dma_buf_pcie: the same with the mapping over PCIe.
 )
 
 // AnswerType: type of value in a gpumem_capability_info.
@@ -283,6 +290,67 @@ const (
 	SourceOrderAny        SourceOrder = 2 // At any time before completion, even before earlier work of the stream.
 )
 
+// ShareWay: how memory reaches another process.
+type ShareWay int32
+
+// The values of ShareWay.
+const (
+	ShareWayAny     ShareWay = 0 // The best one that the memory has.
+	ShareWayLegacy  ShareWay = 1 // An inter-process handle of the driver, for device memory and events.
+	ShareWayPOSIXFD ShareWay = 2 // File descriptors, for physical memory that was created with HandleTypePOSIXFD.
+	ShareWayFabric  ShareWay = 3 // Fabric handles, for physical memory that was created with HandleTypeFabric.
+	ShareWayDmaBuf  ShareWay = 4 // A dma-buf, for other drivers: gpumem_share_export_dma_buf().
+)
+
+// ShareType: what a handle stands for.
+type ShareType int32
+
+// The values of ShareType.
+const (
+	ShareTypeMemory ShareType = 1 // Memory, to be imported with gpumem_share_import().
+	ShareTypeEvent  ShareType = 2 // An event, to be imported with gpumem_event_import().
+)
+
+// ExportFlags: how memory is exported.
+type ExportFlags uint64
+
+// The values of ExportFlags.
+const (
+	ExportNeighbours ExportFlags = 0x1 // Importers may see what else lies in the same block of the driver.
+)
+
+// ImportFlags: how a handle is imported.
+type ImportFlags uint64
+
+// The values of ImportFlags.
+const (
+	ImportUnverified ImportFlags = 0x1 // Import ShareWayLegacy memory although the exporter cannot be asked.
+	ImportLive       ImportFlags = 0x0 // The exporter lives, and still exports it.
+	ImportWithdrawn  ImportFlags = 0x1 // The exporter has ended the export, or withdrawn the name; the bytes are still there.
+	ImportPeerGone   ImportFlags = 0x2 // The exporter has ended.
+	ImportUnknown    ImportFlags = 0x3 // Nobody can tell: imported with descriptors only, or unverified.
+)
+
+// SharePeer: whom memory would be shared with.
+type SharePeer int32
+
+// The values of SharePeer.
+const (
+	PeerOtherProcess SharePeer = 0 // Another process of this user.
+	PeerSameProcess  SharePeer = 1 // Another instance in this process.
+	PeerOtherUser    SharePeer = 2 // A process of another user.
+	PeerOtherDevice  SharePeer = 3 // Another process of this user that uses another device.
+	PeerContainer    SharePeer = 4 // A process in other process, mount, network and user namespaces, of the same user outside.
+)
+
+// DmaBufFlags: how a dma-buf is made.
+type DmaBufFlags uint64
+
+// The values of DmaBufFlags.
+const (
+	DmaBufPreferPcie DmaBufFlags = 0x1 // Prefer the mapping over PCIe; the plain form is made where it cannot be had.
+)
+
 // EventFlags: properties of an event.
 type EventFlags uint64
 
@@ -290,6 +358,7 @@ type EventFlags uint64
 const (
 	EventDisableTiming EventFlags = 0x1 // The event takes no time stamp, which makes it cheaper.
 	EventBlockingSync  EventFlags = 0x2 // gpumem_event_synchronize() yields the processor while it waits without a limit.
+	EventInterprocess  EventFlags = 0x4 // The event can be exported to other processes.
 )
 
 // LockMode: when the host backend locks pages.
@@ -301,6 +370,14 @@ const (
 	HostLockTry     LockMode = 1 // Lock if the limits allow it; the granted flags show whether.
 	HostLockRequire LockMode = 2 // Fail if the limits do not allow it.
 	HostLockOff     LockMode = 3 // Never lock.
+)
+
+// HubFlags: how a hub behaves.
+type HubFlags uint64
+
+// The values of HubFlags.
+const (
+	HubKeeper HubFlags = 0x1 // Links may publish and withdraw too: handles by ShareWayPOSIXFD.
 )
 
 // Backend: what does the work.
@@ -440,11 +517,32 @@ func (v Direction) String() string { return nameOf("Direction", int64(v)) }
 // String returns the name of the constant, or the number.
 func (v SourceOrder) String() string { return nameOf("SourceOrder", int64(v)) }
 
+// String returns the name of the constant, or the number.
+func (v ShareWay) String() string { return nameOf("ShareWay", int64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v ShareType) String() string { return nameOf("ShareType", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v ExportFlags) String() string { return nameOfFlags("ExportFlags", uint64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v ImportFlags) String() string { return nameOfFlags("ImportFlags", uint64(v)) }
+
+// String returns the name of the constant, or the number.
+func (v SharePeer) String() string { return nameOf("SharePeer", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v DmaBufFlags) String() string { return nameOfFlags("DmaBufFlags", uint64(v)) }
+
 // String returns the names of the constants, or the number.
 func (v EventFlags) String() string { return nameOfFlags("EventFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v LockMode) String() string { return nameOf("LockMode", int64(v)) }
+
+// String returns the names of the constants, or the number.
+func (v HubFlags) String() string { return nameOfFlags("HubFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
 func (v Backend) String() string { return nameOf("Backend", int64(v)) }
@@ -514,6 +612,7 @@ var constants = []constant{
 	{"Kind", "KindDevice", "GPUMEM_KIND_DEVICE", 4},
 	{"Kind", "KindManaged", "GPUMEM_KIND_MANAGED", 5},
 	{"Kind", "KindVirtual", "GPUMEM_KIND_VIRTUAL", 7},
+	{"Kind", "KindImported", "GPUMEM_KIND_IMPORTED", 8},
 	{"Kind", "KindForeign", "GPUMEM_KIND_FOREIGN", 9},
 	{"MemoryFlags", "MemoryPortable", "GPUMEM_MEMORY_PORTABLE", 0x1},
 	{"MemoryFlags", "MemoryMapped", "GPUMEM_MEMORY_MAPPED", 0x2},
@@ -524,6 +623,7 @@ var constants = []constant{
 	{"MemoryFlags", "MemoryNUMANode", "GPUMEM_MEMORY_NUMA_NODE", 0x40},
 	{"MemoryFlags", "MemoryAttachHost", "GPUMEM_MEMORY_ATTACH_HOST", 0x80},
 	{"MemoryFlags", "MemoryOversubscribe", "GPUMEM_MEMORY_OVERSUBSCRIBE", 0x100},
+	{"MemoryFlags", "MemoryShareable", "GPUMEM_MEMORY_SHAREABLE", 0x200},
 	{"Location", "LocationNone", "GPUMEM_LOCATION_NONE", 0},
 	{"Location", "LocationDevice", "GPUMEM_LOCATION_DEVICE", 1},
 	{"Location", "LocationHost", "GPUMEM_LOCATION_HOST", 2},
@@ -587,6 +687,11 @@ var constants = []constant{
 	{"Capability", "CapabilityVMMHandleFabric", "GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC", 76},
 	{"Capability", "CapabilityVMMCompressible", "GPUMEM_CAPABILITY_VMM_COMPRESSIBLE", 77},
 	{"Capability", "CapabilityVMMRDMA", "GPUMEM_CAPABILITY_VMM_RDMA", 78},
+	{"Capability", "CapabilityShareLegacy", "GPUMEM_CAPABILITY_SHARE_LEGACY", 80},
+	{"Capability", "CapabilityShareEvents", "GPUMEM_CAPABILITY_SHARE_EVENTS", 81},
+	{"Capability", "CapabilityShareChannel", "GPUMEM_CAPABILITY_SHARE_CHANNEL", 82},
+	{"Capability", "CapabilityShareDmaBuf", "GPUMEM_CAPABILITY_SHARE_DMA_BUF", 83},
+	{"Capability", "CapabilityShareDmaBufPcie", "GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE", 84},
 	{"AnswerType", "AnswerTypeTri", "GPUMEM_ANSWER_TYPE_TRI", 1},
 	{"AnswerType", "AnswerTypeInt", "GPUMEM_ANSWER_TYPE_INT", 2},
 	{"AnswerType", "AnswerTypeBytes", "GPUMEM_ANSWER_TYPE_BYTES", 3},
@@ -602,12 +707,33 @@ var constants = []constant{
 	{"SourceOrder", "SourceOrderStream", "GPUMEM_SOURCE_ORDER_STREAM", 0},
 	{"SourceOrder", "SourceOrderDuringCall", "GPUMEM_SOURCE_ORDER_DURING_CALL", 1},
 	{"SourceOrder", "SourceOrderAny", "GPUMEM_SOURCE_ORDER_ANY", 2},
+	{"ShareWay", "ShareWayAny", "GPUMEM_SHARE_WAY_ANY", 0},
+	{"ShareWay", "ShareWayLegacy", "GPUMEM_SHARE_WAY_LEGACY", 1},
+	{"ShareWay", "ShareWayPOSIXFD", "GPUMEM_SHARE_WAY_POSIX_FD", 2},
+	{"ShareWay", "ShareWayFabric", "GPUMEM_SHARE_WAY_FABRIC", 3},
+	{"ShareWay", "ShareWayDmaBuf", "GPUMEM_SHARE_WAY_DMA_BUF", 4},
+	{"ShareType", "ShareTypeMemory", "GPUMEM_SHARE_TYPE_MEMORY", 1},
+	{"ShareType", "ShareTypeEvent", "GPUMEM_SHARE_TYPE_EVENT", 2},
+	{"ExportFlags", "ExportNeighbours", "GPUMEM_EXPORT_NEIGHBOURS", 0x1},
+	{"ImportFlags", "ImportUnverified", "GPUMEM_IMPORT_UNVERIFIED", 0x1},
+	{"ImportFlags", "ImportLive", "GPUMEM_IMPORT_LIVE", 0x0},
+	{"ImportFlags", "ImportWithdrawn", "GPUMEM_IMPORT_WITHDRAWN", 0x1},
+	{"ImportFlags", "ImportPeerGone", "GPUMEM_IMPORT_PEER_GONE", 0x2},
+	{"ImportFlags", "ImportUnknown", "GPUMEM_IMPORT_UNKNOWN", 0x3},
+	{"SharePeer", "PeerOtherProcess", "GPUMEM_PEER_OTHER_PROCESS", 0},
+	{"SharePeer", "PeerSameProcess", "GPUMEM_PEER_SAME_PROCESS", 1},
+	{"SharePeer", "PeerOtherUser", "GPUMEM_PEER_OTHER_USER", 2},
+	{"SharePeer", "PeerOtherDevice", "GPUMEM_PEER_OTHER_DEVICE", 3},
+	{"SharePeer", "PeerContainer", "GPUMEM_PEER_CONTAINER", 4},
+	{"DmaBufFlags", "DmaBufPreferPcie", "GPUMEM_DMA_BUF_PREFER_PCIE", 0x1},
 	{"EventFlags", "EventDisableTiming", "GPUMEM_EVENT_DISABLE_TIMING", 0x1},
 	{"EventFlags", "EventBlockingSync", "GPUMEM_EVENT_BLOCKING_SYNC", 0x2},
+	{"EventFlags", "EventInterprocess", "GPUMEM_EVENT_INTERPROCESS", 0x4},
 	{"LockMode", "HostLockDefault", "GPUMEM_HOST_LOCK_DEFAULT", 0},
 	{"LockMode", "HostLockTry", "GPUMEM_HOST_LOCK_TRY", 1},
 	{"LockMode", "HostLockRequire", "GPUMEM_HOST_LOCK_REQUIRE", 2},
 	{"LockMode", "HostLockOff", "GPUMEM_HOST_LOCK_OFF", 3},
+	{"HubFlags", "HubKeeper", "GPUMEM_HUB_KEEPER", 0x1},
 	{"Backend", "BackendAny", "GPUMEM_BACKEND_ANY", 0},
 	{"Backend", "BackendCUDA", "GPUMEM_BACKEND_CUDA", 1},
 	{"Backend", "BackendHost", "GPUMEM_BACKEND_HOST", 2},

@@ -69,6 +69,18 @@
   X(gpumem_device_can_access_peer)             \
   X(gpumem_device_enable_peer_access)          \
   X(gpumem_device_disable_peer_access)         \
+  X(gpumem_share_export)                       \
+  X(gpumem_share_revoke)                       \
+  X(gpumem_share_get_info)                     \
+  X(gpumem_share_get_fds)                      \
+  X(gpumem_share_import)                       \
+  X(gpumem_memory_get_import_info)             \
+  X(gpumem_share_set_cache)                    \
+  X(gpumem_share_flush_cache)                  \
+  X(gpumem_share_get_way)                      \
+  X(gpumem_share_send)                         \
+  X(gpumem_share_receive)                      \
+  X(gpumem_share_export_dma_buf)               \
   X(gpumem_event_create)                       \
   X(gpumem_event_wrap)                         \
   X(gpumem_event_destroy)                      \
@@ -77,6 +89,8 @@
   X(gpumem_event_query)                        \
   X(gpumem_event_synchronize)                  \
   X(gpumem_event_get_elapsed_time)             \
+  X(gpumem_event_export)                       \
+  X(gpumem_event_import)                       \
   X(gpumem_group_create)                       \
   X(gpumem_group_destroy)                      \
   X(gpumem_group_get_info)                     \
@@ -94,6 +108,19 @@
   X(gpumem_host_foreign_free)                  \
   X(gpumem_host_foreign_peer_access)           \
   X(gpumem_host_set_current_device)            \
+  X(gpumem_hub_open)                           \
+  X(gpumem_hub_close)                          \
+  X(gpumem_hub_get_info)                       \
+  X(gpumem_hub_publish)                        \
+  X(gpumem_hub_withdraw)                       \
+  X(gpumem_link_connect)                       \
+  X(gpumem_link_close)                         \
+  X(gpumem_link_get_info)                      \
+  X(gpumem_link_enumerate)                     \
+  X(gpumem_link_wait)                          \
+  X(gpumem_link_fetch)                         \
+  X(gpumem_link_publish)                       \
+  X(gpumem_link_withdraw)                      \
   X(gpumem_instance_probe)                     \
   X(gpumem_instance_open)                      \
   X(gpumem_instance_close)                     \

@@ -290,6 +290,75 @@ type nativeDeviceInfo struct {
 	name         [256]byte
 }
 
+type nativeShareHandle struct {
+	bytes [256]byte
+}
+
+type nativeExportDesc struct {
+	structSize uintptr
+	way        int32
+	access     int32
+	flags      uint64
+}
+
+type nativeShareInfo struct {
+	structSize  uintptr
+	type_       int32
+	way         int32
+	backend     int32
+	access      int32
+	location    int32
+	exporterPid int32
+	size        uint64
+	offset      uint64
+	bufferID    uint64
+	fdCount     uint32
+	reserved    uint32
+	deviceUuid  [16]byte
+}
+
+type nativeImportDesc struct {
+	structSize uintptr
+	device     uintptr
+	access     int32
+	reserved   uint32
+	flags      uint64
+	address    uint64
+	timeoutNs  uint64
+	name       uintptr
+}
+
+type nativeImportInfo struct {
+	structSize       uintptr
+	way              int32
+	access           int32
+	state            int32
+	exporterPid      int32
+	count            uint64
+	exporterBufferID uint64
+}
+
+type nativeImportCacheDesc struct {
+	structSize uintptr
+	idleNs     uint64
+	bytesMax   uint64
+}
+
+type nativeWayInfo struct {
+	structSize  uintptr
+	status      int32
+	fdCount     uint32
+	needsSocket uint32
+	reserved    uint32
+	message     [256]byte
+}
+
+type nativeSendDesc struct {
+	structSize uintptr
+	leaseNs    uint64
+	timeoutNs  uint64
+}
+
 type nativeEventDesc struct {
 	structSize uintptr
 	flags      uint64
@@ -342,6 +411,83 @@ type nativeHostOptions struct {
 	concurrent       int32
 	compressible     int32
 	vmmGranularity   uint64
+}
+
+type nativeHubDesc struct {
+	structSize  uintptr
+	path        uintptr
+	mode        uint32
+	userCount   uint32
+	users       uintptr
+	groups      uintptr
+	groupCount  uint32
+	tokenSize   uint32
+	token       uint64
+	flags       uint64
+	linksMax    uint32
+	namesMax    uint32
+	versionsMax uint32
+	fdsMax      uint32
+	bytesMax    uint64
+	timeoutNs   uint64
+	name        uintptr
+}
+
+type nativeHubInfo struct {
+	structSize   uintptr
+	linkCount    uint32
+	nameCount    uint32
+	versionCount uint32
+	fdCount      uint32
+	refusedCount uint64
+	path         [108]byte
+	name         [64]byte
+}
+
+type nativePublishDesc struct {
+	structSize  uintptr
+	version     uint64
+	access      int32
+	keep        uint32
+	fingerprint [32]byte
+}
+
+type nativeLinkDesc struct {
+	structSize uintptr
+	path       uintptr
+	token      uint64
+	tokenSize  uint32
+	reserved   uint32
+	timeoutNs  uint64
+}
+
+type nativeLinkInfo struct {
+	structSize uintptr
+	pid        int32
+	uid        uint32
+	connected  uint32
+	keeper     uint32
+	path       [108]byte
+}
+
+type nativeEntryInfo struct {
+	structSize    uintptr
+	name          [64]byte
+	version       uint64
+	size          uint64
+	type_         int32
+	way           int32
+	access        int32
+	publisherPid  int32
+	publisherGone uint32
+	reserved      uint32
+	fingerprint   [32]byte
+}
+
+type nativeFetchDesc struct {
+	structSize  uintptr
+	version     uint64
+	fingerprint [32]byte
 }
 
 type nativeProbeInfo struct {

@@ -12,6 +12,7 @@
 #include "contract/event.h"
 #include "contract/managed.h"
 #include "contract/memory.h"
+#include "contract/sharing.h"
 #include "contract/stream.h"
 #include "contract/vmm.h"
 
@@ -41,7 +42,6 @@ struct MemoryAvailable {
 
 // What not every backend has, so that Device and Stream stay small.
 class Pools;
-class Sharing;
 
 class Device {
  public:

@@ -55,6 +55,8 @@ Result<int> duplicate(int file_descriptor) {
 
 void close_on_exec(int file_descriptor) { (void)fcntl(file_descriptor, F_SETFD, FD_CLOEXEC); }
 
+void close_descriptor(int file_descriptor) noexcept { close(file_descriptor); }
+
 bool out_of_descriptors() {
   const int probe = open("/", O_PATH | O_CLOEXEC);
   if (probe < 0) return errno == EMFILE || errno == ENFILE;

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 
@@ -24,5 +26,29 @@ DescriptorFacts describe(int file_descriptor);
 Result<int> duplicate(int file_descriptor);
 void close_on_exec(int file_descriptor);
 bool out_of_descriptors();
+void close_descriptor(int file_descriptor) noexcept;
+
+// A file descriptor that is closed with it.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int file_descriptor) : value_(file_descriptor) {}
+  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Descriptor() {
+    if (value_ >= 0) close_descriptor(value_);
+  }
+
+  int get() const { return value_; }
+  int release() { return std::exchange(value_, -1); }
+  explicit operator bool() const { return value_ >= 0; }
+
+ private:
+  int value_ = -1;
+};
+using Descriptors = std::vector<Descriptor>;
 
 }  // namespace gpumem::platform

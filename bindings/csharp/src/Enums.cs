@@ -132,6 +132,8 @@ namespace GpuMem
     Managed = Constants.GPUMEM_KIND_MANAGED,
     /// <summary>Reserved addresses, and what is mapped there. See range.h.</summary>
     Virtual = Constants.GPUMEM_KIND_VIRTUAL,
+    /// <summary>Memory of another process, imported through this instance. See share.h.</summary>
+    Imported = Constants.GPUMEM_KIND_IMPORTED,
     /// <summary>Known to the driver, but made by other code.</summary>
     Foreign = Constants.GPUMEM_KIND_FOREIGN,
   }
@@ -148,7 +150,9 @@ namespace GpuMem
     Mapped = Constants.GPUMEM_MEMORY_MAPPED,
     /// <summary>Pinned only: the CPU does not cache the memory, and may read it very slowly.</summary>
     WriteCombined = Constants.GPUMEM_MEMORY_WRITE_COMBINED,
-    /// <summary>Registered only: devices may only read. Needed if the CPU mapping is read-only.</summary>
+    /// <summary>
+    /// Registered: devices may only read; needed if the CPU mapping is read-only. Imported: nobody may write here.
+    /// </summary>
     ReadOnly = Constants.GPUMEM_MEMORY_READ_ONLY,
     /// <summary>Registered only: memory-mapped I/O of another device.</summary>
     IoMemory = Constants.GPUMEM_MEMORY_IOMEMORY,
@@ -166,6 +170,11 @@ namespace GpuMem
     /// part.
     /// </summary>
     Oversubscribe = Constants.GPUMEM_MEMORY_OVERSUBSCRIBE,
+    /// <summary>
+    /// Device only: nothing else lies in the memory's block of the driver, so that it can be shared with other
+    /// processes and shows them nothing else. The memory is a multiple of that block: 2 MiB on cuda.
+    /// </summary>
+    Shareable = Constants.GPUMEM_MEMORY_SHAREABLE,
   }
 
   /// <summary>Where memory lies, or a processor.</summary>
@@ -378,6 +387,16 @@ namespace GpuMem
     VmmCompressible = Constants.GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
     /// <summary><c>vmm.rdma</c>: physical memory for network cards.</summary>
     VmmRdma = Constants.GPUMEM_CAPABILITY_VMM_RDMA,
+    /// <summary><c>share.legacy</c>: device memory can be shared by handles of the driver.</summary>
+    ShareLegacy = Constants.GPUMEM_CAPABILITY_SHARE_LEGACY,
+    /// <summary><c>share.events</c>: events can be shared.</summary>
+    ShareEvents = Constants.GPUMEM_CAPABILITY_SHARE_EVENTS,
+    /// <summary><c>share.channel</c>: processes can talk over Unix sockets, which all sharing needs.</summary>
+    ShareChannel = Constants.GPUMEM_CAPABILITY_SHARE_CHANNEL,
+    /// <summary><c>share.dma_buf</c>: device memory can be exported as a dma-buf.</summary>
+    ShareDmaBuf = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF,
+    /// <summary><c>share.dma_buf_pcie</c>: the same with the mapping over PCIe.</summary>
+    ShareDmaBufPcie = Constants.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
   }
 
   /// <summary>Type of <c>value</c> in a gpumem_capability_info.</summary>
@@ -441,6 +460,96 @@ namespace GpuMem
     Any = Constants.GPUMEM_SOURCE_ORDER_ANY,
   }
 
+  /// <summary>How memory reaches another process.</summary>
+  public enum ShareWay
+  {
+    /// <summary>The best one that the memory has.</summary>
+    Any = Constants.GPUMEM_SHARE_WAY_ANY,
+    /// <summary>
+    /// An inter-process handle of the driver, for device memory and events. Capabilities <c>share.legacy</c> and
+    /// <c>share.events</c>.
+    /// </summary>
+    Legacy = Constants.GPUMEM_SHARE_WAY_LEGACY,
+    /// <summary>
+    /// File descriptors, for physical memory that was created with <see cref="HandleTypes.PosixFd"/>.
+    /// </summary>
+    PosixFd = Constants.GPUMEM_SHARE_WAY_POSIX_FD,
+    /// <summary>Fabric handles, for physical memory that was created with <see cref="HandleTypes.Fabric"/>.</summary>
+    Fabric = Constants.GPUMEM_SHARE_WAY_FABRIC,
+    /// <summary>
+    /// A dma-buf, for other drivers: <c>gpumem_share_export_dma_buf()</c>. Capability <c>share.dma_buf</c>.
+    /// </summary>
+    DmaBuf = Constants.GPUMEM_SHARE_WAY_DMA_BUF,
+  }
+
+  /// <summary>What a handle stands for.</summary>
+  public enum ShareType
+  {
+    /// <summary>Memory, to be imported with <c>gpumem_share_import()</c>.</summary>
+    Memory = Constants.GPUMEM_SHARE_TYPE_MEMORY,
+    /// <summary>An event, to be imported with <c>gpumem_event_import()</c>.</summary>
+    Event = Constants.GPUMEM_SHARE_TYPE_EVENT,
+  }
+
+  /// <summary>How memory is exported.</summary>
+  [Flags]
+  public enum ExportFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// Importers may see what else lies in the same block of the driver. Small device memory that was created without
+    /// <see cref="MemoryFlags.Shareable"/> cannot be exported otherwise.
+    /// </summary>
+    Neighbours = Constants.GPUMEM_EXPORT_NEIGHBOURS,
+  }
+
+  /// <summary>How a handle is imported.</summary>
+  [Flags]
+  public enum ImportFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// Import <see cref="ShareWay.Legacy"/> memory although the exporter cannot be asked. If it was freed since, the
+    /// import may show other memory of the exporter, and nobody learns when a process ends.
+    /// </summary>
+    Unverified = Constants.GPUMEM_IMPORT_UNVERIFIED,
+    /// <summary>The exporter lives, and still exports it.</summary>
+    Live = Constants.GPUMEM_IMPORT_LIVE,
+    /// <summary>The exporter has ended the export, or withdrawn the name; the bytes are still there.</summary>
+    Withdrawn = Constants.GPUMEM_IMPORT_WITHDRAWN,
+    /// <summary>The exporter has ended.</summary>
+    PeerGone = Constants.GPUMEM_IMPORT_PEER_GONE,
+    /// <summary>Nobody can tell: imported with descriptors only, or unverified.</summary>
+    Unknown = Constants.GPUMEM_IMPORT_UNKNOWN,
+  }
+
+  /// <summary>Whom memory would be shared with.</summary>
+  public enum SharePeer
+  {
+    /// <summary>Another process of this user.</summary>
+    OtherProcess = Constants.GPUMEM_PEER_OTHER_PROCESS,
+    /// <summary>Another instance in this process.</summary>
+    SameProcess = Constants.GPUMEM_PEER_SAME_PROCESS,
+    /// <summary>A process of another user.</summary>
+    OtherUser = Constants.GPUMEM_PEER_OTHER_USER,
+    /// <summary>Another process of this user that uses another device.</summary>
+    OtherDevice = Constants.GPUMEM_PEER_OTHER_DEVICE,
+    /// <summary>A process in other process, mount, network and user namespaces, of the same user outside.</summary>
+    Container = Constants.GPUMEM_PEER_CONTAINER,
+  }
+
+  /// <summary>How a dma-buf is made.</summary>
+  [Flags]
+  public enum DmaBufFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>Prefer the mapping over PCIe; the plain form is made where it cannot be had.</summary>
+    PreferPcie = Constants.GPUMEM_DMA_BUF_PREFER_PCIE,
+  }
+
   /// <summary>Properties of an event.</summary>
   [Flags]
   public enum EventFlags : ulong
@@ -454,6 +563,11 @@ namespace GpuMem
     /// otherwise.
     /// </summary>
     BlockingSync = Constants.GPUMEM_EVENT_BLOCKING_SYNC,
+    /// <summary>
+    /// The event can be exported to other processes. Needs <see cref="EventFlags.DisableTiming"/>, and the capability
+    /// <c>share.events</c>.
+    /// </summary>
+    Interprocess = Constants.GPUMEM_EVENT_INTERPROCESS,
   }
 
   /// <summary>When the host backend locks pages.</summary>
@@ -467,6 +581,19 @@ namespace GpuMem
     Require = Constants.GPUMEM_HOST_LOCK_REQUIRE,
     /// <summary>Never lock.</summary>
     Off = Constants.GPUMEM_HOST_LOCK_OFF,
+  }
+
+  /// <summary>How a hub behaves.</summary>
+  [Flags]
+  public enum HubFlags : ulong
+  {
+    /// <summary>None.</summary>
+    None = 0,
+    /// <summary>
+    /// Links may publish and withdraw too: handles by <see cref="ShareWay.PosixFd"/>. What they publish stays when they
+    /// end.
+    /// </summary>
+    Keeper = Constants.GPUMEM_HUB_KEEPER,
   }
 
   /// <summary>What does the work.</summary>

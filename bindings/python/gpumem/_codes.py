@@ -36,6 +36,7 @@ class Kind(Code):
     DEVICE = c.GPUMEM_KIND_DEVICE
     MANAGED = c.GPUMEM_KIND_MANAGED
     VIRTUAL = c.GPUMEM_KIND_VIRTUAL
+    IMPORTED = c.GPUMEM_KIND_IMPORTED
     FOREIGN = c.GPUMEM_KIND_FOREIGN
 
 
@@ -51,6 +52,7 @@ class MemoryFlags(Flags):
     NUMA_NODE = c.GPUMEM_MEMORY_NUMA_NODE
     ATTACH_HOST = c.GPUMEM_MEMORY_ATTACH_HOST
     OVERSUBSCRIBE = c.GPUMEM_MEMORY_OVERSUBSCRIBE
+    SHAREABLE = c.GPUMEM_MEMORY_SHAREABLE
 
 
 class Location(Code):
@@ -164,6 +166,11 @@ class Capability(Code):
     VMM_HANDLE_FABRIC = c.GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC
     VMM_COMPRESSIBLE = c.GPUMEM_CAPABILITY_VMM_COMPRESSIBLE
     VMM_RDMA = c.GPUMEM_CAPABILITY_VMM_RDMA
+    SHARE_LEGACY = c.GPUMEM_CAPABILITY_SHARE_LEGACY
+    SHARE_EVENTS = c.GPUMEM_CAPABILITY_SHARE_EVENTS
+    SHARE_CHANNEL = c.GPUMEM_CAPABILITY_SHARE_CHANNEL
+    SHARE_DMA_BUF = c.GPUMEM_CAPABILITY_SHARE_DMA_BUF
+    SHARE_DMA_BUF_PCIE = c.GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE
 
 
 class AnswerType(Code):
@@ -201,11 +208,61 @@ class SourceOrder(Code):
     ANY = c.GPUMEM_SOURCE_ORDER_ANY
 
 
+class ShareWay(Code):
+    """How memory reaches another process."""
+
+    ANY = c.GPUMEM_SHARE_WAY_ANY
+    LEGACY = c.GPUMEM_SHARE_WAY_LEGACY
+    POSIX_FD = c.GPUMEM_SHARE_WAY_POSIX_FD
+    FABRIC = c.GPUMEM_SHARE_WAY_FABRIC
+    DMA_BUF = c.GPUMEM_SHARE_WAY_DMA_BUF
+
+
+class ShareType(Code):
+    """What a handle stands for."""
+
+    MEMORY = c.GPUMEM_SHARE_TYPE_MEMORY
+    EVENT = c.GPUMEM_SHARE_TYPE_EVENT
+
+
+class ExportFlags(Flags):
+    """How memory is exported."""
+
+    NEIGHBOURS = c.GPUMEM_EXPORT_NEIGHBOURS
+
+
+class ImportFlags(Flags):
+    """How a handle is imported."""
+
+    UNVERIFIED = c.GPUMEM_IMPORT_UNVERIFIED
+    LIVE = c.GPUMEM_IMPORT_LIVE
+    WITHDRAWN = c.GPUMEM_IMPORT_WITHDRAWN
+    PEER_GONE = c.GPUMEM_IMPORT_PEER_GONE
+    UNKNOWN = c.GPUMEM_IMPORT_UNKNOWN
+
+
+class SharePeer(Code):
+    """Whom memory would be shared with."""
+
+    OTHER_PROCESS = c.GPUMEM_PEER_OTHER_PROCESS
+    SAME_PROCESS = c.GPUMEM_PEER_SAME_PROCESS
+    OTHER_USER = c.GPUMEM_PEER_OTHER_USER
+    OTHER_DEVICE = c.GPUMEM_PEER_OTHER_DEVICE
+    CONTAINER = c.GPUMEM_PEER_CONTAINER
+
+
+class DmaBufFlags(Flags):
+    """How a dma-buf is made."""
+
+    PREFER_PCIE = c.GPUMEM_DMA_BUF_PREFER_PCIE
+
+
 class EventFlags(Flags):
     """Properties of an event."""
 
     DISABLE_TIMING = c.GPUMEM_EVENT_DISABLE_TIMING
     BLOCKING_SYNC = c.GPUMEM_EVENT_BLOCKING_SYNC
+    INTERPROCESS = c.GPUMEM_EVENT_INTERPROCESS
 
 
 class HostLock(Code):
@@ -215,6 +272,12 @@ class HostLock(Code):
     TRY = c.GPUMEM_HOST_LOCK_TRY
     REQUIRE = c.GPUMEM_HOST_LOCK_REQUIRE
     OFF = c.GPUMEM_HOST_LOCK_OFF
+
+
+class HubFlags(Flags):
+    """How a hub behaves."""
+
+    KEEPER = c.GPUMEM_HUB_KEEPER
 
 
 class Backend(Code):
@@ -290,8 +353,15 @@ PREFIXES = {
     "GPUMEM_ANSWER_FROM_": AnswerSource,
     "GPUMEM_DIRECTION_": Direction,
     "GPUMEM_SOURCE_ORDER_": SourceOrder,
+    "GPUMEM_SHARE_WAY_": ShareWay,
+    "GPUMEM_SHARE_TYPE_": ShareType,
+    "GPUMEM_EXPORT_": ExportFlags,
+    "GPUMEM_IMPORT_": ImportFlags,
+    "GPUMEM_PEER_": SharePeer,
+    "GPUMEM_DMA_BUF_": DmaBufFlags,
     "GPUMEM_EVENT_": EventFlags,
     "GPUMEM_HOST_LOCK_": HostLock,
+    "GPUMEM_HUB_": HubFlags,
     "GPUMEM_BACKEND_": Backend,
     "GPUMEM_LOG_": LogLevel,
     "GPUMEM_ATTACH_": Attach,

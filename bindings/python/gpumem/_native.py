@@ -67,6 +67,7 @@ GPUMEM_KIND_REGISTERED = 3
 GPUMEM_KIND_DEVICE = 4
 GPUMEM_KIND_MANAGED = 5
 GPUMEM_KIND_VIRTUAL = 7
+GPUMEM_KIND_IMPORTED = 8
 GPUMEM_KIND_FOREIGN = 9
 GPUMEM_MEMORY_PORTABLE = 0x1
 GPUMEM_MEMORY_MAPPED = 0x2
@@ -77,6 +78,7 @@ GPUMEM_MEMORY_PAGE_LOCKED = 0x20
 GPUMEM_MEMORY_NUMA_NODE = 0x40
 GPUMEM_MEMORY_ATTACH_HOST = 0x80
 GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100
+GPUMEM_MEMORY_SHAREABLE = 0x200
 
 # pointer.h
 GPUMEM_LOCATION_NONE = 0
@@ -150,6 +152,11 @@ GPUMEM_CAPABILITY_VMM_HANDLE_POSIX_FD = 75
 GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC = 76
 GPUMEM_CAPABILITY_VMM_COMPRESSIBLE = 77
 GPUMEM_CAPABILITY_VMM_RDMA = 78
+GPUMEM_CAPABILITY_SHARE_LEGACY = 80
+GPUMEM_CAPABILITY_SHARE_EVENTS = 81
+GPUMEM_CAPABILITY_SHARE_CHANNEL = 82
+GPUMEM_CAPABILITY_SHARE_DMA_BUF = 83
+GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE = 84
 GPUMEM_ANSWER_TYPE_TRI = 1
 GPUMEM_ANSWER_TYPE_INT = 2
 GPUMEM_ANSWER_TYPE_BYTES = 3
@@ -171,15 +178,40 @@ GPUMEM_SOURCE_ORDER_STREAM = 0
 GPUMEM_SOURCE_ORDER_DURING_CALL = 1
 GPUMEM_SOURCE_ORDER_ANY = 2
 
+# share.h
+GPUMEM_SHARE_WAY_ANY = 0
+GPUMEM_SHARE_WAY_LEGACY = 1
+GPUMEM_SHARE_WAY_POSIX_FD = 2
+GPUMEM_SHARE_WAY_FABRIC = 3
+GPUMEM_SHARE_WAY_DMA_BUF = 4
+GPUMEM_SHARE_TYPE_MEMORY = 1
+GPUMEM_SHARE_TYPE_EVENT = 2
+GPUMEM_EXPORT_NEIGHBOURS = 0x1
+GPUMEM_IMPORT_UNVERIFIED = 0x1
+GPUMEM_IMPORT_LIVE = 0x0
+GPUMEM_IMPORT_WITHDRAWN = 0x1
+GPUMEM_IMPORT_PEER_GONE = 0x2
+GPUMEM_IMPORT_UNKNOWN = 0x3
+GPUMEM_PEER_OTHER_PROCESS = 0
+GPUMEM_PEER_SAME_PROCESS = 1
+GPUMEM_PEER_OTHER_USER = 2
+GPUMEM_PEER_OTHER_DEVICE = 3
+GPUMEM_PEER_CONTAINER = 4
+GPUMEM_DMA_BUF_PREFER_PCIE = 0x1
+
 # event.h
 GPUMEM_EVENT_DISABLE_TIMING = 0x1
 GPUMEM_EVENT_BLOCKING_SYNC = 0x2
+GPUMEM_EVENT_INTERPROCESS = 0x4
 
 # host.h
 GPUMEM_HOST_LOCK_DEFAULT = 0
 GPUMEM_HOST_LOCK_TRY = 1
 GPUMEM_HOST_LOCK_REQUIRE = 2
 GPUMEM_HOST_LOCK_OFF = 3
+
+# hub.h
+GPUMEM_HUB_KEEPER = 0x1
 
 # instance.h
 GPUMEM_BACKEND_ANY = 0
@@ -367,6 +399,44 @@ class gpumem_device_info(Growing):
                 ("name", c_char * 256)]
 
 
+class gpumem_share_handle(ctypes.Structure):
+    _fields_ = [("bytes", c_uint8 * 256)]
+
+
+class gpumem_export_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("way", c_int32), ("access", c_int32), ("flags", c_uint64)]
+
+
+class gpumem_share_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("type", c_int32), ("way", c_int32), ("backend", c_int32),
+                ("access", c_int32), ("location", c_int32), ("exporter_pid", c_int32), ("size", c_uint64),
+                ("offset", c_uint64), ("buffer_id", c_uint64), ("fd_count", c_uint32), ("reserved", c_uint32),
+                ("device_uuid", c_uint8 * 16)]
+
+
+class gpumem_import_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("access", c_int32), ("reserved", c_uint32),
+                ("flags", c_uint64), ("address", c_void_p), ("timeout_ns", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_import_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("way", c_int32), ("access", c_int32), ("state", c_int32),
+                ("exporter_pid", c_int32), ("count", c_uint64), ("exporter_buffer_id", c_uint64)]
+
+
+class gpumem_import_cache_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("idle_ns", c_uint64), ("bytes_max", c_uint64)]
+
+
+class gpumem_way_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("status", c_int32), ("fd_count", c_uint32), ("needs_socket", c_uint32),
+                ("reserved", c_uint32), ("message", c_char * 256)]
+
+
+class gpumem_send_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("lease_ns", c_uint64), ("timeout_ns", c_uint64)]
+
+
 class gpumem_event_desc(Growing):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("name", c_char_p)]
 
@@ -392,6 +462,45 @@ class gpumem_host_options(Growing):
                 ("numa_nodes", c_uint32), ("register_count_max", c_uint64), ("lock_piece", c_uint64),
                 ("quarantine", c_uint32), ("fill", c_int32), ("peers", c_char_p), ("masked", c_char_p),
                 ("concurrent", c_int32), ("compressible", c_int32), ("vmm_granularity", c_uint64)]
+
+
+class gpumem_hub_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("mode", c_uint32), ("user_count", c_uint32),
+                ("users", POINTER(c_uint32)), ("groups", POINTER(c_uint32)), ("group_count", c_uint32),
+                ("token_size", c_uint32), ("token", c_void_p), ("flags", c_uint64), ("links_max", c_uint32),
+                ("names_max", c_uint32), ("versions_max", c_uint32), ("fds_max", c_uint32), ("bytes_max", c_uint64),
+                ("timeout_ns", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_hub_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("link_count", c_uint32), ("name_count", c_uint32),
+                ("version_count", c_uint32), ("fd_count", c_uint32), ("refused_count", c_uint64),
+                ("path", c_char * 108), ("name", c_char * 64)]
+
+
+class gpumem_publish_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("version", c_uint64), ("access", c_int32), ("keep", c_uint32),
+                ("fingerprint", c_uint8 * 32)]
+
+
+class gpumem_link_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("path", c_char_p), ("token", c_void_p), ("token_size", c_uint32),
+                ("reserved", c_uint32), ("timeout_ns", c_uint64)]
+
+
+class gpumem_link_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("pid", c_int32), ("uid", c_uint32), ("connected", c_uint32),
+                ("keeper", c_uint32), ("path", c_char * 108)]
+
+
+class gpumem_entry_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("name", c_char * 64), ("version", c_uint64), ("size", c_uint64),
+                ("type", c_int32), ("way", c_int32), ("access", c_int32), ("publisher_pid", c_int32),
+                ("publisher_gone", c_uint32), ("reserved", c_uint32), ("fingerprint", c_uint8 * 32)]
+
+
+class gpumem_fetch_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("version", c_uint64), ("fingerprint", c_uint8 * 32)]
 
 
 class gpumem_probe_info(Growing):
@@ -474,11 +583,18 @@ class gpumem_table(Growing):
                 ("gpumem_fill_2d", c_void_p), ("gpumem_fill_2d_async", c_void_p), ("gpumem_device_get", c_void_p),
                 ("gpumem_device_get_info", c_void_p), ("gpumem_device_get_memory", c_void_p),
                 ("gpumem_device_can_access_peer", c_void_p), ("gpumem_device_enable_peer_access", c_void_p),
-                ("gpumem_device_disable_peer_access", c_void_p), ("gpumem_event_create", c_void_p),
+                ("gpumem_device_disable_peer_access", c_void_p), ("gpumem_share_export", c_void_p),
+                ("gpumem_share_revoke", c_void_p), ("gpumem_share_get_info", c_void_p),
+                ("gpumem_share_get_fds", c_void_p), ("gpumem_share_import", c_void_p),
+                ("gpumem_memory_get_import_info", c_void_p), ("gpumem_share_set_cache", c_void_p),
+                ("gpumem_share_flush_cache", c_void_p), ("gpumem_share_get_way", c_void_p),
+                ("gpumem_share_send", c_void_p), ("gpumem_share_receive", c_void_p),
+                ("gpumem_share_export_dma_buf", c_void_p), ("gpumem_event_create", c_void_p),
                 ("gpumem_event_wrap", c_void_p), ("gpumem_event_destroy", c_void_p),
                 ("gpumem_event_get_info", c_void_p), ("gpumem_event_record", c_void_p),
                 ("gpumem_event_query", c_void_p), ("gpumem_event_synchronize", c_void_p),
-                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_group_create", c_void_p),
+                ("gpumem_event_get_elapsed_time", c_void_p), ("gpumem_event_export", c_void_p),
+                ("gpumem_event_import", c_void_p), ("gpumem_group_create", c_void_p),
                 ("gpumem_group_destroy", c_void_p), ("gpumem_group_get_info", c_void_p),
                 ("gpumem_group_sleep", c_void_p), ("gpumem_group_wake", c_void_p), ("gpumem_group_prepare", c_void_p),
                 ("gpumem_host_launch", c_void_p), ("gpumem_host_kernel_view", c_void_p),
@@ -486,17 +602,21 @@ class gpumem_table(Growing):
                 ("gpumem_host_stream_set_capturing", c_void_p), ("gpumem_host_device_lose", c_void_p),
                 ("gpumem_host_fail_step", c_void_p), ("gpumem_host_foreign_alloc", c_void_p),
                 ("gpumem_host_foreign_free", c_void_p), ("gpumem_host_foreign_peer_access", c_void_p),
-                ("gpumem_host_set_current_device", c_void_p), ("gpumem_instance_probe", c_void_p),
-                ("gpumem_instance_open", c_void_p), ("gpumem_instance_close", c_void_p),
-                ("gpumem_instance_default", c_void_p), ("gpumem_instance_get_info", c_void_p),
-                ("gpumem_log_set_function", c_void_p), ("gpumem_managed_attach", c_void_p),
-                ("gpumem_managed_advise", c_void_p), ("gpumem_managed_prefetch", c_void_p),
-                ("gpumem_managed_prefetch_batch", c_void_p), ("gpumem_managed_discard_batch", c_void_p),
-                ("gpumem_managed_discard_and_prefetch_batch", c_void_p), ("gpumem_managed_get_info", c_void_p),
-                ("gpumem_managed_begin_host_access", c_void_p), ("gpumem_managed_end_host_access", c_void_p),
-                ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
-                ("gpumem_stats_reset_peaks", c_void_p), ("gpumem_stats_report", c_void_p),
-                ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
+                ("gpumem_host_set_current_device", c_void_p), ("gpumem_hub_open", c_void_p),
+                ("gpumem_hub_close", c_void_p), ("gpumem_hub_get_info", c_void_p), ("gpumem_hub_publish", c_void_p),
+                ("gpumem_hub_withdraw", c_void_p), ("gpumem_link_connect", c_void_p), ("gpumem_link_close", c_void_p),
+                ("gpumem_link_get_info", c_void_p), ("gpumem_link_enumerate", c_void_p), ("gpumem_link_wait", c_void_p),
+                ("gpumem_link_fetch", c_void_p), ("gpumem_link_publish", c_void_p), ("gpumem_link_withdraw", c_void_p),
+                ("gpumem_instance_probe", c_void_p), ("gpumem_instance_open", c_void_p),
+                ("gpumem_instance_close", c_void_p), ("gpumem_instance_default", c_void_p),
+                ("gpumem_instance_get_info", c_void_p), ("gpumem_log_set_function", c_void_p),
+                ("gpumem_managed_attach", c_void_p), ("gpumem_managed_advise", c_void_p),
+                ("gpumem_managed_prefetch", c_void_p), ("gpumem_managed_prefetch_batch", c_void_p),
+                ("gpumem_managed_discard_batch", c_void_p), ("gpumem_managed_discard_and_prefetch_batch", c_void_p),
+                ("gpumem_managed_get_info", c_void_p), ("gpumem_managed_begin_host_access", c_void_p),
+                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_stats_get", c_void_p),
+                ("gpumem_stats_get_kind", c_void_p), ("gpumem_stats_reset_peaks", c_void_p),
+                ("gpumem_stats_report", c_void_p), ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
                 ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
                 ("gpumem_stream_query", c_void_p), ("gpumem_stream_synchronize", c_void_p),
                 ("gpumem_stream_wait_event", c_void_p), ("gpumem_stream_launch_host_function", c_void_p),
@@ -587,6 +707,27 @@ PROTOTYPES = {
     "gpumem_device_can_access_peer": (c_int32, (c_void_p, c_void_p, POINTER(c_uint32), POINTER(gpumem_error))),
     "gpumem_device_enable_peer_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_device_disable_peer_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_share_export": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_export_desc), POINTER(gpumem_share_handle),
+                                      POINTER(gpumem_error))),
+    "gpumem_share_revoke": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_error))),
+    "gpumem_share_get_info": (c_int32, (POINTER(gpumem_share_handle), POINTER(gpumem_share_info),
+                                        POINTER(gpumem_error))),
+    "gpumem_share_get_fds": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(c_int32), c_uint32,
+                                       POINTER(c_uint32), POINTER(gpumem_error))),
+    "gpumem_share_import": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(c_int32), c_uint32,
+                                      POINTER(gpumem_import_desc), POINTER(c_void_p), POINTER(c_void_p),
+                                      POINTER(gpumem_error))),
+    "gpumem_memory_get_import_info": (c_int32, (c_void_p, POINTER(gpumem_import_info), POINTER(gpumem_error))),
+    "gpumem_share_set_cache": (c_int32, (c_void_p, POINTER(gpumem_import_cache_desc), POINTER(gpumem_error))),
+    "gpumem_share_flush_cache": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_share_get_way": (c_int32, (c_void_p, c_void_p, c_int32, c_int32, POINTER(gpumem_way_info),
+                                       POINTER(gpumem_error))),
+    "gpumem_share_send": (c_int32, (c_void_p, POINTER(gpumem_share_handle), c_int32, POINTER(gpumem_send_desc),
+                                    POINTER(gpumem_error))),
+    "gpumem_share_receive": (c_int32, (c_void_p, c_int32, c_uint64, POINTER(gpumem_share_handle),
+                                       POINTER(gpumem_error))),
+    "gpumem_share_export_dma_buf": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, POINTER(c_int32),
+                                              POINTER(gpumem_error))),
     "gpumem_event_create": (c_int32, (c_void_p, POINTER(gpumem_event_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_event_wrap": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_event_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
@@ -595,6 +736,9 @@ PROTOTYPES = {
     "gpumem_event_query": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_event_synchronize": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_event_get_elapsed_time": (c_int32, (c_void_p, c_void_p, POINTER(c_int64), POINTER(gpumem_error))),
+    "gpumem_event_export": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_error))),
+    "gpumem_event_import": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(c_int32), c_uint32,
+                                      POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_group_create": (c_int32, (c_void_p, POINTER(gpumem_group_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_group_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_group_get_info": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_group_info), POINTER(gpumem_error))),
@@ -613,6 +757,23 @@ PROTOTYPES = {
     "gpumem_host_foreign_free": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_host_foreign_peer_access": (c_int32, (c_void_p, c_void_p, c_uint32, POINTER(gpumem_error))),
     "gpumem_host_set_current_device": (c_int32, (c_int32, POINTER(c_int32), POINTER(gpumem_error))),
+    "gpumem_hub_open": (c_int32, (c_void_p, POINTER(gpumem_hub_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_hub_close": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_hub_get_info": (c_int32, (c_void_p, POINTER(gpumem_hub_info), POINTER(gpumem_error))),
+    "gpumem_hub_publish": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_share_handle), POINTER(gpumem_publish_desc),
+                                     POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_hub_withdraw": (c_int32, (c_void_p, c_char_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_link_connect": (c_int32, (c_void_p, POINTER(gpumem_link_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_link_close": (c_int32, (c_void_p, POINTER(gpumem_error))),
+    "gpumem_link_get_info": (c_int32, (c_void_p, POINTER(gpumem_link_info), POINTER(gpumem_error))),
+    "gpumem_link_enumerate": (c_int32, (c_void_p, c_uint32, POINTER(gpumem_entry_info), POINTER(gpumem_error))),
+    "gpumem_link_wait": (c_int32, (c_void_p, c_char_p, c_uint64, c_uint64, POINTER(gpumem_entry_info),
+                                   POINTER(gpumem_error))),
+    "gpumem_link_fetch": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_fetch_desc), POINTER(gpumem_share_handle),
+                                    POINTER(gpumem_error))),
+    "gpumem_link_publish": (c_int32, (c_void_p, c_char_p, POINTER(gpumem_share_handle), POINTER(gpumem_publish_desc),
+                                      POINTER(c_uint64), POINTER(gpumem_error))),
+    "gpumem_link_withdraw": (c_int32, (c_void_p, c_char_p, c_uint64, POINTER(gpumem_error))),
     "gpumem_instance_probe": (c_int32, (c_int32, POINTER(gpumem_probe_info), POINTER(gpumem_error))),
     "gpumem_instance_open": (c_int32, (POINTER(gpumem_instance_desc), POINTER(c_void_p), POINTER(gpumem_error))),
     "gpumem_instance_close": (c_int32, (c_void_p, c_int32, POINTER(c_uint64), POINTER(gpumem_error))),

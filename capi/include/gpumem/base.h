@@ -66,6 +66,10 @@ typedef struct gpumem_range_s *gpumem_range;
 typedef struct gpumem_buffer_s *gpumem_buffer;
 /** Buffers that sleep and wake as one. See group.h. */
 typedef struct gpumem_group_s *gpumem_group;
+/** Shared memory and events under names. See hub.h. */
+typedef struct gpumem_hub_s *gpumem_hub;
+/** A connection to a hub. See hub.h. */
+typedef struct gpumem_link_s *gpumem_link;
 /** An ordered queue of work on one device. See stream.h. */
 typedef struct gpumem_stream_s *gpumem_stream;
 /** A point in a stream that can be waited for. See event.h. */

@@ -65,6 +65,15 @@ typedef int32_t gpumem_capability;
 #define GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC 76 /**< `vmm.handle_fabric`: it can be shared over the fabric. */
 #define GPUMEM_CAPABILITY_VMM_COMPRESSIBLE 77  /**< `vmm.compressible`: compressible physical memory. */
 #define GPUMEM_CAPABILITY_VMM_RDMA 78          /**< `vmm.rdma`: physical memory for network cards. */
+/** `share.legacy`: device memory can be shared by handles of the driver. */
+#define GPUMEM_CAPABILITY_SHARE_LEGACY 80
+#define GPUMEM_CAPABILITY_SHARE_EVENTS 81 /**< `share.events`: events can be shared. */
+/** `share.channel`: processes can talk over Unix sockets, which all sharing needs. */
+#define GPUMEM_CAPABILITY_SHARE_CHANNEL 82
+#define GPUMEM_CAPABILITY_SHARE_DMA_BUF \
+  83 /**< `share.dma_buf`: device memory can be exported as a dma-buf. */
+/** `share.dma_buf_pcie`: the same with the mapping over PCIe. */
+#define GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE 84
 
 /** Type of `value` in a gpumem_capability_info: one of the GPUMEM_ANSWER_TYPE_ values. */
 typedef int32_t gpumem_answer_type;

@@ -18,9 +18,10 @@ typedef int32_t gpumem_kind;
 #define GPUMEM_KIND_PINNED 2     /**< Page-locked host memory, allocated through this instance. */
 #define GPUMEM_KIND_REGISTERED 3 /**< Memory of the caller, page-locked through this instance. */
 #define GPUMEM_KIND_DEVICE 4     /**< Memory of one device. */
-#define GPUMEM_KIND_MANAGED 5 /**< One address for the CPU and all devices; its pages move. See managed.h. */
-#define GPUMEM_KIND_VIRTUAL 7 /**< Reserved addresses, and what is mapped there. See range.h. */
-#define GPUMEM_KIND_FOREIGN 9 /**< Known to the driver, but made by other code. */
+#define GPUMEM_KIND_MANAGED 5  /**< One address for the CPU and all devices; its pages move. See managed.h. */
+#define GPUMEM_KIND_VIRTUAL 7  /**< Reserved addresses, and what is mapped there. See range.h. */
+#define GPUMEM_KIND_IMPORTED 8 /**< Memory of another process, imported through this instance. See share.h. */
+#define GPUMEM_KIND_FOREIGN 9  /**< Known to the driver, but made by other code. */
 
 /** Properties of memory: a sum of GPUMEM_MEMORY_ values. */
 typedef uint64_t gpumem_memory_flags;
@@ -30,7 +31,7 @@ typedef uint64_t gpumem_memory_flags;
 #define GPUMEM_MEMORY_MAPPED UINT64_C(0x2)
 /** Pinned only: the CPU does not cache the memory, and may read it very slowly. */
 #define GPUMEM_MEMORY_WRITE_COMBINED UINT64_C(0x4)
-/** Registered only: devices may only read. Needed if the CPU mapping is read-only. */
+/** Registered: devices may only read; needed if the CPU mapping is read-only. Imported: nobody may write here. */
 #define GPUMEM_MEMORY_READ_ONLY UINT64_C(0x8)
 #define GPUMEM_MEMORY_IOMEMORY UINT64_C(0x10)    /**< Registered only: memory-mapped I/O of another device. */
 #define GPUMEM_MEMORY_PAGE_LOCKED UINT64_C(0x20) /**< Pinned and registered: the pages are really locked. */
@@ -39,6 +40,9 @@ typedef uint64_t gpumem_memory_flags;
 #define GPUMEM_MEMORY_ATTACH_HOST UINT64_C(0x80)
 /** Managed only: the managed memory of the instance may exceed the memory of the device, and lie on the host in part. */
 #define GPUMEM_MEMORY_OVERSUBSCRIBE UINT64_C(0x100)
+/** Device only: nothing else lies in the memory's block of the driver, so that it can be shared with other processes and shows
+ * them nothing else. The memory is a multiple of that block: 2 MiB on cuda. */
+#define GPUMEM_MEMORY_SHAREABLE UINT64_C(0x200)
 
 /** Options for an allocation. */
 typedef struct gpumem_memory_desc {
@@ -129,14 +133,16 @@ typedef struct gpumem_register_desc {
 GPUMEM_API gpumem_status gpumem_memory_register(gpumem_device device, const gpumem_register_desc *desc,
                                                 gpumem_memory *out_memory, gpumem_error *error);
 
-/** Frees an allocation, or makes registered memory pageable again and keeps its contents.
+/** Frees an allocation, makes registered memory pageable again and keeps its contents, or ends an import; one that was imported
+ * several times is counted down.
  *
  * All device work on the memory must have been observed complete: see "order of free" in the guide.
  *
  * \param memory memory to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the memory is destroyed, also if its device is lost
- * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; nothing changed
+ * \retval GPUMEM_ERROR_BUSY strict host backend: work that uses the memory was not observed complete; or another process
+ *         has imported it by #GPUMEM_SHARE_WAY_LEGACY. Nothing changed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles
  * \blocking{until calls of other threads that use the memory have been enqueued, and for driver calls. The driver may
@@ -217,7 +223,7 @@ GPUMEM_API gpumem_status gpumem_malloc(gpumem_device device, gpumem_kind kind, u
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT the pointer lies inside an allocation but not at its start
  * \retval GPUMEM_ERROR_NOT_FOUND no memory of this instance is there: it never was, is freed already, or was made by
  *         other code
- * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister()
+ * \retval GPUMEM_ERROR_WRONG_KIND the memory is registered: see gpumem_unregister(); or imported: see gpumem_memory_destroy()
  * \retval GPUMEM_ERROR_BUSY see gpumem_memory_destroy()
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or the memory belongs to a gpumem_buffer
  * \handles

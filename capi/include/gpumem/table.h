@@ -237,6 +237,49 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_enable_peer_access)(
 /** Type of gpumem_device_disable_peer_access(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_device_disable_peer_access)(
     gpumem_device device, gpumem_device peer, gpumem_error *error);
+/** Type of gpumem_share_export(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_export)(
+    gpumem_instance instance, const void *pointer, const gpumem_export_desc *desc,
+    gpumem_share_handle *out_handle, gpumem_error *error);
+/** Type of gpumem_share_revoke(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_revoke)(
+    gpumem_instance instance, const gpumem_share_handle *handle, gpumem_error *error);
+/** Type of gpumem_share_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_get_info)(
+    const gpumem_share_handle *handle, gpumem_share_info *out_info, gpumem_error *error);
+/** Type of gpumem_share_get_fds(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_get_fds)(
+    gpumem_instance instance, const gpumem_share_handle *handle, int32_t *out_fds, uint32_t capacity,
+    uint32_t *out_count, gpumem_error *error);
+/** Type of gpumem_share_import(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_import)(
+    gpumem_instance instance, const gpumem_share_handle *handle, const int32_t *fds, uint32_t fd_count,
+    const gpumem_import_desc *desc, void **out_pointer, gpumem_memory *out_memory, gpumem_error *error);
+/** Type of gpumem_memory_get_import_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_memory_get_import_info)(
+    gpumem_memory memory, gpumem_import_info *out_info, gpumem_error *error);
+/** Type of gpumem_share_set_cache(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_set_cache)(
+    gpumem_instance instance, const gpumem_import_cache_desc *desc, gpumem_error *error);
+/** Type of gpumem_share_flush_cache(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_flush_cache)(
+    gpumem_instance instance, gpumem_error *error);
+/** Type of gpumem_share_get_way(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_get_way)(
+    gpumem_instance instance, const void *pointer, gpumem_share_way way, gpumem_share_peer peer,
+    gpumem_way_info *out_info, gpumem_error *error);
+/** Type of gpumem_share_send(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_send)(
+    gpumem_instance instance, const gpumem_share_handle *handle, int32_t socket_fd,
+    const gpumem_send_desc *desc, gpumem_error *error);
+/** Type of gpumem_share_receive(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_receive)(
+    gpumem_instance instance, int32_t socket_fd, uint64_t timeout_ns, gpumem_share_handle *out_handle,
+    gpumem_error *error);
+/** Type of gpumem_share_export_dma_buf(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_share_export_dma_buf)(
+    gpumem_instance instance, const void *pointer, uint64_t size, gpumem_dma_buf_flags flags, int32_t *out_fd,
+    gpumem_error *error);
 /** Type of gpumem_event_create(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_create)(
     gpumem_device device, const gpumem_event_desc *desc, gpumem_event *out_event, gpumem_error *error);
@@ -260,6 +303,13 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_synchronize)(
 /** Type of gpumem_event_get_elapsed_time(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_get_elapsed_time)(
     gpumem_event start, gpumem_event end, int64_t *out_nanoseconds, gpumem_error *error);
+/** Type of gpumem_event_export(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_export)(
+    gpumem_event event, gpumem_share_handle *out_handle, gpumem_error *error);
+/** Type of gpumem_event_import(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_event_import)(
+    gpumem_device device, const gpumem_share_handle *handle, const int32_t *fds, uint32_t fd_count,
+    gpumem_event *out_event, gpumem_error *error);
 /** Type of gpumem_group_create(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_group_create)(
     gpumem_instance instance, const gpumem_group_desc *desc, gpumem_group *out_group, gpumem_error *error);
@@ -310,6 +360,47 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_host_foreign_peer_access)(
 /** Type of gpumem_host_set_current_device(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_host_set_current_device)(
     int32_t ordinal, int32_t *out_previous, gpumem_error *error);
+/** Type of gpumem_hub_open(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_hub_open)(
+    gpumem_instance instance, const gpumem_hub_desc *desc, gpumem_hub *out_hub, gpumem_error *error);
+/** Type of gpumem_hub_close(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_hub_close)(gpumem_hub hub, gpumem_error *error);
+/** Type of gpumem_hub_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_hub_get_info)(
+    gpumem_hub hub, gpumem_hub_info *out_info, gpumem_error *error);
+/** Type of gpumem_hub_publish(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_hub_publish)(
+    gpumem_hub hub, const char *name, const gpumem_share_handle *handle, const gpumem_publish_desc *desc,
+    uint64_t *out_version, gpumem_error *error);
+/** Type of gpumem_hub_withdraw(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_hub_withdraw)(
+    gpumem_hub hub, const char *name, uint64_t version, gpumem_error *error);
+/** Type of gpumem_link_connect(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_connect)(
+    gpumem_instance instance, const gpumem_link_desc *desc, gpumem_link *out_link, gpumem_error *error);
+/** Type of gpumem_link_close(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_close)(gpumem_link link, gpumem_error *error);
+/** Type of gpumem_link_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_get_info)(
+    gpumem_link link, gpumem_link_info *out_info, gpumem_error *error);
+/** Type of gpumem_link_enumerate(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_enumerate)(
+    gpumem_link link, uint32_t index, gpumem_entry_info *out_info, gpumem_error *error);
+/** Type of gpumem_link_wait(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_wait)(
+    gpumem_link link, const char *name, uint64_t after_version, uint64_t timeout_ns,
+    gpumem_entry_info *out_info, gpumem_error *error);
+/** Type of gpumem_link_fetch(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_fetch)(
+    gpumem_link link, const char *name, const gpumem_fetch_desc *desc, gpumem_share_handle *out_handle,
+    gpumem_error *error);
+/** Type of gpumem_link_publish(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_publish)(
+    gpumem_link link, const char *name, const gpumem_share_handle *handle, const gpumem_publish_desc *desc,
+    uint64_t *out_version, gpumem_error *error);
+/** Type of gpumem_link_withdraw(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_link_withdraw)(
+    gpumem_link link, const char *name, uint64_t version, gpumem_error *error);
 /** Type of gpumem_instance_probe(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_instance_probe)(
     gpumem_backend backend, gpumem_probe_info *out_info, gpumem_error *error);
@@ -532,6 +623,30 @@ typedef struct gpumem_table {
   PFN_gpumem_device_enable_peer_access gpumem_device_enable_peer_access;
   /** gpumem_device_disable_peer_access(). */
   PFN_gpumem_device_disable_peer_access gpumem_device_disable_peer_access;
+  /** gpumem_share_export(). */
+  PFN_gpumem_share_export gpumem_share_export;
+  /** gpumem_share_revoke(). */
+  PFN_gpumem_share_revoke gpumem_share_revoke;
+  /** gpumem_share_get_info(). */
+  PFN_gpumem_share_get_info gpumem_share_get_info;
+  /** gpumem_share_get_fds(). */
+  PFN_gpumem_share_get_fds gpumem_share_get_fds;
+  /** gpumem_share_import(). */
+  PFN_gpumem_share_import gpumem_share_import;
+  /** gpumem_memory_get_import_info(). */
+  PFN_gpumem_memory_get_import_info gpumem_memory_get_import_info;
+  /** gpumem_share_set_cache(). */
+  PFN_gpumem_share_set_cache gpumem_share_set_cache;
+  /** gpumem_share_flush_cache(). */
+  PFN_gpumem_share_flush_cache gpumem_share_flush_cache;
+  /** gpumem_share_get_way(). */
+  PFN_gpumem_share_get_way gpumem_share_get_way;
+  /** gpumem_share_send(). */
+  PFN_gpumem_share_send gpumem_share_send;
+  /** gpumem_share_receive(). */
+  PFN_gpumem_share_receive gpumem_share_receive;
+  /** gpumem_share_export_dma_buf(). */
+  PFN_gpumem_share_export_dma_buf gpumem_share_export_dma_buf;
   /** gpumem_event_create(). */
   PFN_gpumem_event_create gpumem_event_create;
   /** gpumem_event_wrap(). */
@@ -548,6 +663,10 @@ typedef struct gpumem_table {
   PFN_gpumem_event_synchronize gpumem_event_synchronize;
   /** gpumem_event_get_elapsed_time(). */
   PFN_gpumem_event_get_elapsed_time gpumem_event_get_elapsed_time;
+  /** gpumem_event_export(). */
+  PFN_gpumem_event_export gpumem_event_export;
+  /** gpumem_event_import(). */
+  PFN_gpumem_event_import gpumem_event_import;
   /** gpumem_group_create(). */
   PFN_gpumem_group_create gpumem_group_create;
   /** gpumem_group_destroy(). */
@@ -582,6 +701,32 @@ typedef struct gpumem_table {
   PFN_gpumem_host_foreign_peer_access gpumem_host_foreign_peer_access;
   /** gpumem_host_set_current_device(). */
   PFN_gpumem_host_set_current_device gpumem_host_set_current_device;
+  /** gpumem_hub_open(). */
+  PFN_gpumem_hub_open gpumem_hub_open;
+  /** gpumem_hub_close(). */
+  PFN_gpumem_hub_close gpumem_hub_close;
+  /** gpumem_hub_get_info(). */
+  PFN_gpumem_hub_get_info gpumem_hub_get_info;
+  /** gpumem_hub_publish(). */
+  PFN_gpumem_hub_publish gpumem_hub_publish;
+  /** gpumem_hub_withdraw(). */
+  PFN_gpumem_hub_withdraw gpumem_hub_withdraw;
+  /** gpumem_link_connect(). */
+  PFN_gpumem_link_connect gpumem_link_connect;
+  /** gpumem_link_close(). */
+  PFN_gpumem_link_close gpumem_link_close;
+  /** gpumem_link_get_info(). */
+  PFN_gpumem_link_get_info gpumem_link_get_info;
+  /** gpumem_link_enumerate(). */
+  PFN_gpumem_link_enumerate gpumem_link_enumerate;
+  /** gpumem_link_wait(). */
+  PFN_gpumem_link_wait gpumem_link_wait;
+  /** gpumem_link_fetch(). */
+  PFN_gpumem_link_fetch gpumem_link_fetch;
+  /** gpumem_link_publish(). */
+  PFN_gpumem_link_publish gpumem_link_publish;
+  /** gpumem_link_withdraw(). */
+  PFN_gpumem_link_withdraw gpumem_link_withdraw;
   /** gpumem_instance_probe(). */
   PFN_gpumem_instance_probe gpumem_instance_probe;
   /** gpumem_instance_open(). */

@@ -67,6 +67,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_KIND_DEVICE = 4;
     public const int GPUMEM_KIND_MANAGED = 5;
     public const int GPUMEM_KIND_VIRTUAL = 7;
+    public const int GPUMEM_KIND_IMPORTED = 8;
     public const int GPUMEM_KIND_FOREIGN = 9;
     public const ulong GPUMEM_MEMORY_PORTABLE = 0x1;
     public const ulong GPUMEM_MEMORY_MAPPED = 0x2;
@@ -77,6 +78,7 @@ namespace GpuMem.Interop
     public const ulong GPUMEM_MEMORY_NUMA_NODE = 0x40;
     public const ulong GPUMEM_MEMORY_ATTACH_HOST = 0x80;
     public const ulong GPUMEM_MEMORY_OVERSUBSCRIBE = 0x100;
+    public const ulong GPUMEM_MEMORY_SHAREABLE = 0x200;
     // pointer.h
     public const int GPUMEM_LOCATION_NONE = 0;
     public const int GPUMEM_LOCATION_DEVICE = 1;
@@ -145,6 +147,11 @@ namespace GpuMem.Interop
     public const int GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC = 76;
     public const int GPUMEM_CAPABILITY_VMM_COMPRESSIBLE = 77;
     public const int GPUMEM_CAPABILITY_VMM_RDMA = 78;
+    public const int GPUMEM_CAPABILITY_SHARE_LEGACY = 80;
+    public const int GPUMEM_CAPABILITY_SHARE_EVENTS = 81;
+    public const int GPUMEM_CAPABILITY_SHARE_CHANNEL = 82;
+    public const int GPUMEM_CAPABILITY_SHARE_DMA_BUF = 83;
+    public const int GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE = 84;
     public const int GPUMEM_ANSWER_TYPE_TRI = 1;
     public const int GPUMEM_ANSWER_TYPE_INT = 2;
     public const int GPUMEM_ANSWER_TYPE_BYTES = 3;
@@ -164,14 +171,37 @@ namespace GpuMem.Interop
     public const int GPUMEM_SOURCE_ORDER_STREAM = 0;
     public const int GPUMEM_SOURCE_ORDER_DURING_CALL = 1;
     public const int GPUMEM_SOURCE_ORDER_ANY = 2;
+    // share.h
+    public const int GPUMEM_SHARE_WAY_ANY = 0;
+    public const int GPUMEM_SHARE_WAY_LEGACY = 1;
+    public const int GPUMEM_SHARE_WAY_POSIX_FD = 2;
+    public const int GPUMEM_SHARE_WAY_FABRIC = 3;
+    public const int GPUMEM_SHARE_WAY_DMA_BUF = 4;
+    public const int GPUMEM_SHARE_TYPE_MEMORY = 1;
+    public const int GPUMEM_SHARE_TYPE_EVENT = 2;
+    public const ulong GPUMEM_EXPORT_NEIGHBOURS = 0x1;
+    public const ulong GPUMEM_IMPORT_UNVERIFIED = 0x1;
+    public const ulong GPUMEM_IMPORT_LIVE = 0x0;
+    public const ulong GPUMEM_IMPORT_WITHDRAWN = 0x1;
+    public const ulong GPUMEM_IMPORT_PEER_GONE = 0x2;
+    public const ulong GPUMEM_IMPORT_UNKNOWN = 0x3;
+    public const int GPUMEM_PEER_OTHER_PROCESS = 0;
+    public const int GPUMEM_PEER_SAME_PROCESS = 1;
+    public const int GPUMEM_PEER_OTHER_USER = 2;
+    public const int GPUMEM_PEER_OTHER_DEVICE = 3;
+    public const int GPUMEM_PEER_CONTAINER = 4;
+    public const ulong GPUMEM_DMA_BUF_PREFER_PCIE = 0x1;
     // event.h
     public const ulong GPUMEM_EVENT_DISABLE_TIMING = 0x1;
     public const ulong GPUMEM_EVENT_BLOCKING_SYNC = 0x2;
+    public const ulong GPUMEM_EVENT_INTERPROCESS = 0x4;
     // host.h
     public const int GPUMEM_HOST_LOCK_DEFAULT = 0;
     public const int GPUMEM_HOST_LOCK_TRY = 1;
     public const int GPUMEM_HOST_LOCK_REQUIRE = 2;
     public const int GPUMEM_HOST_LOCK_OFF = 3;
+    // hub.h
+    public const ulong GPUMEM_HUB_KEEPER = 0x1;
     // instance.h
     public const int GPUMEM_BACKEND_ANY = 0;
     public const int GPUMEM_BACKEND_CUDA = 1;

@@ -211,6 +211,44 @@ namespace GpuMem.Interop
     public static extern int gpumem_device_enable_peer_access(IntPtr device, IntPtr peer, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_device_disable_peer_access(IntPtr device, IntPtr peer, gpumem_error* error);
+    // share.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_export(
+        IntPtr instance, IntPtr pointer, gpumem_export_desc* desc, gpumem_share_handle* out_handle,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_revoke(IntPtr instance, gpumem_share_handle* handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_get_info(
+        gpumem_share_handle* handle, gpumem_share_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_get_fds(
+        IntPtr instance, gpumem_share_handle* handle, int* out_fds, uint capacity, uint* out_count,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_import(
+        IntPtr instance, gpumem_share_handle* handle, int* fds, uint fd_count, gpumem_import_desc* desc,
+        IntPtr* out_pointer, IntPtr* out_memory, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_memory_get_import_info(
+        IntPtr memory, gpumem_import_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_set_cache(
+        IntPtr instance, gpumem_import_cache_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_flush_cache(IntPtr instance, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_get_way(
+        IntPtr instance, IntPtr pointer, int way, int peer, gpumem_way_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_send(
+        IntPtr instance, gpumem_share_handle* handle, int socket_fd, gpumem_send_desc* desc, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_receive(
+        IntPtr instance, int socket_fd, ulong timeout_ns, gpumem_share_handle* out_handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_share_export_dma_buf(
+        IntPtr instance, IntPtr pointer, ulong size, ulong flags, int* out_fd, gpumem_error* error);
     // event.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_event_create(
@@ -231,6 +269,11 @@ namespace GpuMem.Interop
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_event_get_elapsed_time(
         IntPtr start, IntPtr end, long* out_nanoseconds, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_event_export(IntPtr @event, gpumem_share_handle* out_handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_event_import(
+        IntPtr device, gpumem_share_handle* handle, int* fds, uint fd_count, IntPtr* out_event, gpumem_error* error);
     // group.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_group_create(
@@ -274,6 +317,43 @@ namespace GpuMem.Interop
         IntPtr device, IntPtr peer, uint enabled, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_host_set_current_device(int ordinal, int* out_previous, gpumem_error* error);
+    // hub.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_hub_open(
+        IntPtr instance, gpumem_hub_desc* desc, IntPtr* out_hub, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_hub_close(IntPtr hub, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_hub_get_info(IntPtr hub, gpumem_hub_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_hub_publish(
+        IntPtr hub, IntPtr name, gpumem_share_handle* handle, gpumem_publish_desc* desc, ulong* out_version,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_hub_withdraw(IntPtr hub, IntPtr name, ulong version, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_connect(
+        IntPtr instance, gpumem_link_desc* desc, IntPtr* out_link, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_close(IntPtr link, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_get_info(IntPtr link, gpumem_link_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_enumerate(
+        IntPtr link, uint index, gpumem_entry_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_wait(
+        IntPtr link, IntPtr name, ulong after_version, ulong timeout_ns, gpumem_entry_info* out_info,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_fetch(
+        IntPtr link, IntPtr name, gpumem_fetch_desc* desc, gpumem_share_handle* out_handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_publish(
+        IntPtr link, IntPtr name, gpumem_share_handle* handle, gpumem_publish_desc* desc, ulong* out_version,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_link_withdraw(IntPtr link, IntPtr name, ulong version, gpumem_error* error);
     // instance.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_instance_probe(int backend, gpumem_probe_info* out_info, gpumem_error* error);

@@ -341,6 +341,91 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_share_handle
+  {
+    public fixed byte bytes[256];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_export_desc
+  {
+    public UIntPtr struct_size;
+    public int way;
+    public int access;
+    public ulong flags;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_share_info
+  {
+    public UIntPtr struct_size;
+    public int type;
+    public int way;
+    public int backend;
+    public int access;
+    public int location;
+    public int exporter_pid;
+    public ulong size;
+    public ulong offset;
+    public ulong buffer_id;
+    public uint fd_count;
+    public uint reserved;
+    public fixed byte device_uuid[16];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_import_desc
+  {
+    public UIntPtr struct_size;
+    public IntPtr device;
+    public int access;
+    public uint reserved;
+    public ulong flags;
+    public IntPtr address;
+    public ulong timeout_ns;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_import_info
+  {
+    public UIntPtr struct_size;
+    public int way;
+    public int access;
+    public int state;
+    public int exporter_pid;
+    public ulong count;
+    public ulong exporter_buffer_id;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_import_cache_desc
+  {
+    public UIntPtr struct_size;
+    public ulong idle_ns;
+    public ulong bytes_max;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_way_info
+  {
+    public UIntPtr struct_size;
+    public int status;
+    public uint fd_count;
+    public uint needs_socket;
+    public uint reserved;
+    public fixed byte message[256];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_send_desc
+  {
+    public UIntPtr struct_size;
+    public ulong lease_ns;
+    public ulong timeout_ns;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_event_desc
   {
     public UIntPtr struct_size;
@@ -402,6 +487,97 @@ namespace GpuMem.Interop
     public int concurrent;
     public int compressible;
     public ulong vmm_granularity;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_hub_desc
+  {
+    public UIntPtr struct_size;
+    public IntPtr path;
+    public uint mode;
+    public uint user_count;
+    public uint* users;
+    public uint* groups;
+    public uint group_count;
+    public uint token_size;
+    public IntPtr token;
+    public ulong flags;
+    public uint links_max;
+    public uint names_max;
+    public uint versions_max;
+    public uint fds_max;
+    public ulong bytes_max;
+    public ulong timeout_ns;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_hub_info
+  {
+    public UIntPtr struct_size;
+    public uint link_count;
+    public uint name_count;
+    public uint version_count;
+    public uint fd_count;
+    public ulong refused_count;
+    public fixed byte path[108];
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_publish_desc
+  {
+    public UIntPtr struct_size;
+    public ulong version;
+    public int access;
+    public uint keep;
+    public fixed byte fingerprint[32];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_link_desc
+  {
+    public UIntPtr struct_size;
+    public IntPtr path;
+    public IntPtr token;
+    public uint token_size;
+    public uint reserved;
+    public ulong timeout_ns;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_link_info
+  {
+    public UIntPtr struct_size;
+    public int pid;
+    public uint uid;
+    public uint connected;
+    public uint keeper;
+    public fixed byte path[108];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_entry_info
+  {
+    public UIntPtr struct_size;
+    public fixed byte name[64];
+    public ulong version;
+    public ulong size;
+    public int type;
+    public int way;
+    public int access;
+    public int publisher_pid;
+    public uint publisher_gone;
+    public uint reserved;
+    public fixed byte fingerprint[32];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_fetch_desc
+  {
+    public UIntPtr struct_size;
+    public ulong version;
+    public fixed byte fingerprint[32];
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -579,6 +755,18 @@ namespace GpuMem.Interop
     public IntPtr gpumem_device_can_access_peer;
     public IntPtr gpumem_device_enable_peer_access;
     public IntPtr gpumem_device_disable_peer_access;
+    public IntPtr gpumem_share_export;
+    public IntPtr gpumem_share_revoke;
+    public IntPtr gpumem_share_get_info;
+    public IntPtr gpumem_share_get_fds;
+    public IntPtr gpumem_share_import;
+    public IntPtr gpumem_memory_get_import_info;
+    public IntPtr gpumem_share_set_cache;
+    public IntPtr gpumem_share_flush_cache;
+    public IntPtr gpumem_share_get_way;
+    public IntPtr gpumem_share_send;
+    public IntPtr gpumem_share_receive;
+    public IntPtr gpumem_share_export_dma_buf;
     public IntPtr gpumem_event_create;
     public IntPtr gpumem_event_wrap;
     public IntPtr gpumem_event_destroy;
@@ -587,6 +775,8 @@ namespace GpuMem.Interop
     public IntPtr gpumem_event_query;
     public IntPtr gpumem_event_synchronize;
     public IntPtr gpumem_event_get_elapsed_time;
+    public IntPtr gpumem_event_export;
+    public IntPtr gpumem_event_import;
     public IntPtr gpumem_group_create;
     public IntPtr gpumem_group_destroy;
     public IntPtr gpumem_group_get_info;
@@ -604,6 +794,19 @@ namespace GpuMem.Interop
     public IntPtr gpumem_host_foreign_free;
     public IntPtr gpumem_host_foreign_peer_access;
     public IntPtr gpumem_host_set_current_device;
+    public IntPtr gpumem_hub_open;
+    public IntPtr gpumem_hub_close;
+    public IntPtr gpumem_hub_get_info;
+    public IntPtr gpumem_hub_publish;
+    public IntPtr gpumem_hub_withdraw;
+    public IntPtr gpumem_link_connect;
+    public IntPtr gpumem_link_close;
+    public IntPtr gpumem_link_get_info;
+    public IntPtr gpumem_link_enumerate;
+    public IntPtr gpumem_link_wait;
+    public IntPtr gpumem_link_fetch;
+    public IntPtr gpumem_link_publish;
+    public IntPtr gpumem_link_withdraw;
     public IntPtr gpumem_instance_probe;
     public IntPtr gpumem_instance_open;
     public IntPtr gpumem_instance_close;

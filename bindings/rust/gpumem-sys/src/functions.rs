@@ -33,7 +33,8 @@ functions! {
         PFN_gpumem_memory_register, gpumem_memory_register(
             device: gpumem_device, desc: *const gpumem_register_desc, out_memory: *mut gpumem_memory,
             error: *mut gpumem_error) -> gpumem_status;
-        /// Frees an allocation, or makes registered memory pageable again and keeps its contents.
+        /// Frees an allocation, makes registered memory pageable again and keeps its contents, or
+        /// ends an import; one that was imported several times is counted down.
         PFN_gpumem_memory_destroy, gpumem_memory_destroy(
             memory: gpumem_memory, error: *mut gpumem_error) -> gpumem_status;
         /// Gets information about memory.
@@ -250,6 +251,56 @@ functions! {
         /// Undoes one `gpumem_device_enable_peer_access()`.
         PFN_gpumem_device_disable_peer_access, gpumem_device_disable_peer_access(
             device: gpumem_device, peer: gpumem_device, error: *mut gpumem_error) -> gpumem_status;
+        /// Exports memory.
+        PFN_gpumem_share_export, gpumem_share_export(
+            instance: gpumem_instance, pointer: *const c_void, desc: *const gpumem_export_desc,
+            out_handle: *mut gpumem_share_handle, error: *mut gpumem_error) -> gpumem_status;
+        /// Ends an export.
+        PFN_gpumem_share_revoke, gpumem_share_revoke(
+            instance: gpumem_instance, handle: *const gpumem_share_handle,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Reads a handle.
+        PFN_gpumem_share_get_info, gpumem_share_get_info(
+            handle: *const gpumem_share_handle, out_info: *mut gpumem_share_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets the file descriptors of an export, for a transport of the caller's own.
+        PFN_gpumem_share_get_fds, gpumem_share_get_fds(
+            instance: gpumem_instance, handle: *const gpumem_share_handle, out_fds: *mut i32, capacity: u32,
+            out_count: *mut u32, error: *mut gpumem_error) -> gpumem_status;
+        /// Imports memory.
+        PFN_gpumem_share_import, gpumem_share_import(
+            instance: gpumem_instance, handle: *const gpumem_share_handle, fds: *const i32, fd_count: u32,
+            desc: *const gpumem_import_desc, out_pointer: *mut *mut c_void, out_memory: *mut gpumem_memory,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about an import.
+        PFN_gpumem_memory_get_import_info, gpumem_memory_get_import_info(
+            memory: gpumem_memory, out_info: *mut gpumem_import_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Sets how long imports are kept mapped after they were destroyed.
+        PFN_gpumem_share_set_cache, gpumem_share_set_cache(
+            instance: gpumem_instance, desc: *const gpumem_import_cache_desc,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Unmaps all imports that were destroyed and are kept.
+        PFN_gpumem_share_flush_cache, gpumem_share_flush_cache(
+            instance: gpumem_instance, error: *mut gpumem_error) -> gpumem_status;
+        /// Says whether memory can be shared in one way, and why not.
+        PFN_gpumem_share_get_way, gpumem_share_get_way(
+            instance: gpumem_instance, pointer: *const c_void, way: gpumem_share_way, peer: gpumem_share_peer,
+            out_info: *mut gpumem_way_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Sends a handle, with its descriptors and a connection to this process, over a Unix
+        /// socket of the caller's.
+        PFN_gpumem_share_send, gpumem_share_send(
+            instance: gpumem_instance, handle: *const gpumem_share_handle, socket_fd: i32,
+            desc: *const gpumem_send_desc, error: *mut gpumem_error) -> gpumem_status;
+        /// Receives a handle that `gpumem_share_send()` sent.
+        PFN_gpumem_share_receive, gpumem_share_receive(
+            instance: gpumem_instance, socket_fd: i32, timeout_ns: u64, out_handle: *mut gpumem_share_handle,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Makes a dma-buf of device memory, which drivers of other devices import: of network
+        /// cards, say.
+        PFN_gpumem_share_export_dma_buf, gpumem_share_export_dma_buf(
+            instance: gpumem_instance, pointer: *const c_void, size: u64, flags: gpumem_dma_buf_flags,
+            out_fd: *mut i32, error: *mut gpumem_error) -> gpumem_status;
         /// Creates an event.
         PFN_gpumem_event_create, gpumem_event_create(
             device: gpumem_device, desc: *const gpumem_event_desc, out_event: *mut gpumem_event,
@@ -277,6 +328,15 @@ functions! {
         PFN_gpumem_event_get_elapsed_time, gpumem_event_get_elapsed_time(
             start: gpumem_event, end: gpumem_event, out_nanoseconds: *mut i64,
             error: *mut gpumem_error) -> gpumem_status;
+        /// Exports an event that was created with
+        /// [`GPUMEM_EVENT_INTERPROCESS`](crate::GPUMEM_EVENT_INTERPROCESS).
+        PFN_gpumem_event_export, gpumem_event_export(
+            event: gpumem_event, out_handle: *mut gpumem_share_handle,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Imports an event.
+        PFN_gpumem_event_import, gpumem_event_import(
+            device: gpumem_device, handle: *const gpumem_share_handle, fds: *const i32, fd_count: u32,
+            out_event: *mut gpumem_event, error: *mut gpumem_error) -> gpumem_status;
         /// Makes an empty group.
         PFN_gpumem_group_create, gpumem_group_create(
             instance: gpumem_instance, desc: *const gpumem_group_desc, out_group: *mut gpumem_group,
@@ -339,6 +399,53 @@ functions! {
         /// current context.
         PFN_gpumem_host_set_current_device, gpumem_host_set_current_device(
             ordinal: i32, out_previous: *mut i32, error: *mut gpumem_error) -> gpumem_status;
+        /// Opens a hub.
+        PFN_gpumem_hub_open, gpumem_hub_open(
+            instance: gpumem_instance, desc: *const gpumem_hub_desc, out_hub: *mut gpumem_hub,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Closes a hub: its links hang up, its file is removed, and its names are gone.
+        PFN_gpumem_hub_close, gpumem_hub_close(hub: gpumem_hub, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a hub.
+        PFN_gpumem_hub_get_info, gpumem_hub_get_info(
+            hub: gpumem_hub, out_info: *mut gpumem_hub_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Publishes a handle under a name, as its newest version.
+        PFN_gpumem_hub_publish, gpumem_hub_publish(
+            hub: gpumem_hub, name: *const c_char, handle: *const gpumem_share_handle,
+            desc: *const gpumem_publish_desc, out_version: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Withdraws a name, or one version of it.
+        PFN_gpumem_hub_withdraw, gpumem_hub_withdraw(
+            hub: gpumem_hub, name: *const c_char, version: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Connects to a hub.
+        PFN_gpumem_link_connect, gpumem_link_connect(
+            instance: gpumem_instance, desc: *const gpumem_link_desc, out_link: *mut gpumem_link,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Closes a link.
+        PFN_gpumem_link_close, gpumem_link_close(
+            link: gpumem_link, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a link.
+        PFN_gpumem_link_get_info, gpumem_link_get_info(
+            link: gpumem_link, out_info: *mut gpumem_link_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets one of the versions in a hub, in the order of names and versions.
+        PFN_gpumem_link_enumerate, gpumem_link_enumerate(
+            link: gpumem_link, index: u32, out_info: *mut gpumem_entry_info,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Waits until a name has a version after a given one.
+        PFN_gpumem_link_wait, gpumem_link_wait(
+            link: gpumem_link, name: *const c_char, after_version: u64, timeout_ns: u64,
+            out_info: *mut gpumem_entry_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Fetches the handle of a name.
+        PFN_gpumem_link_fetch, gpumem_link_fetch(
+            link: gpumem_link, name: *const c_char, desc: *const gpumem_fetch_desc,
+            out_handle: *mut gpumem_share_handle, error: *mut gpumem_error) -> gpumem_status;
+        /// Publishes a handle in a keeper, under the rules of `gpumem_hub_publish()`.
+        PFN_gpumem_link_publish, gpumem_link_publish(
+            link: gpumem_link, name: *const c_char, handle: *const gpumem_share_handle,
+            desc: *const gpumem_publish_desc, out_version: *mut u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Withdraws a name, or one version of it, from a keeper.
+        PFN_gpumem_link_withdraw, gpumem_link_withdraw(
+            link: gpumem_link, name: *const c_char, version: u64, error: *mut gpumem_error) -> gpumem_status;
         /// Finds out whether a backend can be opened here, without opening it.
         PFN_gpumem_instance_probe, gpumem_instance_probe(
             backend: gpumem_backend, out_info: *mut gpumem_probe_info,

@@ -21,6 +21,10 @@ handles! {
     gpumem_buffer = gpumem_buffer_s;
     /// Buffers that sleep and wake as one. See group.h.
     gpumem_group = gpumem_group_s;
+    /// Shared memory and events under names. See hub.h.
+    gpumem_hub = gpumem_hub_s;
+    /// A connection to a hub. See hub.h.
+    gpumem_link = gpumem_link_s;
     /// An ordered queue of work on one device. See stream.h.
     gpumem_stream = gpumem_stream_s;
     /// A point in a stream that can be waited for. See event.h.
@@ -72,10 +76,26 @@ aliases! {
     gpumem_direction = i32;
     /// When the source of an asynchronous copy is read: one of the GPUMEM_SOURCE_ORDER_ values.
     gpumem_source_order = i32;
+    /// How memory reaches another process: one of the GPUMEM_SHARE_WAY_ values.
+    gpumem_share_way = i32;
+    /// What a handle stands for: one of the GPUMEM_SHARE_TYPE_ values.
+    gpumem_share_type = i32;
+    /// How memory is exported: a sum of GPUMEM_EXPORT_ values.
+    gpumem_export_flags = u64;
+    /// How a handle is imported: a sum of GPUMEM_IMPORT_ values.
+    gpumem_import_flags = u64;
+    /// How an import stands: one of the GPUMEM_IMPORT_ state values.
+    gpumem_import_state = i32;
+    /// Whom memory would be shared with: one of the GPUMEM_PEER_ values.
+    gpumem_share_peer = i32;
+    /// How a dma-buf is made: a sum of GPUMEM_DMA_BUF_ values.
+    gpumem_dma_buf_flags = u64;
     /// Properties of an event: a sum of GPUMEM_EVENT_ values.
     gpumem_event_flags = u64;
     /// When the host backend locks pages: one of the GPUMEM_HOST_LOCK_ values.
     gpumem_host_lock_mode = i32;
+    /// How a hub behaves: a sum of GPUMEM_HUB_ values.
+    gpumem_hub_flags = u64;
     /// What does the work: one of the GPUMEM_BACKEND_ values.
     gpumem_backend = i32;
     /// What closing does if objects live: one of the GPUMEM_CLOSE_ values.
@@ -238,6 +258,8 @@ constants! {
     GPUMEM_KIND_MANAGED: gpumem_kind = 5;
     /// Reserved addresses, and what is mapped there. See range.h.
     GPUMEM_KIND_VIRTUAL: gpumem_kind = 7;
+    /// Memory of another process, imported through this instance. See share.h.
+    GPUMEM_KIND_IMPORTED: gpumem_kind = 8;
     /// Known to the driver, but made by other code.
     GPUMEM_KIND_FOREIGN: gpumem_kind = 9;
     /// All devices treat the memory as pinned. Pinned allocations always have it.
@@ -246,7 +268,8 @@ constants! {
     GPUMEM_MEMORY_MAPPED: gpumem_memory_flags = 0x2;
     /// Pinned only: the CPU does not cache the memory, and may read it very slowly.
     GPUMEM_MEMORY_WRITE_COMBINED: gpumem_memory_flags = 0x4;
-    /// Registered only: devices may only read. Needed if the CPU mapping is read-only.
+    /// Registered: devices may only read; needed if the CPU mapping is read-only. Imported: nobody
+    /// may write here.
     GPUMEM_MEMORY_READ_ONLY: gpumem_memory_flags = 0x8;
     /// Registered only: memory-mapped I/O of another device.
     GPUMEM_MEMORY_IOMEMORY: gpumem_memory_flags = 0x10;
@@ -260,6 +283,10 @@ constants! {
     /// Managed only: the managed memory of the instance may exceed the memory of the device, and
     /// lie on the host in part.
     GPUMEM_MEMORY_OVERSUBSCRIBE: gpumem_memory_flags = 0x100;
+    /// Device only: nothing else lies in the memory's block of the driver, so that it can be shared
+    /// with other processes and shows them nothing else. The memory is a multiple of that block: 2
+    /// MiB on cuda.
+    GPUMEM_MEMORY_SHAREABLE: gpumem_memory_flags = 0x200;
     // ---- pointer.h
     /// Nowhere in particular: the memory moves, or nothing is known.
     GPUMEM_LOCATION_NONE: gpumem_location = 0;
@@ -403,6 +430,16 @@ constants! {
     GPUMEM_CAPABILITY_VMM_COMPRESSIBLE: gpumem_capability = 77;
     /// `vmm.rdma`: physical memory for network cards.
     GPUMEM_CAPABILITY_VMM_RDMA: gpumem_capability = 78;
+    /// `share.legacy`: device memory can be shared by handles of the driver.
+    GPUMEM_CAPABILITY_SHARE_LEGACY: gpumem_capability = 80;
+    /// `share.events`: events can be shared.
+    GPUMEM_CAPABILITY_SHARE_EVENTS: gpumem_capability = 81;
+    /// `share.channel`: processes can talk over Unix sockets, which all sharing needs.
+    GPUMEM_CAPABILITY_SHARE_CHANNEL: gpumem_capability = 82;
+    /// `share.dma_buf`: device memory can be exported as a dma-buf.
+    GPUMEM_CAPABILITY_SHARE_DMA_BUF: gpumem_capability = 83;
+    /// `share.dma_buf_pcie`: the same with the mapping over PCIe.
+    GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE: gpumem_capability = 84;
     /// [`GPUMEM_ANSWER_NO`](crate::GPUMEM_ANSWER_NO),
     /// [`GPUMEM_ANSWER_YES`](crate::GPUMEM_ANSWER_YES) or
     /// [`GPUMEM_ANSWER_EMULATED`](crate::GPUMEM_ANSWER_EMULATED).
@@ -446,12 +483,62 @@ constants! {
     /// At any time before completion, even before earlier work of the stream. The source must be
     /// host memory, and must not change from the call on.
     GPUMEM_SOURCE_ORDER_ANY: gpumem_source_order = 2;
+    // ---- share.h
+    /// The best one that the memory has.
+    GPUMEM_SHARE_WAY_ANY: gpumem_share_way = 0;
+    /// An inter-process handle of the driver, for device memory and events. Capabilities
+    /// `share.legacy` and `share.events`.
+    GPUMEM_SHARE_WAY_LEGACY: gpumem_share_way = 1;
+    /// File descriptors, for physical memory that was created with
+    /// [`GPUMEM_HANDLE_TYPE_POSIX_FD`](crate::GPUMEM_HANDLE_TYPE_POSIX_FD).
+    GPUMEM_SHARE_WAY_POSIX_FD: gpumem_share_way = 2;
+    /// Fabric handles, for physical memory that was created with
+    /// [`GPUMEM_HANDLE_TYPE_FABRIC`](crate::GPUMEM_HANDLE_TYPE_FABRIC).
+    GPUMEM_SHARE_WAY_FABRIC: gpumem_share_way = 3;
+    /// A dma-buf, for other drivers: `gpumem_share_export_dma_buf()`. Capability `share.dma_buf`.
+    GPUMEM_SHARE_WAY_DMA_BUF: gpumem_share_way = 4;
+    /// Memory, to be imported with `gpumem_share_import()`.
+    GPUMEM_SHARE_TYPE_MEMORY: gpumem_share_type = 1;
+    /// An event, to be imported with `gpumem_event_import()`.
+    GPUMEM_SHARE_TYPE_EVENT: gpumem_share_type = 2;
+    /// Importers may see what else lies in the same block of the driver. Small device memory that
+    /// was created without [`GPUMEM_MEMORY_SHAREABLE`](crate::GPUMEM_MEMORY_SHAREABLE) cannot be
+    /// exported otherwise.
+    GPUMEM_EXPORT_NEIGHBOURS: gpumem_export_flags = 0x1;
+    /// Import [`GPUMEM_SHARE_WAY_LEGACY`](crate::GPUMEM_SHARE_WAY_LEGACY) memory although the
+    /// exporter cannot be asked. If it was freed since, the import may show other memory of the
+    /// exporter, and nobody learns when a process ends.
+    GPUMEM_IMPORT_UNVERIFIED: gpumem_import_flags = 0x1;
+    /// The exporter lives, and still exports it.
+    GPUMEM_IMPORT_LIVE: gpumem_import_flags = 0x0;
+    /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
+    GPUMEM_IMPORT_WITHDRAWN: gpumem_import_flags = 0x1;
+    /// The exporter has ended.
+    GPUMEM_IMPORT_PEER_GONE: gpumem_import_flags = 0x2;
+    /// Nobody can tell: imported with descriptors only, or unverified.
+    GPUMEM_IMPORT_UNKNOWN: gpumem_import_flags = 0x3;
+    /// Another process of this user.
+    GPUMEM_PEER_OTHER_PROCESS: gpumem_share_peer = 0;
+    /// Another instance in this process.
+    GPUMEM_PEER_SAME_PROCESS: gpumem_share_peer = 1;
+    /// A process of another user.
+    GPUMEM_PEER_OTHER_USER: gpumem_share_peer = 2;
+    /// Another process of this user that uses another device.
+    GPUMEM_PEER_OTHER_DEVICE: gpumem_share_peer = 3;
+    /// A process in other process, mount, network and user namespaces, of the same user outside.
+    GPUMEM_PEER_CONTAINER: gpumem_share_peer = 4;
+    /// Prefer the mapping over PCIe; the plain form is made where it cannot be had.
+    GPUMEM_DMA_BUF_PREFER_PCIE: gpumem_dma_buf_flags = 0x1;
     // ---- event.h
     /// The event takes no time stamp, which makes it cheaper.
     GPUMEM_EVENT_DISABLE_TIMING: gpumem_event_flags = 0x1;
     /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On cuda it
     /// may spin otherwise.
     GPUMEM_EVENT_BLOCKING_SYNC: gpumem_event_flags = 0x2;
+    /// The event can be exported to other processes. Needs
+    /// [`GPUMEM_EVENT_DISABLE_TIMING`](crate::GPUMEM_EVENT_DISABLE_TIMING), and the capability
+    /// `share.events`.
+    GPUMEM_EVENT_INTERPROCESS: gpumem_event_flags = 0x4;
     // ---- host.h
     /// The same as [`GPUMEM_HOST_LOCK_TRY`](crate::GPUMEM_HOST_LOCK_TRY).
     GPUMEM_HOST_LOCK_DEFAULT: gpumem_host_lock_mode = 0;
@@ -461,6 +548,11 @@ constants! {
     GPUMEM_HOST_LOCK_REQUIRE: gpumem_host_lock_mode = 2;
     /// Never lock.
     GPUMEM_HOST_LOCK_OFF: gpumem_host_lock_mode = 3;
+    // ---- hub.h
+    /// Links may publish and withdraw too: handles by
+    /// [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD). What they publish stays
+    /// when they end.
+    GPUMEM_HUB_KEEPER: gpumem_hub_flags = 0x1;
     // ---- instance.h
     /// The cuda backend if it can be opened, otherwise the host backend.
     GPUMEM_BACKEND_ANY: gpumem_backend = 0;
@@ -1056,6 +1148,131 @@ structs! {
         /// Such as `NVIDIA H200`.
         name: [c_char; 256],
     }
+    // ---- share.h
+    /// A shared memory or event, as bytes for any channel. They hold no address, and a secret: who
+    /// has them may import.
+    plain gpumem_share_handle {
+        /// Only the library reads them; see `gpumem_share_get_info()`.
+        bytes: [u8; 256],
+    }
+    /// Options for an export.
+    growing gpumem_export_desc {
+        /// `sizeof(gpumem_export_desc)` of the caller.
+        struct_size: usize,
+        /// One of the GPUMEM_SHARE_WAY_ values but DMA_BUF.
+        way: gpumem_share_way,
+        /// The most that importers get: [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ), or
+        /// [`GPUMEM_ACCESS_READWRITE`](crate::GPUMEM_ACCESS_READWRITE), or 0 for it.
+        access: gpumem_access,
+        /// A sum of GPUMEM_EXPORT_ values.
+        flags: gpumem_export_flags,
+    }
+    /// What a handle says of itself. It was true when the handle was made.
+    growing gpumem_share_info {
+        /// `sizeof(gpumem_share_info)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_SHARE_TYPE_MEMORY`](crate::GPUMEM_SHARE_TYPE_MEMORY) or
+        /// [`GPUMEM_SHARE_TYPE_EVENT`](crate::GPUMEM_SHARE_TYPE_EVENT).
+        r#type: gpumem_share_type,
+        /// How it is shared.
+        way: gpumem_share_way,
+        /// [`GPUMEM_BACKEND_CUDA`](crate::GPUMEM_BACKEND_CUDA) or
+        /// [`GPUMEM_BACKEND_HOST`](crate::GPUMEM_BACKEND_HOST).
+        backend: i32,
+        /// The most that importers get.
+        access: gpumem_access,
+        /// Where the memory lies.
+        location: gpumem_location,
+        /// The exporter, as its own process namespace counts.
+        exporter_pid: i32,
+        /// Bytes of the whole memory.
+        size: u64,
+        /// Of the exported pointer in it.
+        offset: u64,
+        /// Number of the allocation in the exporter.
+        buffer_id: u64,
+        /// Descriptors that belong to it.
+        fd_count: u32,
+        /// 0.
+        reserved: u32,
+        /// Of the device.
+        device_uuid: [u8; 16],
+    }
+    /// Options for an import.
+    growing gpumem_import_desc {
+        /// `sizeof(gpumem_import_desc)` of the caller.
+        struct_size: usize,
+        /// Device that will use the memory; NULL means the one that has it, found by its UUID.
+        device: gpumem_device,
+        /// [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ) or
+        /// [`GPUMEM_ACCESS_READWRITE`](crate::GPUMEM_ACCESS_READWRITE); 0 means what the exporter
+        /// allows.
+        access: gpumem_access,
+        /// 0.
+        reserved: u32,
+        /// A sum of GPUMEM_IMPORT_ values.
+        flags: gpumem_import_flags,
+        /// Where the memory should begin, if these addresses are free; NULL means anywhere. Only
+        /// for [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD).
+        address: *const c_void,
+        /// How long the exporter may take to answer; 0 means 5 seconds.
+        timeout_ns: u64,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about an import.
+    growing gpumem_import_info {
+        /// `sizeof(gpumem_import_info)` of the caller.
+        struct_size: usize,
+        /// How it is shared.
+        way: gpumem_share_way,
+        /// What may be done here.
+        access: gpumem_access,
+        /// How it stands at this moment.
+        state: gpumem_import_state,
+        /// As in gpumem_share_info.
+        exporter_pid: i32,
+        /// How often it is imported, and so must be destroyed.
+        count: u64,
+        /// Number of the allocation in the exporter.
+        exporter_buffer_id: u64,
+    }
+    /// Options for imports that are kept after they were destroyed, because they may be imported
+    /// again.
+    growing gpumem_import_cache_desc {
+        /// `sizeof(gpumem_import_cache_desc)` of the caller.
+        struct_size: usize,
+        /// How long one is kept; 0 means not at all.
+        idle_ns: u64,
+        /// Bytes that are kept at most; those that were destroyed first go first. 0 means no limit.
+        bytes_max: u64,
+    }
+    /// Whether memory can be shared in one way.
+    growing gpumem_way_info {
+        /// `sizeof(gpumem_way_info)` of the caller.
+        struct_size: usize,
+        /// [`GPUMEM_SUCCESS`](crate::GPUMEM_SUCCESS), or what `gpumem_share_export()` or the import
+        /// would return.
+        status: gpumem_status,
+        /// Descriptors that an export would have.
+        fd_count: u32,
+        /// 1 if the handle alone is not enough: use `gpumem_share_send()` or a hub with a path.
+        needs_socket: u32,
+        /// 0.
+        reserved: u32,
+        /// Why not, and what would help; or what this way costs.
+        message: [c_char; 256],
+    }
+    /// Options for sending a handle.
+    growing gpumem_send_desc {
+        /// `sizeof(gpumem_send_desc)` of the caller.
+        struct_size: usize,
+        /// How long the receiver may take to import it; 0 means 30 seconds.
+        lease_ns: u64,
+        /// How long the call may wait for room in the socket; 0 means 5 seconds.
+        timeout_ns: u64,
+    }
     // ---- event.h
     /// Options for creating an event.
     growing gpumem_event_desc {
@@ -1167,6 +1384,149 @@ structs! {
         /// Unit of physical memory and of mappings in bytes: a power of two from the page size to 1
         /// GiB; 0 means 2 MiB. `GPUMEM_HOST_VMM_GRANULARITY`
         vmm_granularity: u64,
+    }
+    // ---- hub.h
+    /// Options for a hub. 0 as a limit means its default.
+    growing gpumem_hub_desc {
+        /// `sizeof(gpumem_hub_desc)` of the caller.
+        struct_size: usize,
+        /// Path of the socket, up to 107 bytes. One that begins with `@` is an abstract address,
+        /// which has no file. A name without `/` stands for that file in `$XDG_RUNTIME_DIR/gpumem`,
+        /// or in `/tmp/gpumem-UID` where that is not set; these folders are made, for the user
+        /// alone. NULL stands for the name `default`.
+        path: *const c_char,
+        /// Permissions of the socket file; 0 means 0600: the user alone.
+        mode: u32,
+        /// Number of `users`.
+        user_count: u32,
+        /// Users that may connect beside the own one, by their ids; or NULL.
+        users: *const u32,
+        /// Groups whose members may connect; or NULL.
+        groups: *const u32,
+        /// Number of `groups`.
+        group_count: u32,
+        /// Bytes of `token`, at most 256; 0 with NULL.
+        token_size: u32,
+        /// A secret that links must show; or NULL. Copied.
+        token: *const c_void,
+        /// A sum of GPUMEM_HUB_ values.
+        flags: gpumem_hub_flags,
+        /// Links at once; 64 by default.
+        links_max: u32,
+        /// Names at once; 1,024 by default.
+        names_max: u32,
+        /// Versions of one name at once; 16 by default.
+        versions_max: u32,
+        /// Descriptors that are held at once; 4,096 by default.
+        fds_max: u32,
+        /// Bytes of memory that links may publish in a keeper; no limit by default.
+        bytes_max: u64,
+        /// How long a link may take for a message that it has begun; 5 seconds by default.
+        timeout_ns: u64,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Information about a hub.
+    growing gpumem_hub_info {
+        /// `sizeof(gpumem_hub_info)` of the caller.
+        struct_size: usize,
+        /// Links that are connected.
+        link_count: u32,
+        /// Names.
+        name_count: u32,
+        /// Versions of all names.
+        version_count: u32,
+        /// Descriptors that are held for them.
+        fd_count: u32,
+        /// Links and messages that were refused since it was opened.
+        refused_count: u64,
+        /// Where it listens: a whole path, or `@` and an abstract address.
+        path: [c_char; 108],
+        /// As given at opening.
+        name: [c_char; 64],
+    }
+    /// Options for publishing.
+    growing gpumem_publish_desc {
+        /// `sizeof(gpumem_publish_desc)` of the caller.
+        struct_size: usize,
+        /// Number of the version, above all that the name ever had; 0 means one more than the last.
+        version: u64,
+        /// The most that links get, within what the export allows:
+        /// [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ) or
+        /// [`GPUMEM_ACCESS_READWRITE`](crate::GPUMEM_ACCESS_READWRITE); 0 means
+        /// [`GPUMEM_ACCESS_READ`](crate::GPUMEM_ACCESS_READ) for descriptors, and what the export
+        /// allows otherwise.
+        access: gpumem_access,
+        /// How many older versions to keep; those before are withdrawn. 0 means one.
+        keep: u32,
+        /// What the bytes are, such as a hash of them, to be fetched by; 0 means none.
+        fingerprint: [u8; 32],
+    }
+    /// Options for connecting.
+    growing gpumem_link_desc {
+        /// `sizeof(gpumem_link_desc)` of the caller.
+        struct_size: usize,
+        /// As in gpumem_hub_desc.
+        path: *const c_char,
+        /// The secret of the hub; or NULL.
+        token: *const c_void,
+        /// Bytes of `token`, at most 256; 0 with NULL.
+        token_size: u32,
+        /// 0.
+        reserved: u32,
+        /// How long the hub may take for each answer; 0 means 5 seconds.
+        timeout_ns: u64,
+    }
+    /// Information about a link.
+    growing gpumem_link_info {
+        /// `sizeof(gpumem_link_info)` of the caller.
+        struct_size: usize,
+        /// Process of the hub, as this process counts; 0 if it is not visible here.
+        pid: i32,
+        /// Its user.
+        uid: u32,
+        /// 1 until one side has hung up.
+        connected: u32,
+        /// 1 if it is a keeper.
+        keeper: u32,
+        /// As in gpumem_hub_info.
+        path: [c_char; 108],
+    }
+    /// One version of a name in a hub.
+    growing gpumem_entry_info {
+        /// `sizeof(gpumem_entry_info)` of the caller.
+        struct_size: usize,
+        /// The name.
+        name: [c_char; 64],
+        /// Number of the version.
+        version: u64,
+        /// Bytes of the memory; 0 for an event.
+        size: u64,
+        /// Memory or event.
+        r#type: gpumem_share_type,
+        /// How it is shared.
+        way: gpumem_share_way,
+        /// The most that links get.
+        access: gpumem_access,
+        /// The process that published it, as it counts itself.
+        publisher_pid: i32,
+        /// 1 if that has ended, and a keeper holds what it left.
+        publisher_gone: u32,
+        /// 0.
+        reserved: u32,
+        /// As published.
+        fingerprint: [u8; 32],
+    }
+    /// Options for fetching.
+    growing gpumem_fetch_desc {
+        /// `sizeof(gpumem_fetch_desc)` of the caller.
+        struct_size: usize,
+        /// Number of the version; 0 means the newest.
+        version: u64,
+        /// What the bytes must be; 0 means anything. With it and no version: the newest that has
+        /// it.
+        fingerprint: [u8; 32],
     }
     // ---- instance.h
     /// Result of a probe.

@@ -46,6 +46,8 @@ codes! {
         MANAGED = GPUMEM_KIND_MANAGED,
         /// Reserved addresses, and what is mapped there. See range.h.
         VIRTUAL = GPUMEM_KIND_VIRTUAL,
+        /// Memory of another process, imported through this instance. See share.h.
+        IMPORTED = GPUMEM_KIND_IMPORTED,
         /// Known to the driver, but made by other code.
         FOREIGN = GPUMEM_KIND_FOREIGN,
     }
@@ -177,6 +179,16 @@ codes! {
         VMM_COMPRESSIBLE = GPUMEM_CAPABILITY_VMM_COMPRESSIBLE,
         /// `vmm.rdma`: physical memory for network cards.
         VMM_RDMA = GPUMEM_CAPABILITY_VMM_RDMA,
+        /// `share.legacy`: device memory can be shared by handles of the driver.
+        SHARE_LEGACY = GPUMEM_CAPABILITY_SHARE_LEGACY,
+        /// `share.events`: events can be shared.
+        SHARE_EVENTS = GPUMEM_CAPABILITY_SHARE_EVENTS,
+        /// `share.channel`: processes can talk over Unix sockets, which all sharing needs.
+        SHARE_CHANNEL = GPUMEM_CAPABILITY_SHARE_CHANNEL,
+        /// `share.dma_buf`: device memory can be exported as a dma-buf.
+        SHARE_DMA_BUF = GPUMEM_CAPABILITY_SHARE_DMA_BUF,
+        /// `share.dma_buf_pcie`: the same with the mapping over PCIe.
+        SHARE_DMA_BUF_PCIE = GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE,
     }
     /// Type of `value` in a gpumem_capability_info.
     AnswerType: i32 {
@@ -223,6 +235,42 @@ codes! {
         /// At any time before completion, even before earlier work of the stream. The source must
         /// be host memory, and must not change from the call on.
         ANY = GPUMEM_SOURCE_ORDER_ANY,
+    }
+    /// How memory reaches another process.
+    ShareWay: i32 {
+        /// The best one that the memory has.
+        ANY = GPUMEM_SHARE_WAY_ANY,
+        /// An inter-process handle of the driver, for device memory and events. Capabilities
+        /// `share.legacy` and `share.events`.
+        LEGACY = GPUMEM_SHARE_WAY_LEGACY,
+        /// File descriptors, for physical memory that was created with [`HandleTypes::POSIX_FD`].
+        POSIX_FD = GPUMEM_SHARE_WAY_POSIX_FD,
+        /// Fabric handles, for physical memory that was created with [`HandleTypes::FABRIC`].
+        FABRIC = GPUMEM_SHARE_WAY_FABRIC,
+        /// A dma-buf, for other drivers: `gpumem_share_export_dma_buf()`. Capability
+        /// `share.dma_buf`.
+        DMA_BUF = GPUMEM_SHARE_WAY_DMA_BUF,
+    }
+    /// What a handle stands for.
+    ShareType: i32 {
+        /// Memory, to be imported with `gpumem_share_import()`.
+        MEMORY = GPUMEM_SHARE_TYPE_MEMORY,
+        /// An event, to be imported with `gpumem_event_import()`.
+        EVENT = GPUMEM_SHARE_TYPE_EVENT,
+    }
+    /// Whom memory would be shared with.
+    SharePeer: i32 {
+        /// Another process of this user.
+        OTHER_PROCESS = GPUMEM_PEER_OTHER_PROCESS,
+        /// Another instance in this process.
+        SAME_PROCESS = GPUMEM_PEER_SAME_PROCESS,
+        /// A process of another user.
+        OTHER_USER = GPUMEM_PEER_OTHER_USER,
+        /// Another process of this user that uses another device.
+        OTHER_DEVICE = GPUMEM_PEER_OTHER_DEVICE,
+        /// A process in other process, mount, network and user namespaces, of the same user
+        /// outside.
+        CONTAINER = GPUMEM_PEER_CONTAINER,
     }
     /// When the host backend locks pages.
     LockMode: i32 {
@@ -305,7 +353,8 @@ flags! {
         MAPPED = GPUMEM_MEMORY_MAPPED,
         /// Pinned only: the CPU does not cache the memory, and may read it very slowly.
         WRITE_COMBINED = GPUMEM_MEMORY_WRITE_COMBINED,
-        /// Registered only: devices may only read. Needed if the CPU mapping is read-only.
+        /// Registered: devices may only read; needed if the CPU mapping is read-only. Imported:
+        /// nobody may write here.
         READ_ONLY = GPUMEM_MEMORY_READ_ONLY,
         /// Registered only: memory-mapped I/O of another device.
         IOMEMORY = GPUMEM_MEMORY_IOMEMORY,
@@ -319,6 +368,10 @@ flags! {
         /// Managed only: the managed memory of the instance may exceed the memory of the device,
         /// and lie on the host in part.
         OVERSUBSCRIBE = GPUMEM_MEMORY_OVERSUBSCRIBE,
+        /// Device only: nothing else lies in the memory's block of the driver, so that it can be
+        /// shared with other processes and shows them nothing else. The memory is a multiple of
+        /// that block: 2 MiB on cuda.
+        SHAREABLE = GPUMEM_MEMORY_SHAREABLE,
     }
     /// Properties of physical memory.
     PhysicalFlags: u64 {
@@ -358,6 +411,32 @@ flags! {
         /// All work on the buffers was observed complete: wait for nothing.
         IDLE = GPUMEM_SLEEP_IDLE,
     }
+    /// How memory is exported.
+    ExportFlags: u64 {
+        /// Importers may see what else lies in the same block of the driver. Small device memory
+        /// that was created without [`MemoryFlags::SHAREABLE`] cannot be exported otherwise.
+        NEIGHBOURS = GPUMEM_EXPORT_NEIGHBOURS,
+    }
+    /// How a handle is imported.
+    ImportFlags: u64 {
+        /// Import [`ShareWay::LEGACY`] memory although the exporter cannot be asked. If it was
+        /// freed since, the import may show other memory of the exporter, and nobody learns when a
+        /// process ends.
+        UNVERIFIED = GPUMEM_IMPORT_UNVERIFIED,
+        /// The exporter lives, and still exports it.
+        LIVE = GPUMEM_IMPORT_LIVE,
+        /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
+        WITHDRAWN = GPUMEM_IMPORT_WITHDRAWN,
+        /// The exporter has ended.
+        PEER_GONE = GPUMEM_IMPORT_PEER_GONE,
+        /// Nobody can tell: imported with descriptors only, or unverified.
+        UNKNOWN = GPUMEM_IMPORT_UNKNOWN,
+    }
+    /// How a dma-buf is made.
+    DmaBufFlags: u64 {
+        /// Prefer the mapping over PCIe; the plain form is made where it cannot be had.
+        PREFER_PCIE = GPUMEM_DMA_BUF_PREFER_PCIE,
+    }
     /// Properties of an event.
     EventFlags: u64 {
         /// The event takes no time stamp, which makes it cheaper.
@@ -365,6 +444,15 @@ flags! {
         /// `gpumem_event_synchronize()` yields the processor while it waits without a limit. On
         /// cuda it may spin otherwise.
         BLOCKING_SYNC = GPUMEM_EVENT_BLOCKING_SYNC,
+        /// The event can be exported to other processes. Needs [`EventFlags::DISABLE_TIMING`], and
+        /// the capability `share.events`.
+        INTERPROCESS = GPUMEM_EVENT_INTERPROCESS,
+    }
+    /// How a hub behaves.
+    HubFlags: u64 {
+        /// Links may publish and withdraw too: handles by [`ShareWay::POSIX_FD`]. What they publish
+        /// stays when they end.
+        KEEPER = GPUMEM_HUB_KEEPER,
     }
 }
 

@@ -1,0 +1,413 @@
+/* SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception */
+/** \file hub.h
+ * Shared memory and events under names, on a Unix socket.
+ *
+ * A process opens a *hub* and publishes handles of share.h under names. Others connect, which gives them a *link*, and list, wait for and
+ * fetch what is there.
+ *
+ * A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the newest. Readers of older
+ * versions keep them.
+ *
+ * A hub serves its links on the sharing thread of its instance. When a process ends, however it does, its links hang up: what a publisher had is gone,
+ * and importers see #GPUMEM_IMPORT_PEER_GONE.
+ *
+ * A *keeper* is a hub in which others publish (#GPUMEM_HUB_KEEPER). It holds their file descriptors, and so their memory, after they have
+ * ended; a process that begins again attaches to what it left. `gpumem keep` is one.
+ */
+#ifndef GPUMEM_HUB_H
+#define GPUMEM_HUB_H
+
+#include "share.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/** How a hub behaves: a sum of GPUMEM_HUB_ values. */
+typedef uint64_t gpumem_hub_flags;
+/** Links may publish and withdraw too: handles by #GPUMEM_SHARE_WAY_POSIX_FD. What they publish stays when they end. */
+#define GPUMEM_HUB_KEEPER UINT64_C(0x1)
+
+/** Options for a hub. 0 as a limit means its default. */
+typedef struct gpumem_hub_desc {
+  size_t struct_size; /**< `sizeof(gpumem_hub_desc)` of the caller. */
+  /** Path of the socket, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name without `/` stands
+   * for that file in `$XDG_RUNTIME_DIR/gpumem`, or in `/tmp/gpumem-UID` where that is not set; these folders are made, for the user
+   * alone. NULL stands for the name `default`. */
+  const char *path;
+  uint32_t mode;          /**< Permissions of the socket file; 0 means 0600: the user alone. */
+  uint32_t user_count;    /**< Number of `users`. */
+  const uint32_t *users;  /**< Users that may connect beside the own one, by their ids; or NULL. */
+  const uint32_t *groups; /**< Groups whose members may connect; or NULL. */
+  uint32_t group_count;   /**< Number of `groups`. */
+  uint32_t token_size;    /**< Bytes of `token`, at most 256; 0 with NULL. */
+  const void *token;      /**< A secret that links must show; or NULL. Copied. */
+  gpumem_hub_flags flags; /**< A sum of GPUMEM_HUB_ values. */
+  uint32_t links_max;     /**< Links at once; 64 by default. */
+  uint32_t names_max;     /**< Names at once; 1,024 by default. */
+  uint32_t versions_max;  /**< Versions of one name at once; 16 by default. */
+  uint32_t fds_max;       /**< Descriptors that are held at once; 4,096 by default. */
+  uint64_t bytes_max;     /**< Bytes of memory that links may publish in a keeper; no limit by default. */
+  uint64_t timeout_ns; /**< How long a link may take for a message that it has begun; 5 seconds by default. */
+  const char *
+      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+} gpumem_hub_desc;
+
+/** Initial value of a gpumem_hub_desc. */
+#define GPUMEM_HUB_DESC_INIT \
+  { sizeof(gpumem_hub_desc), NULL, 0, 0, NULL, NULL, 0, 0, NULL, 0, 0, 0, 0, 0, 0, 0, NULL }
+
+/** Opens a hub. A socket file that a dead process has left at the path is replaced.
+ *
+ * \param instance instance that exports what is published; for a keeper any one
+ * \param desc options; NULL means all defaults
+ * \param[out] out_hub receives the hub
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS links can connect
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a path that is too long, empty or has a folder `..`, a mode above 0777, a token without
+ *         bytes or above 256, or an unknown flag
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS a hub of a living process has the address; or a file that is no socket
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the folder may not be written, or belongs to another user
+ * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread; or the disk is full
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{briefly, for system calls}
+ * \threads{any thread}
+ * \owner{the caller closes the hub}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc *desc,
+                                         gpumem_hub *out_hub, gpumem_error *error);
+
+/** Closes a hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays with them.
+ *
+ * \param hub hub to close; NULL does nothing and succeeds
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the hub is closed
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until calls of other threads that use the hub have returned}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_hub_close(gpumem_hub hub, gpumem_error *error);
+
+/** Information about a hub. */
+typedef struct gpumem_hub_info {
+  size_t struct_size;     /**< `sizeof(gpumem_hub_info)` of the caller. */
+  uint32_t link_count;    /**< Links that are connected. */
+  uint32_t name_count;    /**< Names. */
+  uint32_t version_count; /**< Versions of all names. */
+  uint32_t fd_count;      /**< Descriptors that are held for them. */
+  uint64_t refused_count; /**< Links and messages that were refused since it was opened. */
+  char path[108];         /**< Where it listens: a whole path, or `@` and an abstract address. */
+  char name[64];          /**< As given at opening. */
+} gpumem_hub_info;
+
+/** Initial value of a gpumem_hub_info. */
+#define GPUMEM_HUB_INFO_INIT                           \
+  {                                                    \
+    sizeof(gpumem_hub_info), 0, 0, 0, 0, 0, {0}, { 0 } \
+  }
+
+/** Gets information about a hub.
+ *
+ * \param hub hub to query
+ * \param[in,out] out_info receives the information
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the information was written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info *out_info, gpumem_error *error);
+
+/** Options for publishing. */
+typedef struct gpumem_publish_desc {
+  size_t struct_size; /**< `sizeof(gpumem_publish_desc)` of the caller. */
+  uint64_t
+      version; /**< Number of the version, above all that the name ever had; 0 means one more than the last. */
+  gpumem_access
+      access; /**< The most that links get, within what the export allows: #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means
+                             #GPUMEM_ACCESS_READ for descriptors, and what the export allows otherwise. */
+  uint32_t keep;           /**< How many older versions to keep; those before are withdrawn. 0 means one. */
+  uint8_t fingerprint[32]; /**< What the bytes are, such as a hash of them, to be fetched by; 0 means none. */
+} gpumem_publish_desc;
+
+/** Initial value of a gpumem_publish_desc. */
+#define GPUMEM_PUBLISH_DESC_INIT                \
+  {                                             \
+    sizeof(gpumem_publish_desc), 0, 0, 0, { 0 } \
+  }
+
+/** Publishes a handle under a name, as its newest version. The work that fills the memory must be complete.
+ *
+ * \param hub hub to publish in
+ * \param name up to 63 bytes of UTF-8 without `/` and control characters; not empty
+ * \param handle handle that the hub's instance exported
+ * \param desc options; NULL means all defaults
+ * \param[out] out_version receives the number of the version; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS links see the new version
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, damaged bytes, an unknown access, more access than the export allows, or
+ *         read-only access for #GPUMEM_SHARE_WAY_LEGACY
+ * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
+ * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_hub_publish(gpumem_hub hub, const char *name,
+                                            const gpumem_share_handle *handle,
+                                            const gpumem_publish_desc *desc, uint64_t *out_version,
+                                            gpumem_error *error);
+
+/** Withdraws a name, or one version of it. Importers keep what they have and see #GPUMEM_IMPORT_WITHDRAWN.
+ *
+ * \param hub hub of the name
+ * \param name the name
+ * \param version its version; 0 means all
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS links do not see it any more
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name
+ * \retval GPUMEM_ERROR_NOT_FOUND the hub has no such name or version
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_hub_withdraw(gpumem_hub hub, const char *name, uint64_t version,
+                                             gpumem_error *error);
+
+/** Options for connecting. */
+typedef struct gpumem_link_desc {
+  size_t struct_size;  /**< `sizeof(gpumem_link_desc)` of the caller. */
+  const char *path;    /**< As in gpumem_hub_desc. */
+  const void *token;   /**< The secret of the hub; or NULL. */
+  uint32_t token_size; /**< Bytes of `token`, at most 256; 0 with NULL. */
+  uint32_t reserved;   /**< 0. */
+  uint64_t timeout_ns; /**< How long the hub may take for each answer; 0 means 5 seconds. */
+} gpumem_link_desc;
+
+/** Initial value of a gpumem_link_desc. */
+#define GPUMEM_LINK_DESC_INIT \
+  { sizeof(gpumem_link_desc), NULL, NULL, 0, 0, 0 }
+
+/** Connects to a hub. It does not wait for one to be opened.
+ *
+ * \param instance instance that will import what is fetched
+ * \param desc options; NULL means all defaults
+ * \param[out] out_link receives the link
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the link is connected
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad path, or a token without bytes or above 256
+ * \retval GPUMEM_ERROR_NOT_FOUND no hub is there
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the hub, or the permissions of its file, refuse this user or token
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the hub has as many links as it takes; or the process has no free descriptor
+ * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
+ * \retval GPUMEM_ERROR_UNSUPPORTED the hub speaks another version of the protocol
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the hub has answered}
+ * \threads{any thread}
+ * \owner{the caller closes the link}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_connect(gpumem_instance instance, const gpumem_link_desc *desc,
+                                             gpumem_link *out_link, gpumem_error *error);
+
+/** Closes a link. What was imported through it stays, and still learns how the publisher fares.
+ *
+ * \param link link to close; NULL does nothing and succeeds
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the link is closed
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until calls of other threads that use the link have returned; a waiting one returns #GPUMEM_ERROR_STALE_HANDLE}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_close(gpumem_link link, gpumem_error *error);
+
+/** Information about a link. */
+typedef struct gpumem_link_info {
+  size_t struct_size; /**< `sizeof(gpumem_link_info)` of the caller. */
+  int32_t pid;        /**< Process of the hub, as this process counts; 0 if it is not visible here. */
+  uint32_t uid;       /**< Its user. */
+  uint32_t connected; /**< 1 until one side has hung up. */
+  uint32_t keeper;    /**< 1 if it is a keeper. */
+  char path[108];     /**< As in gpumem_hub_info. */
+} gpumem_link_info;
+
+/** Initial value of a gpumem_link_info. */
+#define GPUMEM_LINK_INFO_INIT                   \
+  {                                             \
+    sizeof(gpumem_link_info), 0, 0, 0, 0, { 0 } \
+  }
+
+/** Gets information about a link.
+ *
+ * \param link link to query
+ * \param[in,out] out_info receives the information
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the information was written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
+ * \handles
+ * \blocking{no}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_get_info(gpumem_link link, gpumem_link_info *out_info,
+                                              gpumem_error *error);
+
+/** One version of a name in a hub. */
+typedef struct gpumem_entry_info {
+  size_t struct_size;      /**< `sizeof(gpumem_entry_info)` of the caller. */
+  char name[64];           /**< The name. */
+  uint64_t version;        /**< Number of the version. */
+  uint64_t size;           /**< Bytes of the memory; 0 for an event. */
+  gpumem_share_type type;  /**< Memory or event. */
+  gpumem_share_way way;    /**< How it is shared. */
+  gpumem_access access;    /**< The most that links get. */
+  int32_t publisher_pid;   /**< The process that published it, as it counts itself. */
+  uint32_t publisher_gone; /**< 1 if that has ended, and a keeper holds what it left. */
+  uint32_t reserved;       /**< 0. */
+  uint8_t fingerprint[32]; /**< As published. */
+} gpumem_entry_info;
+
+/** Initial value of a gpumem_entry_info. */
+#define GPUMEM_ENTRY_INFO_INIT                                    \
+  {                                                               \
+    sizeof(gpumem_entry_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
+  }
+
+/** Gets one of the versions in a hub, in the order of names and versions. What is published or withdrawn between two calls may shift
+ * the places.
+ *
+ * \param link link to the hub
+ * \param index place, from 0
+ * \param[in,out] out_info receives the information
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the information was written to `*out_info`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_info` is NULL or has a wrong size
+ * \retval GPUMEM_ERROR_NOT_FOUND `index` is past the end of the list
+ * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
+ * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the hub has answered}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index, gpumem_entry_info *out_info,
+                                               gpumem_error *error);
+
+/** Waits until a name has a version after a given one.
+ *
+ * \param link link to the hub
+ * \param name the name
+ * \param after_version the newest version that is known already; 0 waits for any
+ * \param timeout_ns how long to wait, or #GPUMEM_TIMEOUT_INFINITE
+ * \param[in,out] out_info receives the newest version; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS there is one
+ * \retval GPUMEM_NOT_READY there was none in time
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name, or a wrong size of `out_info`
+ * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until there is such a version}
+ * \threads{any thread; other calls for the link go on meanwhile}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_wait(gpumem_link link, const char *name, uint64_t after_version,
+                                          uint64_t timeout_ns, gpumem_entry_info *out_info,
+                                          gpumem_error *error);
+
+/** Options for fetching. */
+typedef struct gpumem_fetch_desc {
+  size_t struct_size; /**< `sizeof(gpumem_fetch_desc)` of the caller. */
+  uint64_t version;   /**< Number of the version; 0 means the newest. */
+  uint8_t fingerprint
+      [32]; /**< What the bytes must be; 0 means anything. With it and no version: the newest that has it. */
+} gpumem_fetch_desc;
+
+/** Initial value of a gpumem_fetch_desc. */
+#define GPUMEM_FETCH_DESC_INIT          \
+  {                                     \
+    sizeof(gpumem_fetch_desc), 0, { 0 } \
+  }
+
+/** Fetches the handle of a name. Its descriptors and connection are kept until gpumem_share_import() or gpumem_event_import(), or for
+ * 30 seconds.
+ *
+ * \param link link to the hub
+ * \param name the name
+ * \param desc options; NULL means all defaults
+ * \param[out] out_handle receives the handle
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer or a bad name
+ * \retval GPUMEM_ERROR_NOT_FOUND the hub has no such name, version or fingerprint
+ * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
+ * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or 1,024 handles wait to be imported
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the hub has answered}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, const gpumem_fetch_desc *desc,
+                                           gpumem_share_handle *out_handle, gpumem_error *error);
+
+/** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors.
+ *
+ * \param link link to a keeper
+ * \param name the name
+ * \param handle handle that the link's instance exported by #GPUMEM_SHARE_WAY_POSIX_FD
+ * \param desc options; NULL means all defaults
+ * \param[out] out_version receives the number of the version; or NULL
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS the keeper has it
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_hub_publish()
+ * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
+ * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version of the library
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name
+ * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
+ * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the keeper has answered}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_publish(gpumem_link link, const char *name,
+                                             const gpumem_share_handle *handle,
+                                             const gpumem_publish_desc *desc, uint64_t *out_version,
+                                             gpumem_error *error);
+
+/** Withdraws a name, or one version of it, from a keeper.
+ *
+ * \param link link to a keeper
+ * \param name the name
+ * \param version its version; 0 means all
+ * \param[out] error detail of a failure, or NULL
+ * \retval GPUMEM_SUCCESS links do not see it any more
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name
+ * \retval GPUMEM_ERROR_NOT_FOUND the keeper has no such name or version
+ * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published it
+ * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
+ * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \handles
+ * \blocking{until the keeper has answered}
+ * \threads{any thread}
+ * \since 0.1 */
+GPUMEM_API gpumem_status gpumem_link_withdraw(gpumem_link link, const char *name, uint64_t version,
+                                              gpumem_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

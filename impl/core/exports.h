@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What an instance has exported, and who holds it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "core/event.h"
+#include "core/share_handle.h"
+#include "platform/descriptor.h"
+
+namespace gpumem::core {
+
+class Range;
+class Region;
+
+struct ExportRequest {
+  gpumem_share_way way = GPUMEM_SHARE_WAY_ANY;
+  gpumem_access access = GPUMEM_ACCESS_READWRITE;
+  gpumem_export_flags flags = 0;
+};
+
+// What an importer is given.
+struct Grant {
+  ShareHandle handle;
+  platform::Descriptors descriptors;  // new ones
+};
+
+class Exports {
+ public:
+  explicit Exports(Instance& instance) : instance_(instance) {}
+  ~Exports();
+
+  Result<ShareHandle> export_memory(const void* pointer, const ExportRequest& request);
+  Result<ShareHandle> export_event(Event& event);
+  // NOT_FOUND if there is no such export (any more).
+  Result<void> revoke(const Token& token);
+  // New descriptors, closed on exec. NOT_FOUND.
+  Result<Grant> grant(const Token& token);
+  // The handle as it was exported. NOT_FOUND.
+  Result<ShareHandle> find(const Token& token) const;
+
+  // For an importer. Each claim() is followed by one unclaim(), at the latest when the importer hangs up.
+  // STALE_HANDLE if the export has ended.
+  Result<Grant> claim(const Token& token);
+  void unclaim(const Token& token) noexcept;
+
+  // Whoever frees memory or an event calls these: first begin_end(), which is BUSY while an importer by
+  // LEGACY holds it, and keeps new ones away; then end(), or cancel_end() if it could not be freed.
+  Result<void> begin_end(const Object& object);
+  void cancel_end(const Object& object) noexcept;
+  void end(const Object& object) noexcept;
+  // Ends what shares a block of these, which are being unmapped.
+  void end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept;
+
+  // Nothing was ever exported: what the functions above need not look at.
+  bool unused() const { return !used_.load(std::memory_order_acquire); }
+
+ private:
+  struct Export;
+  Instance& instance_;
+  std::atomic<bool> used_{false};
+  mutable std::mutex mutex_;  // guards the rest
+  std::map<Token, std::shared_ptr<Export>> exports_;
+};
+
+}  // namespace gpumem::core

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// What is in a gpumem_share_handle.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "gpumem/share.h"
+
+namespace gpumem::core {
+
+// A number that nobody can guess, and that occurs once.
+using Token = std::array<uint8_t, 16>;
+
+// Who exported: an instance of a process of a boot of a machine.
+struct ExporterId {
+  Token boot{};
+  Token instance{};
+  int32_t pid = 0;          // in its own namespace
+  uint64_t start_time = 0;  // of the process, in clock ticks after the boot
+};
+
+struct ShareHandle {
+  gpumem_share_type type = GPUMEM_SHARE_TYPE_MEMORY;
+  gpumem_share_way way = GPUMEM_SHARE_WAY_ANY;
+  gpumem_backend backend = 0;
+  gpumem_access access = GPUMEM_ACCESS_READWRITE;
+  gpumem_location location = GPUMEM_LOCATION_DEVICE;
+  int32_t numa_node = -1;
+  uint64_t size = 0;
+  uint64_t offset = 0;
+  uint64_t buffer_id = 0;
+  uint32_t fd_count = 0;
+  std::array<uint8_t, 16> device_uuid{};
+  ExporterId exporter;
+  Token token{};
+  // LEGACY: the driver's handle. POSIX_FD: what write_blocks() writes.
+  std::array<uint8_t, 64> payload{};
+};
+
+gpumem_share_handle encode(const ShareHandle& handle);
+// INVALID_ARGUMENT if the bytes are damaged or no handle, UNSUPPORTED if they are of a newer version. What it
+// answers is consistent in itself; whether it is true is another matter.
+Result<ShareHandle> decode(const gpumem_share_handle& bytes);
+
+// The sizes of blocks, in units of their granularity. If they do not fit into the payload, the caller has to
+// add a file with all of them, as one more descriptor, and `write_blocks` says so.
+bool write_blocks(std::span<const uint64_t> sizes, ShareHandle& handle);
+// The sizes of blocks as the payload has them; empty if they are in a file.
+std::vector<uint64_t> read_blocks(const ShareHandle& handle);
+
+}  // namespace gpumem::core

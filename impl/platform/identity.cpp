@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/identity.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "platform/descriptor.h"
+
+namespace gpumem::platform {
+
+namespace {
+
+// What fits of a small file, 0-terminated; empty if it cannot be read.
+template <size_t N>
+void read_small_file(const char* path, char (&text)[N]) {
+  text[0] = '\0';
+  const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return;
+  const ssize_t length = read(file.get(), text, N - 1);
+  text[length > 0 ? length : 0] = '\0';
+}
+
+}  // namespace
+
+Id random_id() {
+  Id id{};
+  size_t done = 0;
+  while (done < id.size()) {
+    const ssize_t got = getrandom(id.data() + done, id.size() - done, 0);
+    if (got < 0 && errno != EINTR) break;
+    if (got > 0) done += static_cast<size_t>(got);
+  }
+  return id;
+}
+
+const Id& boot_id() {
+  static const Id id = [] {
+    char text[64];
+    read_small_file("/proc/sys/kernel/random/boot_id", text);
+    Id found{};
+    size_t digits = 0;
+    for (const char* at = text; *at != '\0' && digits < 2 * found.size(); ++at) {
+      const char digit[2] = {*at, '\0'};
+      char* end = nullptr;
+      const auto value = static_cast<uint8_t>(std::strtoul(digit, &end, 16));
+      if (end == digit) continue;
+      found[digits / 2] = static_cast<uint8_t>(found[digits / 2] << 4 | value);
+      ++digits;
+    }
+    return found;
+  }();
+  return id;
+}
+
+int32_t process_id() { return static_cast<int32_t>(getpid()); }
+
+uint64_t start_time_of(int32_t process) {
+  char path[32];
+  char text[1024];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", process);
+  read_small_file(path, text);
+  // The name in parentheses may hold anything; 20 fields follow it up to the time.
+  const char* at = std::strrchr(text, ')');
+  for (int field = 0; at != nullptr && field < 20; ++field)
+    at = std::strchr(at + 1, ' ');
+  return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
+}
+
+}  // namespace gpumem::platform

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Who this process is, so that others can tell it from one that gets its number later.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace gpumem::platform {
+
+using Id = std::array<uint8_t, 16>;
+
+// From the system's source of random numbers.
+Id random_id();
+// Of the boot; zero where the system does not tell.
+const Id& boot_id();
+// In its own process namespace.
+int32_t process_id();
+// When a process of this namespace began, in clock ticks after the boot; 0 if there is none.
+uint64_t start_time_of(int32_t process);
+
+}  // namespace gpumem::platform
