@@ -20,6 +20,10 @@ const char* type_name(Type type) {
       return "physical memory";
     case Type::kBuffer:
       return "buffer";
+    case Type::kHub:
+      return "gpumem_hub";
+    case Type::kLink:
+      return "gpumem_link";
     case Type::kGroup:
       return "group";
     case Type::kRange:

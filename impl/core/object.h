@@ -21,7 +21,9 @@ enum class Type : uint8_t {
   kPhysical,
   kRange,
   kBuffer,
-  kGroup
+  kGroup,
+  kHub,
+  kLink
 };
 // Whether objects of a type are regions.
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
