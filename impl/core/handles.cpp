@@ -21,9 +21,9 @@ const char* type_name(Type type) {
     case Type::kBuffer:
       return "buffer";
     case Type::kHub:
-      return "gpumem_hub";
+      return "hub";
     case Type::kLink:
-      return "gpumem_link";
+      return "link";
     case Type::kGroup:
       return "group";
     case Type::kRange:
