@@ -2,44 +2,11 @@
 // Stand-ins until the functions are written; goes away.
 #include "gpumem/gpumem.h"
 
-gpumem_status gpumem_share_export(gpumem_instance, const void*, const gpumem_export_desc*,
-                                  gpumem_share_handle*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_revoke(gpumem_instance, const gpumem_share_handle*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_get_info(const gpumem_share_handle*, gpumem_share_info*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_get_fds(gpumem_instance, const gpumem_share_handle*, int32_t*, uint32_t, uint32_t*,
-                                   gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_import(gpumem_instance, const gpumem_share_handle*, const int32_t*, uint32_t,
-                                  const gpumem_import_desc*, void**, gpumem_memory*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_memory_get_import_info(gpumem_memory, gpumem_import_info*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_set_cache(gpumem_instance, const gpumem_import_cache_desc*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_flush_cache(gpumem_instance, gpumem_error*) { return GPUMEM_ERROR_UNSUPPORTED; }
-gpumem_status gpumem_share_get_way(gpumem_instance, const void*, gpumem_share_way, gpumem_share_peer,
-                                   gpumem_way_info*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
 gpumem_status gpumem_share_send(gpumem_instance, const gpumem_share_handle*, int32_t, const gpumem_send_desc*,
                                 gpumem_error*) {
   return GPUMEM_ERROR_UNSUPPORTED;
 }
 gpumem_status gpumem_share_receive(gpumem_instance, int32_t, uint64_t, gpumem_share_handle*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_share_export_dma_buf(gpumem_instance, const void*, uint64_t, gpumem_dma_buf_flags,
-                                          int32_t*, gpumem_error*) {
   return GPUMEM_ERROR_UNSUPPORTED;
 }
 gpumem_status gpumem_hub_open(gpumem_instance, const gpumem_hub_desc*, gpumem_hub*, gpumem_error*) {
@@ -79,12 +46,5 @@ gpumem_status gpumem_link_publish(gpumem_link, const char*, const gpumem_share_h
   return GPUMEM_ERROR_UNSUPPORTED;
 }
 gpumem_status gpumem_link_withdraw(gpumem_link, const char*, uint64_t, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_event_export(gpumem_event, gpumem_share_handle*, gpumem_error*) {
-  return GPUMEM_ERROR_UNSUPPORTED;
-}
-gpumem_status gpumem_event_import(gpumem_device, const gpumem_share_handle*, const int32_t*, uint32_t,
-                                  gpumem_event*, gpumem_error*) {
   return GPUMEM_ERROR_UNSUPPORTED;
 }

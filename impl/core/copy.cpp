@@ -98,6 +98,9 @@ Result<void> check_writable(const FoundSpan& destination) {
   if (destination.kind->registered) {
     return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination was registered with GPUMEM_MEMORY_READ_ONLY");
   }
+  if (destination.kind->imported) {
+    return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination was imported with GPUMEM_ACCESS_READ");
+  }
   return make_error(GPUMEM_ERROR_NO_ACCESS, "the destination at %p is read-only memory",
                     destination.span.address);
 }
@@ -105,6 +108,7 @@ Result<void> check_writable(const FoundSpan& destination) {
 // The device of a span must not be lost, whichever device does the work.
 Result<void> check_device(const FoundSpan& found) {
   if (found.device == nullptr) return {};
+  if (found.kind->imported) GPUMEM_TRY(found.owner->check_peer());
   return found.device->usable();
 }
 

@@ -4,12 +4,26 @@
 #include <cstdio>
 
 #include "base/arithmetic.h"
+#include "core/exports.h"
 #include "core/host_function.h"
+#include "core/imports.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
 #include "core/stream.h"
 
 namespace gpumem::core {
+
+void Event::set_claim(std::shared_ptr<Claim> claim) {
+  claim_ = std::move(claim);
+  set_recorded();  // by the other process, perhaps
+}
+
+Result<void> Event::check_peer() const {
+  if (claim_->state() != GPUMEM_IMPORT_PEER_GONE) return {};
+  return make_error(GPUMEM_ERROR_PEER_GONE,
+                    "the process that exported the event has ended; destroy the import");
+}
+
 void Event::set_backend(std::shared_ptr<backend::Event> made) {
   backend_ = std::move(made);
   info_.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
@@ -21,10 +35,14 @@ void Event::set_backend(std::shared_ptr<backend::Event> made) {
 }
 
 Result<uint64_t> create_event(DeviceObject& device, gpumem_event_flags flags, std::string name) {
-  return make_object<Event>(device, false, std::move(name), [&](backend::Device& backend, Event& event) {
-    event.set_flags(flags);
-    return backend.create_event(flags);
-  });
+  using Made = Result<std::shared_ptr<backend::Event>>;
+  return make_object<Event>(device, false, std::move(name),
+                            [&](backend::Device& backend, Event& event) -> Made {
+                              if ((flags & GPUMEM_EVENT_INTERPROCESS) != 0)
+                                GPUMEM_TRY(device.device().need(GPUMEM_CAPABILITY_SHARE_EVENTS));
+                              event.set_flags(flags);
+                              return backend.create_event(flags);
+                            });
 }
 
 Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_flags flags) {
@@ -34,10 +52,20 @@ Result<uint64_t> wrap_event(DeviceObject& device, void* native, gpumem_event_fla
   });
 }
 
-Result<void> destroy_event(Ref<Event> event) { return destroy_object(std::move(event), release_event); }
+Result<void> destroy_event(Ref<Event> event) {
+  Exports& exports = event->instance().exports();
+  if (exports.unused()) return destroy_object(std::move(event), release_event);
+  GPUMEM_TRY(exports.begin_end(*event));
+  const std::shared_ptr<Instance> instance = event->shared_instance();
+  const Event* const object = event.get();
+  auto destroyed = destroy_object(std::move(event), release_event);
+  if (!destroyed) instance->exports().cancel_end(*object);
+  return destroyed;
+}
 
 Result<void> release_event(Event& event) {
   GPUMEM_TRY(event.backend().release());
+  event.instance().exports().end(event);
   event.instance().remove_object(event);
   return {};
 }

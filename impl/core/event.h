@@ -16,6 +16,8 @@
 
 namespace gpumem::core {
 
+class Claim;
+
 class Event final : public Object {
  public:
   static constexpr Type kType = Type::kEvent;
@@ -39,12 +41,18 @@ class Event final : public Object {
   void set_recorded() {
     if (!recorded()) recorded_.store(true, std::memory_order_relaxed);  // most of the time nothing is written
   }
+  // Of another process, which holds it there.
+  bool imported() const { return claim_ != nullptr; }
+  void set_claim(std::shared_ptr<Claim> claim);
   Result<void> usable() const {
     GPUMEM_TRY(device_.usable());
+    if (imported()) [[unlikely]]
+      GPUMEM_TRY(check_peer());
     return outside_host_function();
   }
 
  private:
+  Result<void> check_peer() const;
   void set_backend(std::shared_ptr<backend::Event> made);
 
   template <class T, class Make>
@@ -56,6 +64,7 @@ class Event final : public Object {
   gpumem_event_flags flags_ = 0;
   const std::string name_;
   std::shared_ptr<backend::Event> backend_;
+  std::shared_ptr<Claim> claim_;
   gpumem_event_info info_ = GPUMEM_EVENT_INFO_INIT;
 };
 
@@ -65,6 +74,7 @@ Result<void> destroy_event(Ref<Event> event);
 Error of_other_device(const Event& event, const Stream& stream);
 inline Result<void> record_event(Event& event, Stream& stream) {
   if (&event.device() != &stream.device()) return of_other_device(event, stream);
+  if (event.imported()) GPUMEM_TRY(event.usable());
   GPUMEM_TRY(stream.usable());
   GPUMEM_TRY(event.backend().record(stream.backend()));
   event.set_recorded();

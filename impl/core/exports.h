@@ -35,10 +35,15 @@ class Exports {
   explicit Exports(Instance& instance) : instance_(instance) {}
   ~Exports();
 
+  // Of this instance.
+  const ExporterId& exporter();
+
   Result<ShareHandle> export_memory(const void* pointer, const ExportRequest& request);
   Result<ShareHandle> export_event(Event& event);
   // NOT_FOUND if there is no such export (any more).
   Result<void> revoke(const Token& token);
+  // Why an export of it would fail, or how many descriptors it would have. Changes nothing.
+  Result<uint32_t> try_memory(const void* pointer, const ExportRequest& request);
   // New descriptors, closed on exec. NOT_FOUND.
   Result<Grant> grant(const Token& token);
   // The handle as it was exported. NOT_FOUND.
@@ -62,10 +67,25 @@ class Exports {
 
  private:
   struct Export;
+  using Exported = std::shared_ptr<Export>;
+  class Plan;
+
+  Exported find_same(const Object& object, const ShareHandle& like, uint64_t begin, uint64_t end,
+                     bool neighbours) const;
+  ShareHandle new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device);
+  Result<ShareHandle> add(Exported made, uint64_t offset);
+  Result<ShareHandle> export_whole(const Plan& plan, const ExportRequest& request);
+  Result<ShareHandle> export_blocks(const Plan& plan, const ExportRequest& request);
+  Result<Grant> grant_of(const Exported& found) const;
+  template <class Which>
+  void end_all(Which which) noexcept;
+
   Instance& instance_;
   std::atomic<bool> used_{false};
-  mutable std::mutex mutex_;  // guards the rest
-  std::map<Token, std::shared_ptr<Export>> exports_;
+  std::once_flag identified_;
+  ExporterId exporter_;
+  mutable std::mutex mutex_;  // guards the rest, and what changes in an export
+  std::map<Token, Exported> exports_;
 };
 
 }  // namespace gpumem::core

@@ -4,12 +4,15 @@
 
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/event.h"
 #include "core/memory.h"
@@ -26,8 +29,36 @@ struct ImportRequest {
   gpumem_access access = GPUMEM_ACCESS_NONE;  // NONE: what the exporter allows
   bool unverified = false;
   void* address = nullptr;
-  uint64_t timeout_ns = 0;
+  uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
+};
+
+// An export that is held in another process, until this is destroyed.
+class Claim {
+ public:
+  Claim() = default;
+  Claim(std::shared_ptr<SharePeer> peer, const Token& token) : peer_(std::move(peer)), token_(token) {}
+  Claim(Claim&&) = default;
+  Claim& operator=(Claim&& other) noexcept {
+    std::swap(peer_, other.peer_);
+    std::swap(token_, other.token_);
+    return *this;
+  }
+  ~Claim() {
+    if (peer_ != nullptr) peer_->release(token_);
+  }
+
+  const std::shared_ptr<SharePeer>& peer() const { return peer_; }
+  const Token& token() const { return token_; }
+  gpumem_import_state state() const {
+    if (peer_ == nullptr) return GPUMEM_IMPORT_UNKNOWN;
+    if (peer_->gone()) return GPUMEM_IMPORT_PEER_GONE;
+    return peer_->withdrawn(token_) ? GPUMEM_IMPORT_WITHDRAWN : GPUMEM_IMPORT_LIVE;
+  }
+
+ private:
+  std::shared_ptr<SharePeer> peer_;
+  Token token_{};
 };
 
 class Imports {
@@ -36,15 +67,80 @@ class Imports {
 
   // The handle of the memory, and the byte that was exported.
   Result<CreatedMemory> import_memory(const ImportRequest& request);
+  // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
+  Result<gpumem_import_info> info(const Memory& memory) const;
+  // Counts down, or ends the last one.
+  Result<void> destroy(Ref<Memory> memory);
+  // Keeps the mapping of a memory that ends, so that nothing is to be released; false if it is not to be
+  // kept.
+  bool keep_mapped(Memory& memory) noexcept;
+  // Drops the record of a memory whose mapping is gone, or kept.
+  void forget(const Memory& memory) noexcept;
 
   // Keeps what came with a handle until it is imported, or until then. LIMIT_EXCEEDED if too many wait.
   // `peer` may be null.
   Result<void> keep(const ShareHandle& handle, platform::Descriptors descriptors,
                     std::shared_ptr<SharePeer> peer, std::chrono::steady_clock::time_point until);
 
+  Result<void> set_cache(uint64_t idle_ns, uint64_t bytes_max);
+  Result<void> flush_for_user();
+  // Unmaps all that is kept; whether there was any.
+  bool flush_cache() noexcept;
+  // Before the instance is closed: lets go of everything but imports that live.
+  void stop() noexcept;
+
  private:
+  using Clock = std::chrono::steady_clock;
+  // Of one mapping: whose memory, which, for which device, with which access.
+  using Key = std::tuple<Token, uint64_t, uint32_t, gpumem_access>;
+  struct Import {
+    Memory* memory = nullptr;
+    CreatedMemory created;
+    ShareHandle recorded;
+    std::vector<Claim> claims;
+    uint64_t count = 0;
+    bool ending = false;
+  };
+  struct Kept {
+    Key key;
+    ShareHandle recorded;
+    std::vector<Claim> claims;
+    std::unique_ptr<backend::Memory> mapping;
+    Clock::time_point until;
+  };
+  struct Received {
+    ShareHandle handle;
+    platform::Descriptors descriptors;
+    std::shared_ptr<SharePeer> peer;
+    Clock::time_point until;
+  };
+  struct Source;
+
+  static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
+  Result<DeviceObject*> device_for(const ImportRequest& request) const;
+  Result<gpumem_access> access_for(const ImportRequest& request) const;
+  // One more of an import that is there; false if there is none.
+  Result<bool> count_up(const Key& key, const ImportRequest& request, CreatedMemory* out);
+  Result<Source> reach(const ImportRequest& request);
+  Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
+                            gpumem_access access, Source source);
+  void drop_kept(std::list<Kept> kept) noexcept;
+  std::list<Kept> take_expired(Clock::time_point now);
+  void tidy_later();
+  std::optional<std::chrono::nanoseconds> tidy();
+
   Instance& instance_;
+  std::mutex changes_;        // while a mapping is made or ended. Before mutex_
+  mutable std::mutex mutex_;  // guards the rest
+  std::map<Key, Import> imports_;
+  std::map<const Memory*, Key> keys_;
+  std::list<Kept> kept_;  // the oldest first
+  uint64_t kept_bytes_ = 0;
+  uint64_t idle_ns_ = 0;
+  uint64_t bytes_max_ = 0;
+  std::map<Token, Received> received_;
+  bool tidying_ = false;
 };
 
 }  // namespace gpumem::core

@@ -276,8 +276,10 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   background_.stop();
+  share_server_.stop();
   end_handles();
   await_streams();
+  imports_.stop();
   destroy_objects();
   for (const auto& device : devices_) {
     device->forget_peers();

@@ -13,9 +13,12 @@
 #include "core/backends.h"
 #include "core/background.h"
 #include "core/device.h"
+#include "core/exports.h"
 #include "core/handles.h"
+#include "core/imports.h"
 #include "core/object.h"
 #include "core/page_map.h"
+#include "core/share_server.h"
 #include "core/statistics.h"
 
 namespace gpumem::core {
@@ -42,6 +45,9 @@ class Instance {
   const Fallback& fallback() const { return fallback_; }
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
+  DeviceObject& device_object(uint32_t ordinal) const {
+    return static_cast<DeviceObject&>(*device_objects_[ordinal]);
+  }
 
   // Whether some device shares managed memory with the CPU in turns only.
   bool has_exclusive_devices() const { return has_exclusive_devices_; }
@@ -53,6 +59,9 @@ class Instance {
   PageMap& page_map() { return page_map_; }
   Statistics& statistics() { return statistics_; }
   Background& background() { return background_; }
+  Exports& exports() { return exports_; }
+  Imports& imports() { return imports_; }
+  ShareServer& share_server() { return share_server_; }
 
   // Held by a call while it makes or destroys an object, so that closing finds none half done. Refused once
   // the instance is being closed. It never waits: the caller may hold a reference that one who has it waits
@@ -102,11 +111,28 @@ class Instance {
   PageMap page_map_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
+  Exports exports_{*this};
+  Imports imports_{*this};
   Background background_;
+  ShareServer share_server_{*this};
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;
 };
+
+// What `make` answers. If memory or addresses are lacking, it is asked again once nothing is kept for imports
+// to come.
+template <class Make>
+auto with_room(Instance& instance, Make make) {
+  auto made = make();
+  if (made) return made;
+  const Status status = made.error().status;
+  const bool lacking = status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY ||
+                       status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+                       status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+  if (lacking && instance.imports().flush_cache()) made = make();
+  return made;
+}
 
 // What an instance handle points to.
 class InstanceObject final : public Object {

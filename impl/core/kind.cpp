@@ -20,17 +20,25 @@ constexpr std::array kManagedNeeds{
     FlagNeed{GPUMEM_MEMORY_OVERSUBSCRIBE, GPUMEM_CAPABILITY_MANAGED_CONCURRENT},
 };
 
+constexpr std::array kDeviceNeeds{
+    FlagNeed{GPUMEM_MEMORY_SHAREABLE, GPUMEM_CAPABILITY_SHARE_LEGACY},
+};
+
 constexpr std::array kKinds{
     KindTraits{.kind = GPUMEM_KIND_DEVICE,
                .name = "device",
                .counters = 0,
                .on_device = true,
                .peer_access = true,
+               .sharing = KindTraits::Sharing::kWhole,
+               .flags = GPUMEM_MEMORY_SHAREABLE,
+               .flag_needs = kDeviceNeeds,
                .sort = backend::MemorySort::kDevice,
                .freed_by = "gpumem_free"},
     KindTraits{.kind = GPUMEM_KIND_PINNED,
                .name = "pinned",
                .counters = 1,
+               .sharing_unsupported = true,
                .flags = GPUMEM_MEMORY_PORTABLE | GPUMEM_MEMORY_MAPPED | GPUMEM_MEMORY_WRITE_COMBINED |
                         GPUMEM_MEMORY_PAGE_LOCKED | GPUMEM_MEMORY_NUMA_NODE,
                .flag_needs = kPinnedNeeds,
@@ -60,7 +68,15 @@ constexpr std::array kKinds{
                .name = "virtual",
                .counters = 4,
                .in_parts = true,
+               .sharing = KindTraits::Sharing::kBlocks,
                .freed_by = "gpumem_range_release"},
+    KindTraits{.kind = GPUMEM_KIND_IMPORTED,
+               .name = "imported",
+               .counters = 5,
+               .on_device = true,
+               .imported = true,
+               .flags = GPUMEM_MEMORY_READ_ONLY,
+               .freed_by = "gpumem_memory_destroy"},
     KindTraits{.kind = GPUMEM_KIND_PAGEABLE, .name = "pageable", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_FOREIGN, .name = "foreign", .counters = kNotCounted},
     KindTraits{.kind = GPUMEM_KIND_UNKNOWN, .name = "unknown", .counters = kNotCounted},
@@ -74,6 +90,12 @@ constexpr const KindTraits& row_of(gpumem_kind kind) {
   return kKinds.at(index);
 }
 
+constexpr KindTraits kImportedHost = [] {
+  KindTraits row = row_of(GPUMEM_KIND_IMPORTED);
+  row.on_device = false;
+  return row;
+}();
+
 }  // namespace
 
 constinit const KindTraits& kinds::device = row_of(GPUMEM_KIND_DEVICE);
@@ -81,6 +103,8 @@ constinit const KindTraits& kinds::managed = row_of(GPUMEM_KIND_MANAGED);
 constinit const KindTraits& kinds::pinned = row_of(GPUMEM_KIND_PINNED);
 constinit const KindTraits& kinds::registered = row_of(GPUMEM_KIND_REGISTERED);
 constinit const KindTraits& kinds::reserved = row_of(GPUMEM_KIND_VIRTUAL);
+constinit const KindTraits& kinds::imported = row_of(GPUMEM_KIND_IMPORTED);
+constinit const KindTraits& kinds::imported_host = kImportedHost;
 constinit const KindTraits& kinds::pageable = row_of(GPUMEM_KIND_PAGEABLE);
 constinit const KindTraits& kinds::foreign = row_of(GPUMEM_KIND_FOREIGN);
 

@@ -34,6 +34,13 @@ struct KindTraits {
   // Reserved addresses: each part has a place and access of its own, or no bytes at all.
   bool in_parts = false;
 
+  // How other processes may have it, and whether it is theirs.
+  enum class Sharing : uint8_t { kNever, kWhole, kBlocks };
+  Sharing sharing = Sharing::kNever;
+  bool imported = false;
+  // It could be shared, but no backend does so; otherwise it cannot be shared at all.
+  bool sharing_unsupported = false;
+
   // What may be asked for.
   gpumem_memory_flags flags = 0;
   std::span<const FlagNeed> flag_needs = {};
@@ -57,6 +64,8 @@ extern const KindTraits& registered;
 extern const KindTraits& device;
 extern const KindTraits& managed;
 extern const KindTraits& reserved;
+extern const KindTraits& imported;
+extern const KindTraits& imported_host;  // the same kind, for memory of the host
 extern const KindTraits& pageable;
 extern const KindTraits& foreign;
 }  // namespace kinds

@@ -6,7 +6,9 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/exports.h"
 #include "core/host_function.h"
+#include "core/imports.h"
 #include "core/instance.h"
 #include "core/pointer.h"
 
@@ -42,6 +44,8 @@ class NewMemory {
     if (!handle) return handle.error();
     return room_.reserve(2);
   }
+
+  Memory& memory() { return *memory_; }
 
   // A registration holds its range from now on, so that of two overlapping ones only one asks the driver.
   const RegionRange* reserve_range(const void* pointer) noexcept {
@@ -169,7 +173,7 @@ Result<CreatedMemory> create_memory(DeviceObject& device_object, const KindTrait
   GPUMEM_TRY(memory.reserve());
   GPUMEM_TRY(memory.charge(request.require | request.prefer));
   request.sort = kind.sort;
-  auto made = device.backend().create_memory(request);
+  auto made = with_room(instance, [&] { return device.backend().create_memory(request); });
   if (!made) return made.error();
   return memory.finish(std::move(*made));
 }
@@ -205,12 +209,35 @@ Result<CreatedMemory> register_memory(DeviceObject& device_object, backend::Regi
   return memory.finish(std::move(*made));
 }
 
+Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted,
+                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make) {
+  backend::MemoryRequest asked;
+  asked.size = wanted.size;
+  NewMemory memory(device_object, wanted.on_device ? kinds::imported : kinds::imported_host, asked,
+                   std::move(wanted.name));
+  GPUMEM_TRY(memory.reserve());
+  memory.memory().set_peer(std::move(wanted.peer));
+  if (wanted.mapping == nullptr) {
+    auto made = with_room(device_object.instance(), make);
+    if (!made) return made.error();
+    wanted.mapping = std::move(*made);
+  }
+  Memory* const adopted = &memory.memory();
+  return AdoptedMemory{adopted, memory.finish(std::move(wanted.mapping))};
+}
+
 Result<void> release_memory(Memory& memory) {
   memory.set_state(Region::State::kLeaving);
-  if (auto released = memory.backend().release(); !released) {
-    memory.set_state(Region::State::kLive);
-    return released;
+  Imports& imports = memory.instance().imports();
+  const bool kept = memory.traits().imported && imports.keep_mapped(memory);
+  if (!kept) {
+    if (auto released = memory.backend().release(); !released) {
+      memory.set_state(Region::State::kLive);
+      return released;
+    }
   }
+  if (memory.traits().imported) imports.forget(memory);
+  memory.instance().exports().end(memory);
   end_functions_writing(memory);
   forget_memory(memory);
   return {};
@@ -236,6 +263,13 @@ Result<void> check_not_accessed(const Memory& memory) {
 }  // namespace
 
 Result<void> destroy_memory(Ref<Memory> memory) {
+  if (!memory->traits().imported) return destroy_mapping(std::move(memory));
+  GPUMEM_TRY(outside_host_function());
+  Imports& imports = memory->instance().imports();
+  return imports.destroy(std::move(memory));
+}
+
+Result<void> destroy_mapping(Ref<Memory> memory) {
   GPUMEM_TRY(outside_host_function());
   Instance& instance = memory->instance();
   const auto open = instance.stay_open();
@@ -244,6 +278,8 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   // Asked while the handle is good, so that memory in use never looks to others as if it were gone.
   GPUMEM_TRY(check_not_accessed(*memory));
   GPUMEM_TRY(check_unused(*memory, [&] { return memory->backend().check_unused(); }));
+  GPUMEM_TRY(instance.exports().begin_end(*memory));
+  Cleanup still_shared([&, object = memory.get()] { instance.exports().cancel_end(*object); });
   if (!handles::end(*memory, End::kDestroyed)) {
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this memory during the call");
   }
@@ -251,6 +287,7 @@ Result<void> destroy_memory(Ref<Memory> memory) {
   platform::fence_all_threads();
   platform::wait_for_uses(memory.get());
   auto released = check_not_accessed(*memory);
+  if (released) released = instance.exports().begin_end(*memory);  // exported meanwhile, perhaps
   if (released) {
     released = release_memory(*memory);
   } else {
@@ -260,6 +297,7 @@ Result<void> destroy_memory(Ref<Memory> memory) {
     handles::revive(*memory);
     return released;
   }
+  still_shared.dismiss();
   Memory* const gone = memory.get();
   memory = {};
   handles::remove(gone);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -17,6 +18,9 @@ class Memory final : public Region {
   static constexpr Type kType = Type::kMemory;
   Memory(std::shared_ptr<Instance> instance, Device& device, const KindTraits& traits,
          const backend::MemoryRequest& asked, std::string name);
+
+  // Of an import whose mapping is to be kept: leaves nothing to be released.
+  std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
 
   // A buffer's: only that may free it.
   bool owned() const { return owned_.load(std::memory_order_acquire); }
@@ -45,7 +49,25 @@ Result<CreatedMemory> create_memory(DeviceObject& device, const KindTraits& kind
                                     backend::MemoryRequest request, std::string name);
 Result<CreatedMemory> register_memory(DeviceObject& device, backend::RegistrationRequest request,
                                       std::string name);
+// For the next function. The mapping is one that was kept, or null.
+struct NewImport {
+  uint64_t size = 0;
+  bool on_device = true;
+  std::string name;
+  std::shared_ptr<SharePeer> peer;  // without which the memory cannot be used; or null
+  std::unique_ptr<backend::Memory> mapping;
+};
+struct AdoptedMemory {
+  Memory* memory = nullptr;
+  CreatedMemory created;
+};
+// Memory of another process. Needs Instance::stay_open().
+Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
+                                   const std::function<Result<std::unique_ptr<backend::Memory>>()>& make);
+// Counts an import down.
 Result<void> destroy_memory(Ref<Memory> memory);
+// Ends the memory, however often it is imported.
+Result<void> destroy_mapping(Ref<Memory> memory);
 // The same for the caller: INVALID_STATE if a buffer owns it.
 Result<void> destroy_for_user(Ref<Memory> memory);
 // By pointer: an allocation, or a registration.

@@ -160,8 +160,8 @@ Result<backend::Granularity> physical_granularity(DeviceObject& object, backend:
 
 Result<uint64_t> create_physical(DeviceObject& device, backend::PhysicalRequest request, std::string name) {
   return make_checked(device, request, std::move(name),
-                      [](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) {
-                        return facet.create(wanted);
+                      [&](backend::VirtualMemory& facet, const backend::PhysicalRequest& wanted) {
+                        return with_room(device.instance(), [&] { return facet.create(wanted); });
                       });
 }
 

@@ -393,6 +393,7 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   GPUMEM_TRY(reservation.unmap(offset, size));
   undo.dismiss();
   change.remove(offset, size);
+  instance.exports().end_blocks(change.range(), offset, size);
   return {};
 }
 
@@ -544,6 +545,7 @@ Result<void> release_range(Range& range) {
 
 void forget_range(Range& range) noexcept {
   Instance& instance = range.instance();
+  instance.exports().end(range);
   range.erase(instance.page_map());
   instance.statistics().remove(range.traits(), range.size());
   instance.remove_object(range);

@@ -80,8 +80,19 @@ void Region::erase(PageMap& map) noexcept {
   }
 }
 
+Result<void> Region::peer_gone() const {
+  if (!peer_->gone()) return {};
+  return make_error(GPUMEM_ERROR_PEER_GONE,
+                    "the process that exported the memory has ended; destroy the import");
+}
+
 Result<void> Region::reachable_by(const Device& device, bool write) const {
   if (traits_.managed) return managed_reachable(*this, device);
+  if (traits_.imported) {
+    GPUMEM_TRY(check_peer());
+    if (!write || !has(GPUMEM_MEMORY_READ_ONLY)) return {};
+    return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was imported with GPUMEM_ACCESS_READ");
+  }
   if (!traits_.registered) return {};
   if (!has(GPUMEM_MEMORY_MAPPED)) {
     return make_error(GPUMEM_ERROR_NO_ACCESS,
@@ -100,6 +111,7 @@ Result<void> Region::reachable_by(const Device& device, bool write) const {
 }
 
 gpumem_access Region::access_of(const Device& device) const {
+  if (traits_.imported && &device != &device_) return GPUMEM_ACCESS_NONE;
   if (traits_.peer_access) {
     const bool reaches = &device == &device_ || device.has_peer_access(device_);
     return reaches ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_NONE;

@@ -13,6 +13,7 @@
 #include "core/managed_state.h"
 #include "core/object.h"
 #include "core/page_map.h"
+#include "core/share_peer.h"
 #include "platform/thread_record.h"
 
 namespace gpumem::core {
@@ -48,6 +49,14 @@ class Region : public Object {
 
   // The answer of gpumem_pointer_get_info() for its first byte.
   const gpumem_pointer_info& info() const { return info_; }
+  // The process without which the memory cannot be used; null if there is none.
+  void set_peer(std::shared_ptr<SharePeer> peer) { peer_ = std::move(peer); }
+  // PEER_GONE if that has ended (IPC-17).
+  Result<void> check_peer() const {
+    if (peer_ == nullptr) [[likely]]
+      return {};
+    return peer_gone();
+  }
   // Null if it is not managed memory.
   ManagedState* managed() const { return managed_.get(); }
 
@@ -64,9 +73,12 @@ class Region : public Object {
   // Takes what the backend has made, and enters its ranges into the map, where room is reserved for two.
   void record(PageMap& map, std::unique_ptr<backend::Memory> made) noexcept;
   void erase(PageMap& map) noexcept;
+  std::unique_ptr<backend::Memory> take_backend() noexcept { return std::move(backend_); }
   void make_managed(bool to_host) { managed_ = std::make_unique<ManagedState>(to_host); }
 
  private:
+  Result<void> peer_gone() const;
+
   // A pointer query reads these.
   RegionRange host_range_;
   RegionRange device_range_;  // where devices use other addresses
@@ -82,6 +94,7 @@ class Region : public Object {
   const std::string name_;
   std::unique_ptr<backend::Memory> backend_;
   std::unique_ptr<ManagedState> managed_;
+  std::shared_ptr<SharePeer> peer_;
 };
 
 // BUSY if `ask` says that work which was left to a stream uses the region. Calls that use it only until they

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpumem/instance.h"
 #include "gpumem/share.h"
 
 namespace gpumem::core {

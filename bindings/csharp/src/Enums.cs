@@ -474,7 +474,10 @@ namespace GpuMem
     /// File descriptors, for physical memory that was created with <see cref="HandleTypes.PosixFd"/>.
     /// </summary>
     PosixFd = Constants.GPUMEM_SHARE_WAY_POSIX_FD,
-    /// <summary>Fabric handles, for physical memory that was created with <see cref="HandleTypes.Fabric"/>.</summary>
+    /// <summary>
+    /// Fabric handles, for physical memory that was created with <see cref="HandleTypes.Fabric"/>. Not by
+    /// <c>gpumem_share_export()</c>, as they keep nothing alive: see <c>gpumem_physical_export_fabric()</c>.
+    /// </summary>
     Fabric = Constants.GPUMEM_SHARE_WAY_FABRIC,
     /// <summary>
     /// A dma-buf, for other drivers: <c>gpumem_share_export_dma_buf()</c>. Capability <c>share.dma_buf</c>.

@@ -33,7 +33,8 @@ typedef int32_t gpumem_share_way;
 #define GPUMEM_SHARE_WAY_LEGACY 1
 /** File descriptors, for physical memory that was created with #GPUMEM_HANDLE_TYPE_POSIX_FD. */
 #define GPUMEM_SHARE_WAY_POSIX_FD 2
-/** Fabric handles, for physical memory that was created with #GPUMEM_HANDLE_TYPE_FABRIC. */
+/** Fabric handles, for physical memory that was created with #GPUMEM_HANDLE_TYPE_FABRIC. Not by gpumem_share_export(), as they keep
+ * nothing alive: see gpumem_physical_export_fabric(). */
 #define GPUMEM_SHARE_WAY_FABRIC 3
 /** A dma-buf, for other drivers: gpumem_share_export_dma_buf(). Capability `share.dma_buf`. */
 #define GPUMEM_SHARE_WAY_DMA_BUF 4
@@ -81,12 +82,12 @@ typedef struct gpumem_export_desc {
  * \param[out] out_handle receives the handle
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, an unknown way, access or flag, or read-only access by #GPUMEM_SHARE_WAY_LEGACY
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, or an unknown way, access or flag
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there
- * \retval GPUMEM_ERROR_WRONG_KIND managed, pinned, registered or imported memory
+ * \retval GPUMEM_ERROR_WRONG_KIND managed, registered, imported or ordinary memory
  * \retval GPUMEM_ERROR_INVALID_STATE nothing is mapped at the address; or called from a host function
- * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or it has neighbours: see
- *         #GPUMEM_EXPORT_NEIGHBOURS
+ * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or #GPUMEM_ACCESS_READ
+ *         was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see #GPUMEM_EXPORT_NEIGHBOURS
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this way to this user or system
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost

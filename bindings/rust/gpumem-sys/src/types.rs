@@ -493,7 +493,8 @@ constants! {
     /// [`GPUMEM_HANDLE_TYPE_POSIX_FD`](crate::GPUMEM_HANDLE_TYPE_POSIX_FD).
     GPUMEM_SHARE_WAY_POSIX_FD: gpumem_share_way = 2;
     /// Fabric handles, for physical memory that was created with
-    /// [`GPUMEM_HANDLE_TYPE_FABRIC`](crate::GPUMEM_HANDLE_TYPE_FABRIC).
+    /// [`GPUMEM_HANDLE_TYPE_FABRIC`](crate::GPUMEM_HANDLE_TYPE_FABRIC). Not by
+    /// `gpumem_share_export()`, as they keep nothing alive: see `gpumem_physical_export_fabric()`.
     GPUMEM_SHARE_WAY_FABRIC: gpumem_share_way = 3;
     /// A dma-buf, for other drivers: `gpumem_share_export_dma_buf()`. Capability `share.dma_buf`.
     GPUMEM_SHARE_WAY_DMA_BUF: gpumem_share_way = 4;

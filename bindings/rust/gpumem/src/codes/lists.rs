@@ -245,7 +245,9 @@ codes! {
         LEGACY = GPUMEM_SHARE_WAY_LEGACY,
         /// File descriptors, for physical memory that was created with [`HandleTypes::POSIX_FD`].
         POSIX_FD = GPUMEM_SHARE_WAY_POSIX_FD,
-        /// Fabric handles, for physical memory that was created with [`HandleTypes::FABRIC`].
+        /// Fabric handles, for physical memory that was created with [`HandleTypes::FABRIC`]. Not
+        /// by `gpumem_share_export()`, as they keep nothing alive: see
+        /// `gpumem_physical_export_fabric()`.
         FABRIC = GPUMEM_SHARE_WAY_FABRIC,
         /// A dma-buf, for other drivers: `gpumem_share_export_dma_buf()`. Capability
         /// `share.dma_buf`.

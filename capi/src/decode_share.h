@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Arguments of sharing that several functions take.
+#pragma once
+
+#include <span>
+
+#include "call.h"
+#include "core/share_handle.h"
+#include "gpumem/share.h"
+
+namespace gpumem::capi {
+
+// How long another process may take to answer, in nanoseconds.
+inline constexpr uint64_t kAnswerTimeout = UINT64_C(5000000000);
+
+// What is in a share handle. A NULL one is noted; a bad one is answered, since a newer version outranks
+// nothing.
+inline Result<core::ShareHandle> decode_share(Decoder& decode, const gpumem_share_handle* handle) {
+  decode.not_null(handle, "handle");
+  if (handle == nullptr) return core::ShareHandle();
+  return core::decode(*handle);
+}
+
+inline std::span<const int32_t> decode_fds(Decoder& decode, const int32_t* fds, uint32_t count) {
+  constexpr uint32_t kCountMax = 1U << 20;
+  if ((fds == nullptr) != (count == 0)) decode.refuse("fds is NULL and fd_count is not 0, or the reverse");
+  if (count > kCountMax) decode.refuse("fd_count is %u, which is more than a process can have", count);
+  if (fds == nullptr || count > kCountMax) return {};
+  for (uint32_t index = 0; index < count; ++index) {
+    if (fds[index] < 0) decode.refuse("the file descriptor fds[%u] is %d", index, fds[index]);
+  }
+  return {fds, count};
+}
+
+}  // namespace gpumem::capi

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/share.h"
+
+#include <cinttypes>
+
+#include "call.h"
+#include "core/instance.h"
+#include "core/memory.h"
+#include "core/share_ways.h"
+#include "decode_share.h"
+
+using namespace gpumem;
+
+namespace {
+
+bool is_access(gpumem_access access) {
+  return access == GPUMEM_ACCESS_NONE || access == GPUMEM_ACCESS_READ || access == GPUMEM_ACCESS_READWRITE;
+}
+
+void require_access(capi::Decoder& decode, gpumem_access access) {
+  if (!is_access(access))
+    decode.refuse("access is %d; it is GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0", access);
+}
+
+void require_flags(capi::Decoder& decode, uint64_t flags, uint64_t known) {
+  if ((flags & ~known) != 0) decode.refuse("the flags 0x%" PRIx64 " contain an unknown bit", flags);
+}
+
+}  // namespace
+
+gpumem_status gpumem_share_export(gpumem_instance instance, const void* pointer,
+                                  const gpumem_export_desc* desc, gpumem_share_handle* out_handle,
+                                  gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(pointer, "pointer");
+    decode.not_null(out_handle, "out_handle");
+    const gpumem_export_desc given = decode.optional_input(desc, "desc");
+    if (given.way < GPUMEM_SHARE_WAY_ANY || given.way > GPUMEM_SHARE_WAY_FABRIC)
+      decode.refuse("way %d is none that memory is exported by", given.way);
+    require_access(decode, given.access);
+    require_flags(decode, given.flags, GPUMEM_EXPORT_NEIGHBOURS);
+    GPUMEM_TRY(decode.done());
+    core::ExportRequest request;
+    request.way = given.way;
+    if (given.access != GPUMEM_ACCESS_NONE) request.access = given.access;
+    request.flags = given.flags;
+    auto handle = object->instance().exports().export_memory(pointer, request);
+    if (!handle) return handle.error();
+    *out_handle = core::encode(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_revoke(gpumem_instance instance, const gpumem_share_handle* handle,
+                                  gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    GPUMEM_TRY(object->instance().exports().revoke(given->token));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_get_info(const gpumem_share_handle* handle, gpumem_share_info* out_info,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    decode.output(out_info, "out_info");
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    gpumem_share_info info = GPUMEM_SHARE_INFO_INIT;
+    info.type = given->type;
+    info.way = given->way;
+    info.backend = given->backend;
+    info.access = given->access;
+    info.location = given->location;
+    info.exporter_pid = given->exporter.pid;
+    info.size = given->size;
+    info.offset = given->offset;
+    info.buffer_id = given->buffer_id;
+    info.fd_count = given->fd_count;
+    std::memcpy(info.device_uuid, given->device_uuid.data(), sizeof info.device_uuid);
+    capi::answer(out_info, info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_get_fds(gpumem_instance instance, const gpumem_share_handle* handle,
+                                   int32_t* out_fds, uint32_t capacity, uint32_t* out_count,
+                                   gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(out_count, "out_count");
+    if ((out_fds == nullptr) != (capacity == 0))
+      decode.refuse("out_fds is NULL and capacity is not 0, or the reverse");
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    core::Exports& exports = object->instance().exports();
+    auto known = exports.find(given->token);
+    if (!known) return known.error();
+    if (capacity != 0 && capacity < known->fd_count) {
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "there is room for %u file descriptors, and the export has %u", capacity,
+                        known->fd_count);
+    }
+    if (capacity != 0) {
+      auto grant = exports.grant(given->token);
+      if (!grant) return grant.error();
+      for (size_t index = 0; index < grant->descriptors.size(); ++index)
+        out_fds[index] = grant->descriptors[index].release();
+    }
+    *out_count = known->fd_count;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_handle* handle,
+                                  const int32_t* fds, uint32_t fd_count, const gpumem_import_desc* desc,
+                                  void** out_pointer, gpumem_memory* out_memory, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(out_memory, "out_memory");
+    const gpumem_import_desc given = decode.optional_input(desc, "desc");
+    core::Ref<core::DeviceObject> device;
+    if (given.device != nullptr) {
+      device = decode.object<core::DeviceObject>(given.device);
+      if (device && object && &device->instance() != &object->instance())
+        decode.refuse("the device is one of another instance");
+    }
+    require_access(decode, given.access);
+    require_flags(decode, given.flags, GPUMEM_IMPORT_UNVERIFIED);
+    if (given.reserved != 0) decode.refuse("desc->reserved is not 0");
+    core::ImportRequest request;
+    request.name = decode.name(given.name);
+    auto share = capi::decode_share(decode, handle);
+    request.file_descriptors = capi::decode_fds(decode, fds, fd_count);
+    if (given.address != nullptr && share && share->way == GPUMEM_SHARE_WAY_LEGACY)
+      decode.refuse("the driver chooses the address of memory that is shared by GPUMEM_SHARE_WAY_LEGACY");
+    GPUMEM_TRY(decode.done());
+    if (!share) return share.error();
+    request.handle = *share;
+    request.device = device.get();
+    request.access = given.access;
+    request.unverified = (given.flags & GPUMEM_IMPORT_UNVERIFIED) != 0;
+    request.address = const_cast<void*>(given.address);
+    request.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : capi::kAnswerTimeout;
+    auto imported = object->instance().imports().import_memory(request);
+    if (!imported) return imported.error();
+    if (out_pointer != nullptr) *out_pointer = imported->pointer;
+    *out_memory = capi::make_handle<gpumem_memory>(imported->handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_memory_get_import_info(gpumem_memory memory, gpumem_import_info* out_info,
+                                            gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Memory>(memory);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    auto info = object->instance().imports().info(*object);
+    if (!info) return info.error();
+    capi::answer(out_info, *info);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_set_cache(gpumem_instance instance, const gpumem_import_cache_desc* desc,
+                                     gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    const gpumem_import_cache_desc given = decode.optional_input(desc, "desc");
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->instance().imports().set_cache(given.idle_ns, given.bytes_max));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_flush_cache(gpumem_instance instance, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->instance().imports().flush_for_user());
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_get_way(gpumem_instance instance, const void* pointer, gpumem_share_way way,
+                                   gpumem_share_peer peer, gpumem_way_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(pointer, "pointer");
+    if (way < GPUMEM_SHARE_WAY_LEGACY || way > GPUMEM_SHARE_WAY_DMA_BUF)
+      decode.refuse("way %d is none of the GPUMEM_SHARE_WAY_ values that can be asked about", way);
+    if (peer < GPUMEM_PEER_OTHER_PROCESS || peer > GPUMEM_PEER_CONTAINER)
+      decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_share_export_dma_buf(gpumem_instance instance, const void* pointer, uint64_t size,
+                                          gpumem_dma_buf_flags flags, int32_t* out_fd, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(pointer, "pointer");
+    decode.size(size);
+    require_flags(decode, flags, GPUMEM_DMA_BUF_PREFER_PCIE);
+    decode.not_null(out_fd, "out_fd");
+    GPUMEM_TRY(decode.done());
+    auto made =
+        core::export_dma_buf(object->instance(), pointer, size, (flags & GPUMEM_DMA_BUF_PREFER_PCIE) != 0);
+    if (!made) return made.error();
+    *out_fd = *made;
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/exports.h"
+
+#include <algorithm>
+#include <cinttypes>
+
+#include "base/cleanup.h"
+#include "core/instance.h"
+#include "core/pointer.h"
+#include "core/range.h"
+#include "platform/file.h"
+#include "platform/identity.h"
+#include "platform/pages.h"
+
+namespace gpumem::core {
+
+// What is exported does not change; only who holds it.
+struct Exports::Export {
+  ShareHandle handle;  // its offset is 0
+  platform::Descriptors descriptors;
+  const Object* object = nullptr;  // compared, never read
+  bool neighbours = false;
+  // Of a range: the bytes of its blocks, and the blocks.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  std::vector<uint64_t> block_ids;
+
+  // Guarded by Exports::mutex_.
+  uint64_t claims = 0;
+  bool ending = false;   // its object is being freed
+  bool revoked = false;  // it is here only for those who hold it
+
+  bool open() const { return !ending && !revoked; }
+};
+
+Exports::~Exports() = default;
+
+namespace {
+
+Error no_export() {
+  return make_error(GPUMEM_ERROR_NOT_FOUND,
+                    "this instance has no such export: another one made it, or it has ended");
+}
+
+Error stale() {
+  return make_error(
+      GPUMEM_ERROR_STALE_HANDLE,
+      "the export has ended: its memory or event is gone, or it was revoked; ask for a new handle");
+}
+
+Result<backend::Sharing*> sharing_of(Device& device) {
+  if (backend::Sharing* const facet = device.backend().sharing(); facet != nullptr) return facet;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "device %u shares nothing with other processes; see share.channel", device.ordinal());
+}
+
+const char* way_name(gpumem_share_way way) {
+  switch (way) {
+    case GPUMEM_SHARE_WAY_LEGACY:
+      return "GPUMEM_SHARE_WAY_LEGACY";
+    case GPUMEM_SHARE_WAY_POSIX_FD:
+      return "GPUMEM_SHARE_WAY_POSIX_FD";
+    case GPUMEM_SHARE_WAY_FABRIC:
+      return "GPUMEM_SHARE_WAY_FABRIC";
+    default:
+      return "GPUMEM_SHARE_WAY_DMA_BUF";
+  }
+}
+
+}  // namespace
+
+// An export that has been checked, and not made.
+class Exports::Plan {
+ public:
+  FoundRegion found;
+  gpumem_share_way way = GPUMEM_SHARE_WAY_ANY;
+  std::vector<const Mapping*> blocks;  // of a range
+
+  Region& region() const { return *found.region; }
+  uint64_t begin() const { return blocks.front()->offset; }
+  uint64_t end() const { return blocks.back()->end(); }
+
+  Result<void> make(Instance& instance, const void* pointer, const ExportRequest& request) {
+    found = find_region(instance, pointer);
+    if (!found.region) return not_here(instance, pointer);
+    const KindTraits& kind = region().traits();
+    if (kind.sharing == KindTraits::Sharing::kNever) {
+      return make_error(kind.sharing_unsupported ? GPUMEM_ERROR_UNSUPPORTED : GPUMEM_ERROR_WRONG_KIND,
+                        "%s memory cannot be shared with other processes; device memory can, and memory of "
+                        "ranges and buffers",
+                        kind.name);
+    }
+    const bool whole = kind.sharing == KindTraits::Sharing::kWhole;
+    way = request.way != GPUMEM_SHARE_WAY_ANY ? request.way
+          : whole                             ? GPUMEM_SHARE_WAY_LEGACY
+                                              : GPUMEM_SHARE_WAY_POSIX_FD;
+    if (way == GPUMEM_SHARE_WAY_FABRIC) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "GPUMEM_SHARE_WAY_FABRIC keeps nothing alive, so it has no export; use "
+                        "gpumem_physical_export_fabric()");
+    }
+    if ((way == GPUMEM_SHARE_WAY_LEGACY) != whole) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED, "%s memory cannot be shared by %s; use %s", kind.name,
+                        way_name(way), way_name(whole ? GPUMEM_SHARE_WAY_LEGACY : GPUMEM_SHARE_WAY_POSIX_FD));
+    }
+    GPUMEM_TRY(region().device().usable());
+    return whole ? check_whole(request) : find_blocks();
+  }
+
+ private:
+  static Result<void> not_here(Instance& instance, const void* pointer) {
+    if (platform::readable(pointer, 1)) {
+      return make_error(GPUMEM_ERROR_WRONG_KIND,
+                        "%p is not memory of this instance, and ordinary memory cannot be shared", pointer);
+    }
+    (void)instance;
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "this instance has no memory at %p", pointer);
+  }
+
+  Result<void> check_whole(const ExportRequest& request) const {
+    Device& device = region().device();
+    GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
+    auto facet = sharing_of(device);
+    if (!facet) return facet.error();
+    if (request.access == GPUMEM_ACCESS_READ) {
+      return make_error(
+          GPUMEM_ERROR_UNSUPPORTED,
+          "memory that is shared by GPUMEM_SHARE_WAY_LEGACY can always be written; use a buffer, "
+          "which is shared by descriptors");
+    }
+    if ((request.flags & GPUMEM_EXPORT_NEIGHBOURS) == 0 && !(*facet)->is_alone(region().backend())) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "other memory may lie in the same block of the driver, and importers would see it; "
+                        "create the memory with GPUMEM_MEMORY_SHAREABLE, or pass GPUMEM_EXPORT_NEIGHBOURS");
+    }
+    return {};
+  }
+
+  bool belongs(const Mapping* mapping, const Mapping& first) const {
+    return mapping != nullptr && !mapping->leaving() &&
+           (mapping->facts.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) != 0 &&
+           mapping->facts.location == first.facts.location &&
+           mapping->facts.location_id == first.facts.location_id && &mapping->device == &first.device;
+  }
+
+  // The blocks that lie one behind the other around the address, of one place.
+  Result<void> find_blocks() {
+    const Mappings& mappings = static_cast<const Range&>(region()).mappings();
+    const Mapping* const first = mappings.find(found.offset);
+    if (first == nullptr || first->leaving()) {
+      return make_error(GPUMEM_ERROR_INVALID_STATE, "nothing is mapped at offset %" PRIu64 " of its range",
+                        found.offset);
+    }
+    if ((first->facts.handle_types & GPUMEM_HANDLE_TYPE_POSIX_FD) == 0) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "the memory was created without GPUMEM_HANDLE_TYPE_POSIX_FD; pass it in handle_types "
+                        "when creating the physical memory or buffer");
+    }
+    if (first->facts.imported) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "the memory was imported, and the driver does not export it again; share the handle "
+                        "that it came with");
+    }
+    GPUMEM_TRY(first->device.usable());
+    auto facet = sharing_of(first->device);
+    if (!facet) return facet.error();
+    const Mapping* begin = first;
+    while (begin->offset != 0) {
+      const Mapping* const before = mappings.find(begin->offset - 1);
+      if (!belongs(before, *first) || before->facts.imported) break;
+      begin = before;
+    }
+    const uint64_t size = region().size();
+    for (const Mapping* at = begin; belongs(at, *first) && !at->facts.imported;) {
+      blocks.push_back(at);
+      if (at->end() >= size) break;
+      at = mappings.find(at->end());
+    }
+    return {};
+  }
+};
+
+const ExporterId& Exports::exporter() {
+  std::call_once(identified_, [this] {
+    exporter_.boot = platform::boot_id();
+    exporter_.instance = platform::random_id();
+    exporter_.pid = platform::process_id();
+    exporter_.start_time = platform::start_time_of(exporter_.pid);
+  });
+  return exporter_;
+}
+
+ShareHandle Exports::new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device) {
+  ShareHandle handle;
+  handle.type = type;
+  handle.way = way;
+  handle.backend = instance_.backend().kind();
+  handle.device_uuid = device.facts().uuid;
+  handle.exporter = exporter();
+  handle.token = platform::random_id();
+  return handle;
+}
+
+Exports::Exported Exports::find_same(const Object& object, const ShareHandle& like, uint64_t begin,
+                                     uint64_t end, bool neighbours) const {
+  for (const auto& [token, known] : exports_) {
+    if (known->object == &object && known->open() && known->handle.way == like.way &&
+        known->handle.access == like.access && known->begin == begin && known->end == end &&
+        known->neighbours == neighbours)
+      return known;
+  }
+  return nullptr;
+}
+
+// Enters an export, unless another thread has entered the same meanwhile.
+Result<ShareHandle> Exports::add(Exported made, uint64_t offset) {
+  GPUMEM_TRY(instance_.share_server().start());
+  ShareHandle handle;
+  {
+    const std::lock_guard lock(mutex_);
+    const Exported same = find_same(*made->object, made->handle, made->begin, made->end, made->neighbours);
+    if (same == nullptr) {
+      exports_.emplace(made->handle.token, made);
+      used_.store(true, std::memory_order_release);
+    }
+    handle = same != nullptr ? same->handle : made->handle;
+  }
+  handle.offset = offset;
+  return handle;
+}
+
+Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest& request) {
+  Region& region = plan.region();
+  const bool neighbours = (request.flags & GPUMEM_EXPORT_NEIGHBOURS) != 0;
+  ShareHandle like;
+  like.way = plan.way;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Exported same = find_same(region, like, 0, 0, neighbours)) {
+      ShareHandle handle = same->handle;
+      handle.offset = plan.found.offset;
+      return handle;
+    }
+  }
+  auto facet = sharing_of(region.device());
+  if (!facet) return facet.error();
+  auto ticket = (*facet)->export_memory(region.backend());
+  if (!ticket) return ticket.error();
+  platform::Descriptor descriptor(ticket->file_descriptor);
+  auto made = std::make_shared<Export>();
+  made->handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, region.device());
+  made->handle.size = region.size();
+  made->handle.buffer_id = region.buffer_id();
+  made->handle.payload = ticket->bytes;
+  if (descriptor) made->descriptors.push_back(std::move(descriptor));
+  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  made->object = &region;
+  made->neighbours = neighbours;
+  return add(std::move(made), plan.found.offset);
+}
+
+namespace {
+
+Result<platform::Descriptor> export_block(const Range& range, const Mapping& mapping) {
+  auto retained = range.reservation().retain(mapping.offset, mapping.facts);
+  if (!retained) return retained.error();
+  auto made = (*retained)->export_fd();
+  const auto released = (*retained)->release();
+  if (!made) return made.error();
+  platform::Descriptor descriptor(*made);
+  if (!released) return released.error();
+  return descriptor;
+}
+
+// The sizes of all blocks, for importers that cannot find them in the handle.
+Result<platform::Descriptor> sizes_file(const std::vector<uint64_t>& sizes) {
+  const uint64_t bytes = sizes.size() * sizeof sizes.front();
+  auto file = platform::memory_file(bytes, "gpumem-blocks");
+  if (!file) return file.error();
+  platform::Descriptor descriptor(*file);
+  GPUMEM_TRY(platform::write_file(descriptor.get(), 0, sizes.data(), bytes));
+  return descriptor;
+}
+
+}  // namespace
+
+Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest& request) {
+  const auto& range = static_cast<const Range&>(plan.region());
+  const Mapping& first = *plan.blocks.front();
+  const uint64_t offset = plan.found.offset - plan.begin();
+  ShareHandle like;
+  like.way = plan.way;
+  like.access = request.access;
+  std::vector<Exported> earlier;  // whose descriptors can be had again
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Exported same = find_same(range, like, plan.begin(), plan.end(), false)) {
+      ShareHandle handle = same->handle;
+      handle.offset = offset;
+      return handle;
+    }
+    for (const auto& [token, known] : exports_) {
+      if (known->object == &range && known->open()) earlier.push_back(known);
+    }
+  }
+  const auto exported_before = [&](uint64_t block_id) -> int {
+    for (const Exported& known : earlier) {
+      const auto at = std::find(known->block_ids.begin(), known->block_ids.end(), block_id);
+      if (at != known->block_ids.end())
+        return known->descriptors[static_cast<size_t>(at - known->block_ids.begin())].get();
+    }
+    return -1;
+  };
+  auto made = std::make_shared<Export>();
+  std::vector<uint64_t> sizes;
+  for (const Mapping* mapping : plan.blocks) {
+    Result<platform::Descriptor> descriptor = platform::Descriptor();
+    if (const int known = exported_before(mapping->facts.block_id); known >= 0) {
+      auto copy = platform::duplicate(known);
+      if (!copy) return copy.error();
+      descriptor = platform::Descriptor(*copy);
+    } else {
+      descriptor = export_block(range, *mapping);
+    }
+    if (!descriptor) return descriptor.error();
+    made->descriptors.push_back(std::move(*descriptor));
+    made->block_ids.push_back(mapping->facts.block_id);
+    sizes.push_back(mapping->size);
+  }
+  made->handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, first.device);
+  made->handle.access = request.access;
+  made->handle.location = first.facts.location;
+  made->handle.numa_node = first.facts.on_device() ? -1 : first.facts.location_id;
+  made->handle.size = plan.end() - plan.begin();
+  made->handle.buffer_id = range.buffer_id();
+  if (!write_blocks(sizes, made->handle)) {
+    auto file = sizes_file(sizes);
+    if (!file) return file.error();
+    made->descriptors.push_back(std::move(*file));
+  }
+  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  made->object = &range;
+  made->begin = plan.begin();
+  made->end = plan.end();
+  return add(std::move(made), offset);
+}
+
+Result<ShareHandle> Exports::export_memory(const void* pointer, const ExportRequest& request) {
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  Plan plan;
+  GPUMEM_TRY(plan.make(instance_, pointer, request));
+  GPUMEM_TRY(outside_host_function());
+  return plan.blocks.empty() ? export_whole(plan, request) : export_blocks(plan, request);
+}
+
+Result<uint32_t> Exports::try_memory(const void* pointer, const ExportRequest& request) {
+  Plan plan;
+  GPUMEM_TRY(plan.make(instance_, pointer, request));
+  if (plan.blocks.empty()) return uint32_t{instance_.backend().kind() == GPUMEM_BACKEND_HOST ? 1U : 0U};
+  std::vector<uint64_t> sizes;
+  for (const Mapping* mapping : plan.blocks)
+    sizes.push_back(mapping->size);
+  ShareHandle handle;
+  return static_cast<uint32_t>(sizes.size()) + (write_blocks(sizes, handle) ? 0 : 1);
+}
+
+Result<ShareHandle> Exports::export_event(Event& event) {
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(event.usable());
+  if ((event.flags() & GPUMEM_EVENT_INTERPROCESS) == 0 || event.wrapped() || event.imported()) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "%s event cannot be exported; create one with GPUMEM_EVENT_INTERPROCESS and "
+                      "GPUMEM_EVENT_DISABLE_TIMING",
+                      event.imported()  ? "an imported"
+                      : event.wrapped() ? "a wrapped"
+                                        : "this");
+  }
+  ShareHandle like;
+  like.way = GPUMEM_SHARE_WAY_LEGACY;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const Exported same = find_same(event, like, 0, 0, false)) return same->handle;
+  }
+  auto facet = sharing_of(event.device());
+  if (!facet) return facet.error();
+  auto ticket = (*facet)->export_event(event.backend());
+  if (!ticket) return ticket.error();
+  platform::Descriptor descriptor(ticket->file_descriptor);
+  auto made = std::make_shared<Export>();
+  made->handle = new_handle(GPUMEM_SHARE_TYPE_EVENT, GPUMEM_SHARE_WAY_LEGACY, event.device());
+  made->handle.payload = ticket->bytes;
+  if (descriptor) made->descriptors.push_back(std::move(descriptor));
+  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  made->object = &event;
+  return add(std::move(made), 0);
+}
+
+Result<ShareHandle> Exports::find(const Token& token) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = exports_.find(token);
+  if (known == exports_.end() || !known->second->open()) return no_export();
+  return known->second->handle;
+}
+
+Result<Grant> Exports::grant_of(const Exported& found) const {
+  Grant grant;
+  grant.handle = found->handle;
+  for (const platform::Descriptor& own : found->descriptors) {
+    auto copy = platform::duplicate(own.get());
+    if (!copy) return copy.error();
+    grant.descriptors.emplace_back(*copy);
+  }
+  return grant;
+}
+
+Result<Grant> Exports::grant(const Token& token) {
+  Exported found;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = exports_.find(token);
+    if (known == exports_.end() || !known->second->open()) return no_export();
+    found = known->second;
+  }
+  return grant_of(found);
+}
+
+Result<Grant> Exports::claim(const Token& token) {
+  Exported found;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = exports_.find(token);
+    if (known == exports_.end() || !known->second->open()) return stale();
+    found = known->second;
+    ++found->claims;
+  }
+  auto grant = grant_of(found);
+  if (!grant) unclaim(token);
+  return grant;
+}
+
+void Exports::unclaim(const Token& token) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = exports_.find(token);
+  if (known == exports_.end() || known->second->claims == 0) return;
+  if (--known->second->claims == 0 && known->second->revoked) exports_.erase(known);
+}
+
+// Takes out those of which `which` says so. They are closed, and importers told, without the lock.
+template <class Which>
+void Exports::end_all(Which which) noexcept {
+  for (;;) {
+    Exported ended;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto found = std::find_if(exports_.begin(), exports_.end(),
+                                      [&](const auto& known) { return which(*known.second); });
+      if (found == exports_.end()) return;
+      ended = std::move(found->second);
+      exports_.erase(found);
+    }
+    instance_.share_server().withdrawn(ended->handle.token);
+  }
+}
+
+Result<void> Exports::revoke(const Token& token) {
+  auto rest = std::make_shared<Export>();
+  rest->revoked = true;
+  Exported ended;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = exports_.find(token);
+    if (known == exports_.end() || !known->second->open()) return no_export();
+    ended = known->second;
+    rest->handle = ended->handle;
+    rest->object = ended->object;
+    rest->claims = ended->claims;
+    if (rest->claims != 0) {
+      known->second = std::move(rest);
+    } else {
+      exports_.erase(known);
+    }
+  }
+  instance_.share_server().withdrawn(token);
+  return {};
+}
+
+Result<void> Exports::begin_end(const Object& object) {
+  if (unused()) return {};
+  const std::lock_guard lock(mutex_);
+  for (const auto& [token, known] : exports_) {
+    if (known->object != &object || known->claims == 0 || known->handle.way != GPUMEM_SHARE_WAY_LEGACY)
+      continue;
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "%" PRIu64 " import%s of other processes hold%s it; they must end first", known->claims,
+                      known->claims == 1 ? "" : "s", known->claims == 1 ? "s" : "");
+  }
+  for (const auto& [token, known] : exports_) {
+    if (known->object == &object) known->ending = true;
+  }
+  return {};
+}
+
+void Exports::cancel_end(const Object& object) noexcept {
+  if (unused()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [token, known] : exports_) {
+    if (known->object == &object) known->ending = false;
+  }
+}
+
+void Exports::end(const Object& object) noexcept {
+  if (unused()) return;
+  end_all([&](const Export& known) { return known.object == &object; });
+}
+
+void Exports::end_blocks(const Range& range, uint64_t offset, uint64_t size) noexcept {
+  if (unused()) return;
+  const uint64_t end = offset + size;
+  end_all(
+      [&](const Export& known) { return known.object == &range && known.begin < end && offset < known.end; });
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,596 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/imports.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <utility>
+
+#include "base/arithmetic.h"
+#include "base/cleanup.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/lifecycle.h"
+#include "core/log.h"
+#include "platform/file.h"
+#include "platform/identity.h"
+
+namespace gpumem::core {
+
+namespace {
+
+constexpr size_t kReceivedMax = 1024;
+
+// What the backend is given: of the exporter, of whoever keeps it, or of the caller.
+std::vector<int> numbers_of(const platform::Descriptors& descriptors) {
+  std::vector<int> numbers;
+  for (const platform::Descriptor& descriptor : descriptors)
+    numbers.push_back(descriptor.get());
+  return numbers;
+}
+
+Error other_descriptors(const ShareHandle& handle, size_t given) {
+  return make_error(
+      GPUMEM_ERROR_INVALID_ARGUMENT,
+      "%zu file descriptors were given, and %u belong to the handle; pass all of them, in order", given,
+      handle.fd_count);
+}
+
+Error bad_blocks() {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "the sizes of the blocks do not match the share handle; it is damaged, or the file "
+                    "descriptors are of other memory");
+}
+
+// The sizes of the blocks; `descriptors` lose the file that they were in.
+Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector<int>* descriptors) {
+  std::vector<uint64_t> sizes = read_blocks(handle);
+  if (sizes.empty()) {
+    const int file = descriptors->back();
+    const size_t count = descriptors->size() - 1;
+    const platform::DescriptorFacts facts = platform::describe(file);
+    if (!facts.sealed || count == 0 || facts.size != count * sizeof(uint64_t)) return bad_blocks();
+    sizes.resize(count);
+    GPUMEM_TRY(platform::read_file(file, 0, sizes.data(), facts.size));
+    descriptors->pop_back();
+  }
+  uint64_t left = handle.size;
+  for (const uint64_t size : sizes) {
+    if (size == 0 || size > left) return bad_blocks();
+    left -= size;
+  }
+  if (left != 0 || sizes.size() != descriptors->size()) return bad_blocks();
+  return sizes;
+}
+
+bool is_own(const ExporterId& exporter) {
+  const int32_t process = platform::process_id();
+  return exporter.boot == platform::boot_id() && exporter.pid == process &&
+         exporter.start_time == platform::start_time_of(process);
+}
+
+Result<void> check_origin(const ImportRequest& request, const Instance& instance, gpumem_share_type type) {
+  const ShareHandle& handle = request.handle;
+  if (handle.type != type) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT, "the share handle is of %s; import it with %s",
+        handle.type == GPUMEM_SHARE_TYPE_EVENT ? "an event" : "memory",
+        handle.type == GPUMEM_SHARE_TYPE_EVENT ? "gpumem_event_import()" : "gpumem_share_import()");
+  }
+  if (handle.backend != instance.backend().kind()) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the share handle was made by the %s backend, and this instance is of the other",
+                      handle.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host");
+  }
+  if (!request.file_descriptors.empty() && request.file_descriptors.size() != handle.fd_count)
+    return other_descriptors(handle, request.file_descriptors.size());
+  return {};
+}
+
+Result<void> check_not_own(const ShareHandle& handle) {
+  if (handle.way != GPUMEM_SHARE_WAY_LEGACY || !is_own(handle.exporter)) return {};
+  return make_error(
+      GPUMEM_ERROR_INVALID_STATE,
+      "this process exported it, and the driver does not open its own handles; use the %s itself",
+      handle.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : "memory");
+}
+
+}  // namespace
+
+// Where an import comes from, and what holds it there.
+struct Imports::Source {
+  ShareHandle recorded;  // what the exporter knows; without one, what the handle says
+  platform::Descriptors descriptors;
+  Claim claim;
+};
+
+Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access) {
+  // The driver maps an allocation once, however often it is exported.
+  if (handle.way == GPUMEM_SHARE_WAY_LEGACY)
+    return {handle.exporter.instance, handle.buffer_id, ordinal, access};
+  return {handle.token, 0, ordinal, access};
+}
+
+Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
+  Device* home = nullptr;
+  for (const auto& device : instance_.devices()) {
+    if (device->facts().uuid == request.handle.device_uuid) home = device.get();
+  }
+  if (request.device == nullptr) {
+    if (home != nullptr) return &instance_.device_object(home->ordinal());
+    return make_error(GPUMEM_ERROR_NOT_FOUND,
+                      "this instance does not see the device that has the memory; make it visible to this "
+                      "process, or name a device with a link to it");
+  }
+  Device& device = request.device->device();
+  if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
+  if (home == nullptr) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND,
+                      "this instance does not see the device that has the memory, so "
+                      "a link to device %u cannot be tried",
+                      device.ordinal());
+  }
+  auto linked = device.has_link_to(*home);
+  if (!linked) return linked.error();
+  if (*linked) return request.device;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u has no link to device %u, which has the memory",
+                    device.ordinal(), home->ordinal());
+}
+
+Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
+  const gpumem_access allowed = request.handle.access;
+  const gpumem_access wanted = request.access != GPUMEM_ACCESS_NONE ? request.access : allowed;
+  if ((wanted & ~allowed) != 0) {
+    return make_error(GPUMEM_ERROR_NO_ACCESS,
+                      "the exporter allows only reading; import it with GPUMEM_ACCESS_READ");
+  }
+  if (wanted == GPUMEM_ACCESS_READ && request.handle.way == GPUMEM_SHARE_WAY_LEGACY) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "memory that is shared by GPUMEM_SHARE_WAY_LEGACY can always be written; import it with "
+        "GPUMEM_ACCESS_READWRITE");
+  }
+  return wanted;
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, CreatedMemory* out) {
+  const std::lock_guard lock(mutex_);
+  const auto known = imports_.find(key);
+  if (known == imports_.end() || known->second.ending) return false;
+  Import& import = known->second;
+  const auto claim = std::find_if(import.claims.begin(), import.claims.end(),
+                                  [&](const Claim& held) { return held.token() == request.handle.token; });
+  if (claim == import.claims.end()) return false;  // another export of the same memory
+  if (claim->state() == GPUMEM_IMPORT_PEER_GONE && import.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
+    return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
+  if (claim->state() == GPUMEM_IMPORT_WITHDRAWN)
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "the exporter has ended the export; ask for a new handle");
+  if (request.handle.offset >= import.recorded.size) return bad_blocks();
+  ++import.count;
+  *out = import.created;
+  return true;
+}
+
+// Asks whoever has the memory, and claims it.
+Result<Imports::Source> Imports::reach(const ImportRequest& request) {
+  const ShareHandle& given = request.handle;
+  Source source;
+  source.recorded = given;
+  std::shared_ptr<SharePeer> peer;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = received_.find(given.token); known != received_.end()) {
+      peer = known->second.peer;
+      source.descriptors = std::move(known->second.descriptors);
+      received_.erase(known);
+    }
+  }
+  const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
+  if (!request.file_descriptors.empty()) {
+    source.descriptors.clear();
+    for (const int32_t number : request.file_descriptors) {
+      auto copy = platform::duplicate(number);
+      if (!copy) return copy.error();
+      source.descriptors.emplace_back(*copy);
+    }
+  }
+  const bool complete = !source.descriptors.empty() || given.fd_count == 0;
+  if (peer == nullptr && !(blocks && complete)) {
+    auto connected = SharePeer::connect(instance_, given.exporter, request.timeout_ns);
+    if (!connected) {
+      const bool unreachable = connected.error().status == GPUMEM_ERROR_UNSUPPORTED;
+      if (!(unreachable && request.unverified && complete)) return connected.error();
+    } else {
+      peer = std::move(*connected);
+    }
+  }
+  if (peer == nullptr) {
+    source.claim = Claim(nullptr, given.token);
+    return source;
+  }
+  auto grant = peer->claim(given.token, request.timeout_ns);
+  if (!grant) {
+    // Who has the descriptors needs nobody.
+    const bool ended = grant.error().status == GPUMEM_ERROR_PEER_GONE;
+    if (!(blocks && complete && ended)) return grant.error();
+    source.claim = Claim(std::move(peer), given.token);
+    return source;
+  }
+  source.claim = Claim(std::move(peer), given.token);
+  const ShareHandle& recorded = grant->handle;
+  if (recorded.token != given.token || recorded.way != given.way || recorded.type != given.type ||
+      recorded.buffer_id != given.buffer_id || recorded.device_uuid != given.device_uuid ||
+      recorded.location != given.location || grant->descriptors.size() != recorded.fd_count) {
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "the share handle is not what its exporter has recorded; pass its bytes on as they are");
+  }
+  source.recorded = recorded;
+  source.descriptors = std::move(grant->descriptors);
+  return source;
+}
+
+Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
+                                   gpumem_access access, Source source) {
+  const ShareHandle& recorded = source.recorded;
+  if (request.handle.offset >= recorded.size) return bad_blocks();
+  backend::Sharing* const facet = device.device().backend().sharing();
+  if (facet == nullptr) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "device %u shares nothing with other processes; see share.channel",
+                      device.device().ordinal());
+  }
+  const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
+    std::vector<int> numbers = numbers_of(source.descriptors);
+    if (legacy) {
+      backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
+      const bool peer = device.device().facts().uuid != recorded.device_uuid;
+      return facet->import_memory({ticket, recorded.size, peer});
+    }
+    if (numbers.size() != recorded.fd_count || numbers.empty())
+      return other_descriptors(recorded, numbers.size());
+    auto sizes = block_sizes(recorded, &numbers);
+    if (!sizes) return sizes.error();
+    backend::BlocksRequest blocks;
+    blocks.file_descriptors = numbers;
+    blocks.sizes = *sizes;
+    blocks.location = recorded.location;
+    blocks.numa_node = recorded.numa_node;
+    blocks.access = access;
+    blocks.address = request.address;
+    return facet->import_blocks(blocks);
+  };
+  NewImport wanted;
+  wanted.size = recorded.size;
+  wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
+  wanted.name = request.name;
+  if (legacy) wanted.peer = source.claim.peer();
+  Import import;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto kept =
+        std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.key == key; });
+    if (kept != kept_.end() && request.address == nullptr) {
+      wanted.mapping = std::move(kept->mapping);
+      import.claims = std::move(kept->claims);
+      kept_bytes_ -= kept->recorded.size;
+      kept_.erase(kept);
+    }
+  }
+  // What the records need comes before what cannot be undone without a driver call.
+  import.claims.reserve(import.claims.size() + 1);
+  import.recorded = recorded;
+  import.count = 1;
+  std::map<Key, Import> place;
+  place.try_emplace(key);
+  std::map<const Memory*, Key> by_memory;
+  by_memory.emplace(nullptr, key);
+  auto made = adopt_memory(device, std::move(wanted), make);
+  if (!made) return made.error();
+  import.claims.push_back(std::move(source.claim));
+  import.memory = made->memory;
+  import.created = made->created;
+  auto node = by_memory.extract(by_memory.begin());
+  node.key() = made->memory;
+  place.begin()->second = std::move(import);
+  const std::lock_guard lock(mutex_);
+  imports_.merge(place);
+  keys_.insert(std::move(node));
+  return made->created;
+}
+
+Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  auto device = device_for(request);
+  if (!device) return device.error();
+  auto access = access_for(request);
+  if (!access) return access.error();
+  const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
+  CreatedMemory created;
+  const auto at_offset = [&](CreatedMemory whole) {
+    whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
+    return whole;
+  };
+  auto counted = count_up(key, request, &created);
+  if (!counted) return counted.error();
+  if (*counted) return at_offset(created);
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY((*device)->device().usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  auto source = reach(request);
+  if (!source) return source.error();
+  const std::lock_guard changes(changes_);
+  // Another thread may have imported it meanwhile; by another export, perhaps.
+  counted = count_up(key, request, &created);
+  if (!counted) return counted.error();
+  if (*counted) return at_offset(created);
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = imports_.find(key); known != imports_.end()) {
+      known->second.claims.push_back(std::move(source->claim));
+      ++known->second.count;
+      return at_offset(known->second.created);
+    }
+  }
+  auto made = map(key, request, **device, *access, std::move(*source));
+  if (!made) return made.error();
+  return at_offset(*made);
+}
+
+Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_EVENT));
+  if (device.device().facts().uuid != request.handle.device_uuid) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "device %u is not the device of the event; find that by its UUID",
+                      device.device().ordinal());
+  }
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY(device.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  backend::Sharing* const facet = device.device().backend().sharing();
+  if (facet == nullptr) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "device %u shares nothing with other processes; see share.channel",
+                      device.device().ordinal());
+  }
+  auto source = reach(request);
+  if (!source) return source.error();
+  const backend::Ticket ticket{source->recorded.payload,
+                               source->descriptors.empty() ? -1 : source->descriptors.front().get()};
+  return make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
+    event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
+    event.set_claim(std::make_shared<Claim>(std::move(source->claim)));
+    return facet->import_event(ticket);
+  });
+}
+
+Result<gpumem_import_info> Imports::info(const Memory& memory) const {
+  const std::lock_guard lock(mutex_);
+  const auto key = keys_.find(&memory);
+  if (key == keys_.end()) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory is %s memory; it was not imported",
+                      memory.traits().name);
+  }
+  const Import& import = imports_.at(key->second);
+  gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
+  info.way = import.recorded.way;
+  info.access = std::get<gpumem_access>(key->second);
+  info.state = import.claims.front().state();
+  info.exporter_pid = import.recorded.exporter.pid;
+  info.count = import.count;
+  info.exporter_buffer_id = import.recorded.buffer_id;
+  return info;
+}
+
+Result<void> Imports::destroy(Ref<Memory> memory) {
+  // The last one, or nothing left to count.
+  const auto count_down = [&](bool ends) {
+    const std::lock_guard lock(mutex_);
+    const auto key = keys_.find(memory.get());
+    if (key == keys_.end()) return true;
+    Import& import = imports_.at(key->second);
+    if (import.count > 1) {
+      --import.count;
+      return true;
+    }
+    if (ends) import.ending = true;
+    return false;
+  };
+  if (count_down(false)) return {};
+  const std::lock_guard changes(changes_);
+  if (count_down(true)) return {};
+  const Memory* const ended = memory.get();
+  auto destroyed = destroy_mapping(std::move(memory));
+  if (destroyed) return destroyed;
+  const std::lock_guard lock(mutex_);
+  if (const auto key = keys_.find(ended); key != keys_.end()) imports_.at(key->second).ending = false;
+  return destroyed;
+}
+
+bool Imports::keep_mapped(Memory& memory) noexcept {
+  std::list<Kept> too_much;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto key = keys_.find(&memory);
+    if (idle_ns_ == 0 || key == keys_.end()) return false;
+    Import& import = imports_.at(key->second);
+    const uint64_t size = import.recorded.size;
+    if (import.recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_))
+      return false;
+    if (import.claims.front().state() == GPUMEM_IMPORT_WITHDRAWN) return false;
+    try {
+      kept_.emplace_back();
+    } catch (...) {
+      return false;
+    }
+    Kept& kept = kept_.back();
+    kept.key = key->second;
+    kept.recorded = import.recorded;
+    kept.claims = std::move(import.claims);
+    kept.mapping = memory.take_backend();
+    kept.until = Clock::now() + std::chrono::nanoseconds(std::min(idle_ns_, uint64_t{INT64_MAX} / 2));
+    kept_bytes_ += size;
+    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
+      kept_bytes_ -= kept_.front().recorded.size;
+      too_much.splice(too_much.end(), kept_, kept_.begin());
+    }
+  }
+  drop_kept(std::move(too_much));
+  tidy_later();
+  return true;
+}
+
+void Imports::forget(const Memory& memory) noexcept {
+  std::vector<Claim> claims;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  const auto key = keys_.find(&memory);
+  if (key == keys_.end()) return;
+  const auto import = imports_.find(key->second);
+  claims = std::move(import->second.claims);
+  imports_.erase(import);
+  keys_.erase(key);
+}
+
+// ---- what was received, and what is kept mapped ----
+
+Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors descriptors,
+                           std::shared_ptr<SharePeer> peer, Clock::time_point until) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(received_, [now = Clock::now()](const auto& one) { return one.second.until <= now; });
+    if (received_.size() >= kReceivedMax && !received_.contains(handle.token)) {
+      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                        "%zu handles were received and not imported; import them, or receive fewer",
+                        kReceivedMax);
+    }
+    received_.insert_or_assign(handle.token,
+                               Received{handle, std::move(descriptors), std::move(peer), until});
+  }
+  tidy_later();
+  return {};
+}
+
+void Imports::drop_kept(std::list<Kept> kept) noexcept {
+  for (Kept& one : kept) {
+    auto released = one.mapping->release();
+    if (!released) released = one.mapping->release();  // may have been told of an earlier failure
+    if (!released) {
+      log(GPUMEM_LOG_ERROR, "could not unmap an import that was kept: %s", released.error().message);
+    }
+  }
+}
+
+std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) {
+  std::list<Kept> expired;
+  while (!kept_.empty() && kept_.front().until <= now) {
+    kept_bytes_ -= kept_.front().recorded.size;
+    expired.splice(expired.end(), kept_, kept_.begin());
+  }
+  return expired;
+}
+
+std::optional<std::chrono::nanoseconds> Imports::tidy() {
+  std::list<Kept> expired;
+  std::vector<Received> given_up;
+  std::optional<std::chrono::nanoseconds> next;
+  {
+    const std::lock_guard lock(mutex_);
+    const Clock::time_point now = Clock::now();
+    expired = take_expired(now);
+    for (auto one = received_.begin(); one != received_.end();) {
+      if (one->second.until > now) {
+        ++one;
+        continue;
+      }
+      given_up.push_back(std::move(one->second));
+      one = received_.erase(one);
+    }
+    Clock::time_point due = Clock::time_point::max();
+    if (!kept_.empty()) due = kept_.front().until;
+    for (const auto& [token, one] : received_)
+      due = std::min(due, one.until);
+    if (due != Clock::time_point::max()) {
+      // A step is not called earlier when something comes that is due before.
+      next = std::clamp(due - now, Clock::duration(std::chrono::milliseconds(1)),
+                        Clock::duration(std::chrono::seconds(1)));
+    } else {
+      tidying_ = false;
+    }
+  }
+  drop_kept(std::move(expired));
+  return next;
+}
+
+// On the thread of the instance. Without it, what is over is dropped by later calls.
+void Imports::tidy_later() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (tidying_) return;
+    tidying_ = true;
+  }
+  try {
+    instance_.background().start();
+    instance_.background().add([this] { return tidy(); });
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    tidying_ = false;
+  }
+}
+
+Result<void> Imports::set_cache(uint64_t idle_ns, uint64_t bytes_max) {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  std::list<Kept> too_much;
+  {
+    const std::lock_guard lock(mutex_);
+    idle_ns_ = idle_ns;
+    bytes_max_ = bytes_max;
+    const Clock::time_point latest =
+        Clock::now() + std::chrono::nanoseconds(std::min(idle_ns, uint64_t{INT64_MAX} / 2));
+    for (Kept& one : kept_)
+      one.until = std::min(one.until, latest);
+    if (idle_ns == 0) {
+      too_much.splice(too_much.end(), kept_);
+      kept_bytes_ = 0;
+    }
+    while (bytes_max_ != 0 && kept_bytes_ > bytes_max_) {
+      kept_bytes_ -= kept_.front().recorded.size;
+      too_much.splice(too_much.end(), kept_, kept_.begin());
+    }
+  }
+  drop_kept(std::move(too_much));
+  return {};
+}
+
+Result<void> Imports::flush_for_user() {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance_.stay_open();
+  if (!open) return open.error();
+  flush_cache();
+  return {};
+}
+
+bool Imports::flush_cache() noexcept {
+  std::list<Kept> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all.splice(all.end(), kept_);
+    kept_bytes_ = 0;
+  }
+  const bool any = !all.empty();
+  drop_kept(std::move(all));
+  return any;
+}
+
+void Imports::stop() noexcept {
+  flush_cache();
+  std::map<Token, Received> given_up;
+  const std::lock_guard lock(mutex_);
+  idle_ns_ = 0;
+  given_up.swap(received_);
+}
+
+}  // namespace gpumem::core
