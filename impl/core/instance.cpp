@@ -14,6 +14,8 @@
 #include "core/event.h"
 #include "core/group.h"
 #include "core/host_function.h"
+#include "core/hub.h"
+#include "core/link.h"
 #include "core/log.h"
 #include "core/memory.h"
 #include "core/physical.h"
@@ -93,6 +95,8 @@ void Instance::add_object(Object& object) noexcept {
   if (object.type() == Type::kPhysical) statistics_.add_physical(1);
   if (object.type() == Type::kBuffer) statistics_.add_buffer(1);
   if (object.type() == Type::kGroup) statistics_.add_group(1);
+  if (object.type() == Type::kHub) statistics_.add_hub(1);
+  if (object.type() == Type::kLink) statistics_.add_link(1);
   std::lock_guard lock(objects_mutex_);
   objects_.add(object);
 }
@@ -103,6 +107,8 @@ void Instance::remove_object(Object& object) noexcept {
   if (object.type() == Type::kPhysical) statistics_.add_physical(-1);
   if (object.type() == Type::kBuffer) statistics_.add_buffer(-1);
   if (object.type() == Type::kGroup) statistics_.add_group(-1);
+  if (object.type() == Type::kHub) statistics_.add_hub(-1);
+  if (object.type() == Type::kLink) statistics_.add_link(-1);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
 }
@@ -150,6 +156,11 @@ Line describe(const Object& object) {
   } else if (object.type() == Type::kGroup) {
     const auto& group = static_cast<const Group&>(object);
     std::snprintf(line, sizeof line, "group %s", named(group.name()));
+  } else if (object.type() == Type::kHub) {
+    const auto& hub = static_cast<const Hub&>(object);
+    std::snprintf(line, sizeof line, "hub %s: %s", named(hub.name()), hub.address().c_str());
+  } else if (object.type() == Type::kLink) {
+    std::snprintf(line, sizeof line, "link: %s", static_cast<const Link&>(object).address().c_str());
   } else if (object.type() == Type::kPhysical) {
     const auto& physical = static_cast<const Physical&>(object);
     std::snprintf(line, sizeof line, "physical memory %s: %" PRIu64 " bytes, device %u%s",
@@ -190,6 +201,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   add_all(is_region);
   add_all([](Type type) { return type == Type::kPhysical; });
   add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
+  add_all([](Type type) { return type == Type::kHub || type == Type::kLink; });
   return lines != 0 ? text : "nothing lives";
 }
 
@@ -219,6 +231,8 @@ std::string Instance::totals() const {
     add(std::to_string(physicals) + " physical memory");
   add_others(all.streams, "stream");
   add_others(all.events, "event");
+  add_others(statistics_.hubs(), "hub");
+  add_others(statistics_.links(), "link");
   return text;
 }
 
@@ -254,7 +268,7 @@ Result<void> Instance::claim_close(gpumem_close_mode mode) {
 
 Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   GPUMEM_TRY(outside_host_function());
-  if (Callback::runs_here() || background_.is_this_thread()) {
+  if (Callback::runs_here() || background_.is_this_thread() || share_server_.is_this_thread()) {
     return make_error(
         GPUMEM_ERROR_INVALID_STATE,
         "an instance cannot be closed in a callback of the library; close it when that has returned");
@@ -273,10 +287,11 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
     log(GPUMEM_LOG_WARNING, "closing an instance that has %" PRIu64 " live object%s", count,
         count == 1 ? "" : "s");
   }
+  // Calls that wait for other processes return.
+  share_server_.stop();
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   background_.stop();
-  share_server_.stop();
   end_handles();
   await_streams();
   imports_.stop();
@@ -364,6 +379,12 @@ void Instance::destroy_objects() noexcept {
     }
   };
   const auto remove = [](Object& object) { object.instance().remove_object(object); };
+  const auto close_it = [](Object& object) -> Result<void> {
+    object.instance().remove_object(object);
+    return {};
+  };
+  destroy_all(Type::kHub, close_it, remove);
+  destroy_all(Type::kLink, close_it, remove);
   // What a buffer is made of is destroyed as what it is.
   destroy_all(
       Type::kBuffer,

@@ -57,6 +57,22 @@ class Statistics {
     std::lock_guard lock(mutex_);
     return groups_;
   }
+  void add_hub(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    hubs_ += static_cast<uint64_t>(difference);
+  }
+  uint64_t hubs() const {
+    std::lock_guard lock(mutex_);
+    return hubs_;
+  }
+  void add_link(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    links_ += static_cast<uint64_t>(difference);
+  }
+  uint64_t links() const {
+    std::lock_guard lock(mutex_);
+    return links_;
+  }
   // Handles of physical memory, which has no address and so is no kind of memory.
   uint64_t physicals() const {
     std::lock_guard lock(mutex_);
@@ -99,6 +115,8 @@ class Statistics {
   uint64_t physicals_ = 0;
   uint64_t buffers_ = 0;
   uint64_t groups_ = 0;
+  uint64_t hubs_ = 0;
+  uint64_t links_ = 0;
 };
 
 }  // namespace gpumem::core

@@ -60,16 +60,44 @@ const Id& boot_id() {
 
 int32_t process_id() { return static_cast<int32_t>(getpid()); }
 
-uint64_t start_time_of(int32_t process) {
+namespace {
+
+struct Began {
+  char state = '\0';
+  uint64_t time = 0;
+};
+
+Began began(int32_t process) {
   char path[32];
   char text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", process);
   read_small_file(path, text);
+  Began result;
   // The name in parentheses may hold anything; 20 fields follow it up to the time.
   const char* at = std::strrchr(text, ')');
+  if (at != nullptr && at[1] == ' ') result.state = at[2];
   for (int field = 0; at != nullptr && field < 20; ++field)
     at = std::strchr(at + 1, ' ');
-  return at != nullptr ? std::strtoull(at, nullptr, 10) : 0;
+  if (at != nullptr) result.time = std::strtoull(at, nullptr, 10);
+  return result;
+}
+
+}  // namespace
+
+uint64_t start_time_of(int32_t process) { return began(process).time; }
+
+Whereabouts whereabouts_of(int32_t process, uint64_t start_time) {
+  const Began found = began(process);
+  if (found.time == 0 || found.time != start_time || found.state == 'Z' || found.state == 'X')
+    return Whereabouts::kEnded;
+  char path[40];
+  char own[64];
+  char others[64];
+  std::snprintf(path, sizeof path, "/proc/%d/ns/net", process);
+  const ssize_t own_length = readlink("/proc/self/ns/net", own, sizeof own);
+  const ssize_t length = readlink(path, others, sizeof others);
+  const bool same = length > 0 && length == own_length && std::memcmp(own, others, static_cast<size_t>(length)) == 0;
+  return same ? Whereabouts::kSameNetwork : Whereabouts::kOtherNetwork;
 }
 
 }  // namespace gpumem::platform

@@ -18,4 +18,8 @@ int32_t process_id();
 // When a process of this namespace began, in clock ticks after the boot; 0 if there is none.
 uint64_t start_time_of(int32_t process);
 
+// A process that began then; one that waits for its parent has ended.
+enum class Whereabouts { kEnded, kSameNetwork, kOtherNetwork };
+Whereabouts whereabouts_of(int32_t process, uint64_t start_time);
+
 }  // namespace gpumem::platform

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "gpumem/hub.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <vector>
+
+#include "call.h"
+#include "core/hub.h"
+#include "core/instance.h"
+#include "core/link.h"
+#include "decode_share.h"
+
+using namespace gpumem;
+
+namespace {
+
+// Longer than any path is believed to be.
+constexpr size_t kPathMax = 4096;
+
+// An address, or what is wrong with it.
+Result<std::string> decode_address(const char* path, bool make_folder) {
+  if (path != nullptr && strnlen(path, kPathMax) == kPathMax)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the path is longer than 107 bytes; use a shorter one");
+  return core::hub_address(path, make_folder);
+}
+
+std::vector<uint8_t> decode_secret(capi::Decoder& decode, const void* token, uint32_t size) {
+  if ((token == nullptr) != (size == 0)) {
+    decode.refuse("token is NULL and token_size is not 0, or the reverse");
+    return {};
+  }
+  if (size > core::kSecretMax) {
+    decode.refuse("token_size is %u, and a token has at most %zu bytes", size, core::kSecretMax);
+    return {};
+  }
+  const auto* const bytes = static_cast<const uint8_t*>(token);
+  return {bytes, bytes + size};
+}
+
+std::vector<uint32_t> decode_ids(capi::Decoder& decode, const uint32_t* ids, uint32_t count, const char* name) {
+  constexpr uint32_t kCountMax = 65536;
+  if (count > kCountMax) {
+    decode.refuse("the number of %s is %u, and at most %u are taken", name, count, kCountMax);
+    return {};
+  }
+  if (count != 0 && ids == nullptr) {
+    decode.refuse("%s is NULL, and their number is %u", name, count);
+    return {};
+  }
+  return {ids, ids + count};
+}
+
+// The name of something published.
+std::string decode_entry_name(capi::Decoder& decode, const char* name) {
+  decode.not_null(name, "name");
+  if (name == nullptr) return {};
+  const size_t length = strnlen(name, core::kNameMax + 1);
+  if (!core::is_valid_name({name, length})) {
+    decode.refuse("name is not 1 to %zu bytes of UTF-8 without `/` and control characters", core::kNameMax);
+    return {};
+  }
+  return {name, length};
+}
+
+core::Fingerprint fingerprint_of(const uint8_t (&bytes)[32]) {
+  core::Fingerprint fingerprint{};
+  std::copy(std::begin(bytes), std::end(bytes), fingerprint.begin());
+  return fingerprint;
+}
+
+core::PublishRequest decode_publish(capi::Decoder& decode, const char* name, const gpumem_publish_desc* desc) {
+  const gpumem_publish_desc given = decode.optional_input(desc, "desc");
+  if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
+      given.access != GPUMEM_ACCESS_READWRITE)
+    decode.refuse("access is %d; it is GPUMEM_ACCESS_READ, GPUMEM_ACCESS_READWRITE or 0", given.access);
+  core::PublishRequest request;
+  request.name = decode_entry_name(decode, name);
+  request.version = given.version;
+  request.access = given.access;
+  request.keep = given.keep;
+  request.fingerprint = fingerprint_of(given.fingerprint);
+  return request;
+}
+
+gpumem_entry_info info_of(const core::Entry& entry) {
+  gpumem_entry_info info = GPUMEM_ENTRY_INFO_INIT;
+  capi::copy_text(info.name, entry.name.c_str());
+  info.version = entry.version;
+  info.size = entry.size;
+  info.type = entry.type;
+  info.way = entry.way;
+  info.access = entry.access;
+  info.publisher_pid = entry.publisher;
+  info.publisher_gone = entry.publisher_gone ? 1 : 0;
+  std::copy(entry.fingerprint.begin(), entry.fingerprint.end(), std::begin(info.fingerprint));
+  return info;
+}
+
+template <class T>
+void set_limit(T& limit, T given) {
+  if (given != 0) limit = given;
+}
+
+}  // namespace
+
+gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc* desc, gpumem_hub* out_hub,
+                              gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(out_hub, "out_hub");
+    const gpumem_hub_desc given = decode.optional_input(desc, "desc");
+    std::string name = decode.name(given.name);
+    core::HubRequest request;
+    request.secret = decode_secret(decode, given.token, given.token_size);
+    request.users = decode_ids(decode, given.users, given.user_count, "users");
+    request.groups = decode_ids(decode, given.groups, given.group_count, "groups");
+    if (given.mode > 0777) decode.refuse("mode is 0%o, which is above 0777", given.mode);
+    if ((given.flags & ~GPUMEM_HUB_KEEPER) != 0)
+      decode.refuse("the flags 0x%" PRIx64 " contain an unknown bit", given.flags);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
+    auto address = decode_address(given.path, true);
+    if (!address) return address.error();
+    request.address = std::move(*address);
+    set_limit(request.mode, given.mode);
+    request.keeper = (given.flags & GPUMEM_HUB_KEEPER) != 0;
+    set_limit(request.limits.links, given.links_max);
+    set_limit(request.limits.names, given.names_max);
+    set_limit(request.limits.versions, given.versions_max);
+    set_limit(request.limits.descriptors, given.fds_max);
+    set_limit(request.limits.bytes, given.bytes_max);
+    set_limit(request.limits.timeout_ns, given.timeout_ns);
+    auto handle = core::open_hub(object->shared_instance(), std::move(name), std::move(request));
+    if (!handle) return handle.error();
+    *out_hub = capi::make_handle<gpumem_hub>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_hub_close(gpumem_hub hub, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    if (hub == nullptr) return GPUMEM_SUCCESS;
+    auto object = decode.object<core::Hub>(hub);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::close_hub(std::move(object)));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Hub>(hub);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    capi::answer(out_info, object->info());
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_hub_publish(gpumem_hub hub, const char* name, const gpumem_share_handle* handle,
+                                 const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Hub>(hub);
+    core::PublishRequest request = decode_publish(decode, name, desc);
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    request.handle = *given;
+    auto version = object->publish(request);
+    if (!version) return version.error();
+    if (out_version != nullptr) *out_version = *version;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_hub_withdraw(gpumem_hub hub, const char* name, uint64_t version, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Hub>(hub);
+    const std::string wanted = decode_entry_name(decode, name);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->withdraw(wanted, version));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_connect(gpumem_instance instance, const gpumem_link_desc* desc,
+                                  gpumem_link* out_link, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::InstanceObject>(instance);
+    decode.not_null(out_link, "out_link");
+    const gpumem_link_desc given = decode.optional_input(desc, "desc");
+    core::LinkRequest request;
+    request.secret = decode_secret(decode, given.token, given.token_size);
+    if (given.reserved != 0) decode.refuse("desc->reserved is %u; set it to 0", given.reserved);
+    GPUMEM_TRY(decode.done());
+    auto address = decode_address(given.path, false);
+    if (!address) return address.error();
+    request.address = std::move(*address);
+    request.timeout_ns = given.timeout_ns;
+    auto handle = core::connect_link(object->shared_instance(), request);
+    if (!handle) return handle.error();
+    *out_link = capi::make_handle<gpumem_link>(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_close(gpumem_link link, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    if (link == nullptr) return GPUMEM_SUCCESS;
+    auto object = decode.object<core::Link>(link);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::close_link(std::move(object)));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_get_info(gpumem_link link, gpumem_link_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    capi::answer(out_info, object->info());
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index, gpumem_entry_info* out_info,
+                                    gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    auto entry = object->enumerate(index);
+    if (!entry) return entry.error();
+    capi::answer(out_info, info_of(*entry));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_wait(gpumem_link link, const char* name, uint64_t after_version, uint64_t timeout_ns,
+                               gpumem_entry_info* out_info, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    const std::string wanted = decode_entry_name(decode, name);
+    if (out_info != nullptr) decode.output(out_info, "out_info");
+    GPUMEM_TRY(decode.done());
+    core::Entry entry;
+    auto waited = object->wait(wanted, after_version, timeout_ns, &entry);
+    if (!waited || *waited != GPUMEM_SUCCESS) return waited;
+    if (out_info != nullptr) capi::answer(out_info, info_of(entry));
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_fetch(gpumem_link link, const char* name, const gpumem_fetch_desc* desc,
+                                gpumem_share_handle* out_handle, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    const std::string wanted = decode_entry_name(decode, name);
+    const gpumem_fetch_desc given = decode.optional_input(desc, "desc");
+    decode.not_null(out_handle, "out_handle");
+    GPUMEM_TRY(decode.done());
+    auto handle = object->fetch(wanted, given.version, fingerprint_of(given.fingerprint));
+    if (!handle) return handle.error();
+    *out_handle = core::encode(*handle);
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_publish(gpumem_link link, const char* name, const gpumem_share_handle* handle,
+                                  const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    core::PublishRequest request = decode_publish(decode, name, desc);
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    request.handle = *given;
+    auto version = object->publish(request);
+    if (!version) return version.error();
+    if (out_version != nullptr) *out_version = *version;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+gpumem_status gpumem_link_withdraw(gpumem_link link, const char* name, uint64_t version, gpumem_error* error) {
+  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Link>(link);
+    const std::string wanted = decode_entry_name(decode, name);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->withdraw(wanted, version));
+    return GPUMEM_SUCCESS;
+  });
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/link.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/lifecycle.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+namespace {
+
+// How long a fetched handle may wait to be imported.
+constexpr uint64_t kKeepTime = 30'000'000'000;
+
+Message message_of(MessageType type, const std::string& name = {}, uint64_t version = 0) {
+  Message message;
+  message.type = type;
+  message.name = name;
+  message.version = version;
+  return message;
+}
+
+}  // namespace
+
+Result<void> Link::connect(const LinkRequest& request) {
+  const platform::Deadline deadline = answer_deadline(timeout_ns_);
+  auto socket = platform::connect_to(request.address, deadline);
+  if (!socket) return socket.error();
+  auto facts = platform::peer_of(socket->get());
+  if (!facts) return facts.error();
+  hub_ = std::move(*facts);
+  auto client = ShareClient::open(instance().share_server(), std::move(*socket));
+  if (!client) return client.error();
+  Message hello = message_of(MessageType::kHello);
+  hello.secret = request.secret;
+  auto welcome = (*client)->call(std::move(hello), {}, MessageType::kWelcome, deadline);
+  if (!welcome && welcome.error().status == GPUMEM_ERROR_PEER_GONE) {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s hung up before it had answered: %s",
+                      address_.c_str(), welcome.error().message);
+  }
+  if (!welcome) return welcome.error();
+  if (welcome->descriptors.size() != 1 ||
+      platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub", address_.c_str());
+  auto holder = ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()));
+  if (!holder) return holder.error();
+  keeper_ = welcome->message.keeper;
+  client_ = std::move(*client);
+  holder_ = std::move(*holder);
+  return {};
+}
+
+gpumem_link_info Link::info() const {
+  gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+  info.pid = hub_.process;
+  info.uid = hub_.user;
+  info.connected = client_->gone() ? 0 : 1;
+  info.keeper = keeper_ ? 1 : 0;
+  std::snprintf(info.path, sizeof info.path, "%s", address_.c_str());
+  return info;
+}
+
+Result<Incoming> Link::call(Message request, MessageType answer, platform::Descriptors descriptors) {
+  return client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
+}
+
+Result<Entry> Link::enumerate(uint32_t index) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kEnumerate);
+  request.index = index;
+  auto answer = call(std::move(request), MessageType::kEntry);
+  if (!answer) return answer.error();
+  return std::move(answer->message.entry);
+}
+
+Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, Entry* entry) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kWait, name, after);
+  request.once = timeout_ns == 0;
+  const platform::Deadline deadline =
+      request.once ? answer_deadline(timeout_ns_) : platform::deadline_after(timeout_ns);
+  const bool once = request.once;
+  auto answer = client_->call(std::move(request), {}, MessageType::kEntry, deadline);
+  if (!answer) {
+    const Status status = answer.error().status;
+    if (once ? status == GPUMEM_ERROR_NOT_FOUND : status == GPUMEM_ERROR_BUSY) return GPUMEM_NOT_READY;
+    return answer.error();
+  }
+  *entry = std::move(answer->message.entry);
+  return GPUMEM_SUCCESS;
+}
+
+Result<ShareHandle> Link::fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint) {
+  GPUMEM_TRY(outside_host_function());
+  Message request = message_of(MessageType::kFetch, name, version);
+  request.fingerprint = fingerprint;
+  auto answer = call(std::move(request), MessageType::kGranted);
+  if (!answer) return answer.error();
+  const ShareHandle& handle = answer->message.handle;
+  GPUMEM_TRY(instance().imports().keep(handle, std::move(answer->descriptors), holder_,
+                                       platform::deadline_after(kKeepTime)));
+  return handle;
+}
+
+Result<void> Link::need_keeper() const {
+  if (keeper_) return {};
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "the hub at %s is no keeper, so only its own process publishes in it; open it with "
+                    "GPUMEM_HUB_KEEPER",
+                    address_.c_str());
+}
+
+Result<uint64_t> Link::publish(const PublishRequest& request) {
+  GPUMEM_TRY(outside_host_function());
+  GPUMEM_TRY(need_keeper());
+  auto grant = instance().exports().grant(request.handle.token);
+  if (!grant) return grant.error();
+  if (grant->handle.way != GPUMEM_SHARE_WAY_POSIX_FD) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives "
+                      "its process");
+  }
+  auto access = published_access(grant->handle, request.access);
+  if (!access) return access.error();
+  Message message = message_of(MessageType::kPublish, request.name, request.version);
+  message.handle = grant->handle;
+  if (request.handle.offset < message.handle.size) message.handle.offset = request.handle.offset;
+  message.access = *access;
+  message.keep = request.keep;
+  message.fingerprint = request.fingerprint;
+  auto answer = call(std::move(message), MessageType::kPublished, std::move(grant->descriptors));
+  if (!answer) return answer.error();
+  return answer->message.version;
+}
+
+Result<void> Link::withdraw(const std::string& name, uint64_t version) {
+  GPUMEM_TRY(outside_host_function());
+  GPUMEM_TRY(need_keeper());
+  auto answer = call(message_of(MessageType::kWithdraw, name, version), MessageType::kDone);
+  if (!answer) return answer.error();
+  return {};
+}
+
+void Link::interrupt() noexcept {
+  client_->abandon(
+      make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread closed this link during the call; connect a new one"));
+}
+
+Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {
+  GPUMEM_TRY(outside_host_function());
+  auto link = std::make_unique<Link>(instance, request);
+  // It waits for another process, so closing is not held off meanwhile.
+  GPUMEM_TRY(link->connect(request));
+  const auto open = instance->stay_open();
+  if (!open) return open.error();
+  auto handle = handles::reserve(*link);
+  if (!handle) return handle.error();
+  instance->add_object(*link);
+  handles::publish(link.release());
+  return *handle;
+}
+
+// Like destroy_object(), but does not wait for calls that wait for the hub.
+Result<void> close_link(Ref<Link> link) {
+  GPUMEM_TRY(outside_host_function());
+  const auto open = link->instance().stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(not_used_by_this_thread(*link));
+  if (!handles::end(*link, End::kDestroyed))
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread closed this link during the call");
+  link->interrupt();
+  platform::fence_all_threads();
+  platform::wait_for_uses(link.get());
+  link->instance().remove_object(*link);
+  Link* const gone = link.get();
+  link = {};
+  handles::remove(gone);
+  return {};
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share_channel.h"
+
+#include <array>
+#include <utility>
+
+namespace gpumem::core {
+
+Result<void> Channel::send(Message message, platform::Descriptors descriptors) {
+  for (Packet& packet : split_message(message, std::move(descriptors)))
+    output_.push_back(std::move(packet));
+  return flush();
+}
+
+Result<void> Channel::flush() {
+  held_up_ = false;
+  while (!output_.empty()) {
+    const Packet& next = output_.front();
+    auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
+    if (!sent) return sent.error();
+    if (sent->state != platform::Sending::kDone) {
+      held_up_ = sent->state == platform::Sending::kLater;
+      return {};
+    }
+    output_.pop_front();
+  }
+  return {};
+}
+
+Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
+  for (;;) {
+    std::array<uint8_t, kPacketMax> room;
+    auto got = platform::receive_some(socket_.get(), room);
+    if (!got) return got.error();
+    if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();
+    if (got->state == platform::Received::State::kHungUp)
+      return make_error(GPUMEM_ERROR_PEER_GONE, "the other process has hung up");
+    if (got->truncated) {
+      if (platform::out_of_descriptors()) {
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                          "the process has no free descriptor for what another one sent; close some, or raise the "
+                          "limit (ulimit -n)");
+      }
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                        "a message of another process is damaged: it is too long, or has too many descriptors");
+    }
+    auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max);
+    if (!whole || *whole) return whole;
+  }
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share_client.h"
+
+#include <new>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/instance.h"
+#include "core/log.h"
+#include "core/share_server.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kAnswerTime = 5'000'000'000;
+// Questions and packets that may be on their way.
+constexpr size_t kOpenMax = 4096;
+
+}  // namespace
+
+platform::Deadline answer_deadline(uint64_t timeout_ns) {
+  return platform::deadline_after(timeout_ns != 0 ? timeout_ns : kAnswerTime);
+}
+
+std::string abstract_address(const Token& instance) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "@gpumem-";
+  for (const uint8_t byte : instance) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+ShareClient::ShareClient(ShareServer& server, platform::Descriptor socket)
+    : server_(server), channel_(std::move(socket)) {}
+
+ShareClient::~ShareClient() {
+  server_.forget(*this);
+  // A forked child may have a copy, which must not keep the other side waiting.
+  platform::hang_up(channel_.socket());
+}
+
+Result<std::shared_ptr<ShareClient>> ShareClient::open(ShareServer& server, platform::Descriptor socket) {
+  GPUMEM_TRY(server.start());
+  auto client = std::make_shared<ShareClient>(server, std::move(socket));
+  GPUMEM_TRY(server.watch(client));
+  return client;
+}
+
+Result<Incoming> ShareClient::call(Message request, platform::Descriptors descriptors, MessageType answer,
+                                   platform::Deadline deadline) {
+  std::optional<Result<Incoming>> place;
+  std::unique_lock lock(mutex_);
+  if (ended_) return *ended_;
+  if (questions_.size() >= kOpenMax || channel_.output_count() >= kOpenMax)
+    return make_error(GPUMEM_ERROR_BUSY, "the other process has not answered %zu requests; try again later",
+                      questions_.size());
+  const uint64_t number = ++last_number_;
+  request.number = number;
+  const MessageType type = request.type;
+  Question question{answer, {}, &place};
+  if (type == MessageType::kClaim) question.claims = request.token;
+  questions_.emplace(number, question);
+  Cleanup undo([&] { questions_.erase(number); });
+  send(std::move(request), std::move(descriptors));
+  const auto is_over = [&] { return place.has_value() || ended_.has_value(); };
+  if (deadline == platform::Deadline::max()) {
+    answered_.wait(lock, is_over);
+  } else {
+    answered_.wait_until(lock, deadline, is_over);
+  }
+  if (place) return std::move(*place);
+  if (ended_) return *ended_;
+  // The answer may come yet. What it brings goes back then.
+  undo.dismiss();
+  if (type == MessageType::kWait) {
+    questions_.erase(number);
+    Message cancel;
+    cancel.type = MessageType::kCancel;
+    cancel.version = number;
+    send(std::move(cancel), {});
+  } else {
+    questions_[number].place = nullptr;
+  }
+  return make_error(GPUMEM_ERROR_BUSY, "the other process did not answer in time; try again, or pass a longer timeout");
+}
+
+// A failure shows in ended_.
+void ShareClient::send(Message message, platform::Descriptors descriptors) {
+  if (ended_) return;
+  // When the other side has hung up, what it said before is still to be read. So only reading ends.
+  if (auto sent = channel_.send(std::move(message), std::move(descriptors));
+      !sent && sent.error().status != GPUMEM_ERROR_PEER_GONE)
+    end(sent.error());
+  update_interest();
+}
+
+void ShareClient::update_interest() noexcept {
+  const bool wants = channel_.has_output() && !channel_.is_held_up();
+  if (channel_.is_held_up()) server_.look_soon();
+  if (std::exchange(wants_to_write_, wants) != wants) server_.set_interest(channel_.socket(), id_, wants);
+}
+
+void ShareClient::end(const Error& error) noexcept {
+  if (!ended_) ended_ = error;
+  gone_.store(true, std::memory_order_release);
+  server_.ignore(channel_.socket());
+  platform::hang_up(channel_.socket());
+  answered_.notify_all();
+}
+
+void ShareClient::abandon(const Error& error) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) ended_ = error;
+  answered_.notify_all();
+}
+
+void ShareClient::serve() noexcept {
+  Error problem;
+  bool damaged = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (gone()) return;
+    try {
+      if (auto flushed = channel_.flush(); !flushed && flushed.error().status != GPUMEM_ERROR_PEER_GONE) {
+        end(flushed.error());
+        return;
+      }
+      update_interest();
+      for (;;) {
+        auto incoming = channel_.receive(kMessageDescriptorsMax);
+        if (incoming && !*incoming) return;
+        Result<void> taken;
+        if (incoming) taken = take(std::move(**incoming));
+        if (incoming && taken) continue;
+        problem = incoming ? taken.error() : incoming.error();
+        break;
+      }
+    } catch (const std::bad_alloc&) {
+      problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
+    }
+    damaged = problem.status == GPUMEM_ERROR_INVALID_ARGUMENT;
+    if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // nothing of the caller's is wrong
+    end(problem);
+  }
+  if (damaged) log(GPUMEM_LOG_WARNING, "hung up on another process: %s", problem.message);
+}
+
+Result<void> ShareClient::take(Incoming incoming) {
+  const Message& message = incoming.message;
+  if (message.type == MessageType::kWithdrawn) {
+    // One that has just been released may still come.
+    if (claims_.contains(message.token)) withdrawn_.insert(message.token);
+    return {};
+  }
+  return take_answer(std::move(incoming));
+}
+
+Result<void> ShareClient::take_answer(Incoming incoming) {
+  const Message& message = incoming.message;
+  const bool refused = message.type == MessageType::kRefused;
+  // A server that takes nobody says so before it is asked.
+  auto found = refused && message.number == 0 ? questions_.begin() : questions_.find(message.number);
+  if (found == questions_.end()) {
+    // A WAIT that was cancelled while its answer was on the way.
+    if ((refused || message.type == MessageType::kEntry) && message.number <= last_number_) return {};
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to no question");
+  }
+  const Question question = found->second;
+  if (!refused && message.type != question.answer)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "an answer to another question");
+  if (question.claims && !refused) {
+    if (message.handle.token != *question.claims)
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what was not asked for was granted");
+    ++claims_[*question.claims];
+    withdrawn_.erase(*question.claims);
+  }
+  questions_.erase(found);
+  if (question.place == nullptr) {
+    if (!question.claims || refused) return {};
+    // Nobody waits for it any more.
+    if (--claims_[*question.claims] == 0) claims_.erase(*question.claims);
+    Message message_back;
+    message_back.type = MessageType::kRelease;
+    message_back.token = *question.claims;
+    send(std::move(message_back), {});
+    return {};
+  }
+  if (refused) {
+    question.place->emplace(make_error(message.status, "%s", message.text.c_str()));
+  } else {
+    question.place->emplace(std::move(incoming));
+  }
+  answered_.notify_all();
+  return {};
+}
+
+Result<Grant> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
+  Message request;
+  request.type = MessageType::kClaim;
+  request.token = token;
+  auto answer = call(std::move(request), {}, MessageType::kGranted, answer_deadline(timeout_ns));
+  if (!answer) return answer.error();
+  return Grant{answer->message.handle, std::move(answer->descriptors)};
+}
+
+void ShareClient::release(const Token& token) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    const auto claimed = claims_.find(token);
+    if (claimed == claims_.end()) return;
+    if (--claimed->second == 0) {
+      claims_.erase(claimed);
+      withdrawn_.erase(token);
+    }
+    if (gone()) return;
+    Message message;
+    message.type = MessageType::kRelease;
+    message.token = token;
+    // Also after abandon(): the socket is still there.
+    if (auto sent = channel_.send(std::move(message), {}); !sent) return;
+    update_interest();
+  } catch (const std::bad_alloc&) {
+    // The other side drops it when this connection ends.
+    abandon(make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for a message to another process"));
+  }
+}
+
+bool ShareClient::withdrawn(const Token& token) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return withdrawn_.contains(token);
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The asking end of a connection. Calls send from their own threads; the sharing thread of the instance receives.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "core/share_channel.h"
+#include "core/share_peer.h"
+
+namespace gpumem::core {
+
+class ShareServer;
+
+// 0 is the default of 5 seconds.
+platform::Deadline answer_deadline(uint64_t timeout_ns);
+// Of the instance with this id.
+std::string abstract_address(const Token& instance);
+
+class ShareClient final : public SharePeer {
+ public:
+  // Takes a connected socket. Starts the sharing thread.
+  static Result<std::shared_ptr<ShareClient>> open(ShareServer& server, platform::Descriptor socket);
+  ShareClient(ShareServer& server, platform::Descriptor socket);
+  ~ShareClient() override;
+
+  // Asks, and waits for an answer of that type. The refusal of the other side, PEER_GONE, BUSY.
+  Result<Incoming> call(Message request, platform::Descriptors descriptors, MessageType answer,
+                        platform::Deadline deadline);
+  // Fails what waits, and all that comes, with this.
+  void abandon(const Error& error) noexcept;
+
+  Result<Grant> claim(const Token& token, uint64_t timeout_ns) override;
+  void release(const Token& token) noexcept override;
+  bool gone() const noexcept override { return gone_.load(std::memory_order_acquire); }
+  bool withdrawn(const Token& token) const noexcept override;
+
+  int socket() const { return channel_.socket(); }
+  // By the sharing thread, when the socket has something or room, and from time to time while it is held up.
+  void serve() noexcept;
+
+ private:
+  friend class ShareServer;
+  // One that waits for its answer; or, without a place for it, one that has stopped waiting.
+  struct Question {
+    MessageType answer{};
+    std::optional<Token> claims;
+    std::optional<Result<Incoming>>* place = nullptr;
+  };
+
+  void end(const Error& error) noexcept;
+  Result<void> take(Incoming incoming);
+  Result<void> take_answer(Incoming incoming);
+  void send(Message message, platform::Descriptors descriptors);
+  void update_interest() noexcept;
+
+  ShareServer& server_;
+  uint64_t id_ = 0;  // in the server
+  std::atomic<bool> gone_{false};
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable answered_;
+  Channel channel_;
+  std::optional<Error> ended_;
+  bool wants_to_write_ = false;
+  uint64_t last_number_ = 0;
+  std::map<uint64_t, Question> questions_;
+  std::map<Token, uint64_t> claims_;
+  std::set<Token> withdrawn_;
+};
+
+}  // namespace gpumem::core

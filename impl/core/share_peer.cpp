@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share_peer.h"
+
+#include "core/instance.h"
+#include "core/share_client.h"
+#include "core/share_server.h"
+#include "platform/identity.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+namespace {
+
+// Why nobody listens at the address of an exporter.
+Error not_there(const ExporterId& exporter) {
+  switch (platform::whereabouts_of(exporter.pid, exporter.start_time)) {
+    case platform::Whereabouts::kSameNetwork:
+      return make_error(GPUMEM_ERROR_STALE_HANDLE,
+                        "process %d has closed the instance that exported the handle; ask it for a new one",
+                        exporter.pid);
+    case platform::Whereabouts::kOtherNetwork:
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "process %d is in another network namespace; send the handle with gpumem_share_send(), or "
+                        "publish it in a hub with a path",
+                        exporter.pid);
+    case platform::Whereabouts::kEnded:
+      break;
+  }
+  return make_error(GPUMEM_ERROR_PEER_GONE,
+                    "process %d, which exported the handle, has ended; or it is in another namespace, where only "
+                    "gpumem_share_send() and a hub with a path reach it",
+                    exporter.pid);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const ExporterId& exporter,
+                                                      uint64_t timeout_ns) {
+  ShareServer& server = instance.share_server();
+  if (auto known = server.find_peer(exporter.instance)) return known;
+  if (exporter.boot != platform::boot_id()) {
+    return make_error(GPUMEM_ERROR_PEER_GONE,
+                      "the handle was exported before this system started, or on another machine; ask for a new one");
+  }
+  const platform::Deadline deadline = answer_deadline(timeout_ns);
+  auto socket = platform::connect_to(abstract_address(exporter.instance), deadline);
+  if (!socket && socket.error().status == GPUMEM_ERROR_NOT_FOUND) return not_there(exporter);
+  if (!socket) return socket.error();
+  // Anybody can listen at an abstract address.
+  auto facts = platform::peer_of(socket->get());
+  if (!facts) return facts.error();
+  if (facts->user != platform::own_user()) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "process %d, which answers for the handle, belongs to user %u and not to this one; use "
+                      "gpumem_share_send() or a hub",
+                      facts->process, facts->user);
+  }
+  auto client = ShareClient::open(server, std::move(*socket));
+  if (!client) return client.error();
+  Message hello;
+  hello.type = MessageType::kHello;
+  hello.token = exporter.instance;
+  auto welcome = (*client)->call(std::move(hello), {}, MessageType::kWelcome, deadline);
+  if (!welcome) return welcome.error();
+  if (welcome->message.token != exporter.instance) {
+    return make_error(GPUMEM_ERROR_STALE_HANDLE, "another instance answers at the address of the exporter");
+  }
+  return server.add_peer(exporter.instance, std::move(*client));
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,996 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share_server.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cinttypes>
+#include <new>
+#include <utility>
+
+#include "core/instance.h"
+#include "core/log.h"
+#include "core/share_client.h"
+#include "platform/pages.h"
+#include "platform/thread.h"
+
+namespace gpumem::core {
+namespace {
+
+constexpr uint64_t kWakeId = 0;
+constexpr uint32_t kNever = 0;  // still told of a hang-up
+constexpr uint32_t kToRead = EPOLLIN;
+constexpr uint32_t kToWrite = EPOLLOUT;
+constexpr uint64_t kMessageTime = 5'000'000'000;
+constexpr uint64_t kLeaseTime = 30'000'000'000;
+constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
+constexpr size_t kClaimsMax = 4096;       // different ones of a connection
+constexpr size_t kWaitsMax = 64;          // of a connection
+constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
+constexpr size_t kLinesMax = 16;
+constexpr auto kSoon = std::chrono::milliseconds(5);
+constexpr auto kPauseTime = std::chrono::milliseconds(100);
+
+Error closed() {
+  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+}
+
+Error violation(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "it broke the protocol: %s", what);
+}
+
+Result<platform::Descriptor> checked(int made, const char* entry_point) {
+  if (made >= 0) return platform::Descriptor(made);
+  const bool full = errno == EMFILE || errno == ENFILE;
+  return platform::system_error(full ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno,
+                                entry_point, "cannot start the sharing thread");
+}
+
+Message message_of(MessageType type) {
+  Message message;
+  message.type = type;
+  return message;
+}
+
+gpumem_access lesser(gpumem_access a, gpumem_access b) { return std::min(a, b); }
+
+}  // namespace
+
+// ---- the thread ----
+
+Result<void> ShareServer::start() {
+  if (running_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return closed();
+  if (thread_.joinable()) return {};
+  auto poll = checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1");
+  if (!poll) return poll.error();
+  auto wake_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
+  if (!wake_event) return wake_event.error();
+  auto stop_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
+  if (!stop_event) return stop_event.error();
+  auto listener = platform::Listener::open(abstract_address(instance_.exports().exporter().instance), 0600);
+  if (!listener) return listener.error();
+  poll_ = std::move(*poll);
+  wake_event_ = std::move(*wake_event);
+  stop_event_ = std::move(*stop_event);
+  listeners_.clear();
+  GPUMEM_TRY(add_to_poll(wake_event_.get(), kWakeId, kToRead));
+  auto added = add_listener(std::move(*listener), 0);
+  if (!added) return added.error();
+  thread_ = platform::start_thread([this] { run(); });
+  running_.store(true, std::memory_order_release);
+  return {};
+}
+
+void ShareServer::stop() noexcept {
+  std::vector<std::shared_ptr<ShareClient>> clients;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopped_) return;
+    stopped_ = true;
+    running_.store(false, std::memory_order_release);
+  }
+  if (!thread_.joinable()) return;
+  wake();
+  thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, connection] : connections_) {
+      platform::hang_up(connection->channel.socket());
+      unclaim(*connection);
+    }
+    connections_.clear();
+    listeners_.clear();
+    hubs_.clear();
+    try {
+      for (const auto& [id, client] : clients_) {
+        if (auto alive = client.lock()) clients.push_back(std::move(alive));
+      }
+    } catch (const std::bad_alloc&) {
+      // Their calls end with their time.
+    }
+  }
+  for (const auto& client : clients)
+    client->abandon(closed());
+  const uint64_t one = 1;
+  (void)!write(stop_event_.get(), &one, sizeof one);
+}
+
+void ShareServer::wake() noexcept {
+  const uint64_t one = 1;
+  (void)!write(wake_event_.get(), &one, sizeof one);
+}
+
+void ShareServer::look_soon() noexcept {
+  if (!look_soon_.exchange(true)) wake();
+}
+
+void ShareServer::look_until(platform::Deadline deadline) {
+  if (deadline >= next_look_) return;
+  next_look_ = deadline;
+  if (!is_this_thread()) wake();
+}
+
+void ShareServer::run() noexcept {
+  thread_id_ = std::this_thread::get_id();
+  std::array<epoll_event, 64> events{};
+  for (;;) {
+    int timeout = -1;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) break;
+      if (next_look_ != platform::Deadline::max()) {
+        const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_look_ - Clock::now()).count();
+        timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+      }
+    }
+    const int count = epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), timeout);
+    std::vector<std::shared_ptr<ShareClient>> clients;  // let go without the lock
+    std::vector<std::string> lines;
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopped_) break;
+      try {
+        take_notes();
+        for (int i = 0; i < count; ++i)
+          take_event(events.at(static_cast<size_t>(i)).data.u64, clients);
+        if (look_soon_.exchange(false)) look_until(Clock::now() + kSoon);
+        if (next_look_ <= Clock::now()) {
+          look_at_times();
+          // What was held up goes on too.
+          for (const auto& [id, client] : clients_) {
+            if (auto alive = client.lock()) clients.push_back(std::move(alive));
+          }
+        }
+      } catch (const std::bad_alloc&) {
+        // What could not be told now is told with the next event.
+      }
+      bury();
+      lines.swap(lines_);
+    }
+    for (const auto& client : clients)
+      client->serve();
+    for (const std::string& line : lines)
+      log(GPUMEM_LOG_WARNING, "%s", line.c_str());
+  }
+}
+
+void ShareServer::take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients) {
+  if (id == kWakeId) {
+    uint64_t times = 0;
+    (void)!read(wake_event_.get(), &times, sizeof times);
+  } else if (const auto connection = connections_.find(id); connection != connections_.end()) {
+    serve(*connection->second);
+  } else if (const auto listening = listeners_.find(id); listening != listeners_.end()) {
+    accept_all(listening->second);
+  } else if (const auto client = clients_.find(id); client != clients_.end()) {
+    clients.reserve(clients.size() + 1);
+    if (auto alive = client->second.lock()) clients.push_back(std::move(alive));
+  }
+}
+
+void ShareServer::withdrawn(const Token& token) noexcept {
+  if (!running_.load(std::memory_order_acquire)) return;
+  try {
+    const std::lock_guard lock(notes_mutex_);
+    notes_.push_back(token);
+  } catch (const std::bad_alloc&) {
+    return;  // importers learn it when they ask again
+  }
+  wake();
+}
+
+void ShareServer::take_notes() {
+  std::vector<Token> notes;
+  {
+    const std::lock_guard lock(notes_mutex_);
+    notes.swap(notes_);
+  }
+  for (const Token& token : notes) {
+    for (auto& [id, hub] : hubs_)
+      hub.table.remove(token);
+    tell_withdrawn(0, token);
+  }
+}
+
+// Ends what has taken too long, and finds the next time to look.
+void ShareServer::look_at_times() {
+  const auto now = Clock::now();
+  next_look_ = platform::Deadline::max();
+  if (paused_) pause_listeners(false);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->doomed) continue;
+    if (connection->channel.is_held_up()) serve(*connection);
+    if (connection->doomed) continue;
+    if (connection->message_until <= now || connection->output_until <= now) {
+      const Error late = make_error(GPUMEM_ERROR_BUSY, "it took too long for a message");
+      doom(*connection, &late);
+      continue;
+    }
+    if (connection->lease_until <= now) {
+      connection->lease_until = platform::Deadline::max();
+      if (connection->lent) instance_.exports().unclaim(*std::exchange(connection->lent, std::nullopt));
+      if (connection->claims.empty()) doom(*connection, nullptr);
+    }
+    look_until(std::min({connection->message_until, connection->output_until, connection->lease_until}));
+    if (connection->channel.is_held_up()) look_until(now + kSoon);
+  }
+}
+
+// ---- who connects ----
+
+Result<void> ShareServer::add_to_poll(int socket, uint64_t id, uint32_t events) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket, &event) == 0) return {};
+  return platform::system_error(errno == EPERM ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_ERROR_LIMIT_EXCEEDED, errno,
+                                "epoll_ctl", "cannot watch a connection");
+}
+
+Result<uint64_t> ShareServer::add_listener(platform::Listener listener, uint64_t hub) {
+  const uint64_t id = ++last_id_;
+  GPUMEM_TRY(add_to_poll(listener.get(), id, paused_ ? kNever : kToRead));
+  listeners_.emplace(id, Listening{std::move(listener), hub});
+  return id;
+}
+
+Result<ShareServer::Connection*> ShareServer::add_connection(platform::Descriptor socket, Role role,
+                                                             uint64_t hub) {
+  auto made = std::make_unique<Connection>(std::move(socket));
+  made->id = ++last_id_;
+  made->role = role;
+  made->hub = hub;
+  made->interest = kToRead;
+  const Hub* const of = find_hub(hub);
+  made->time_ns = of != nullptr ? of->request.limits.timeout_ns : kMessageTime;
+  if (role == Role::kGreeted) made->message_until = platform::deadline_after(made->time_ns);
+  look_until(made->message_until);
+  Connection* const added = made.get();
+  const uint64_t id = made->id;
+  connections_.emplace(id, std::move(made));
+  if (auto watched = add_to_poll(added->channel.socket(), id, kToRead); !watched) {
+    connections_.erase(id);
+    return watched.error();
+  }
+  return added;
+}
+
+// One end of a new connection; the other one is served.
+Result<platform::Descriptor> ShareServer::hand_out(Role role, uint64_t hub, Connection** ours) {
+  auto ends = platform::socket_pair();
+  if (!ends) return ends.error();
+  auto added = add_connection(std::move(ends->ours), role, hub);
+  if (!added) return added.error();
+  *ours = *added;
+  (*ours)->user = platform::own_user();
+  return std::move(ends->theirs);
+}
+
+void ShareServer::pause_listeners(bool pause) noexcept {
+  paused_ = pause;
+  for (const auto& [id, listening] : listeners_) {
+    epoll_event event{};
+    event.events = pause ? kNever : kToRead;
+    event.data.u64 = id;
+    (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, listening.listener.get(), &event);
+  }
+}
+
+void ShareServer::accept_all(Listening& listening) {
+  for (int i = 0; i < kAtOnce; ++i) {
+    auto socket = listening.listener.accept();
+    if (!socket) {
+      // Those who wait would wake the thread again and again.
+      note(std::string("nobody can connect for now: ") + socket.error().message);
+      pause_listeners(true);
+      look_until(Clock::now() + kPauseTime);
+      return;
+    }
+    if (!*socket) return;
+    platform::PeerFacts facts;
+    if (auto admitted = admit(*socket, listening.hub, facts); !admitted) {
+      if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
+      note("refused process " + std::to_string(facts.process) + " of user " + std::to_string(facts.user) + ": " +
+           admitted.error().message);
+      Message refusal = message_of(MessageType::kRefused);
+      refusal.status = admitted.error().status;
+      refusal.text = admitted.error().message;
+      (void)platform::send_some(socket->get(), encode_message(refusal), {});
+      continue;
+    }
+    auto added = add_connection(std::move(*socket), Role::kGreeted, listening.hub);
+    if (!added) {
+      note(std::string("refused a connection: ") + added.error().message);
+      continue;
+    }
+    (*added)->process = facts.process;
+    (*added)->user = facts.user;
+  }
+}
+
+// What was handed out to a link that has ended counts like a link.
+uint32_t ShareServer::links_of(uint64_t hub) const {
+  return static_cast<uint32_t>(std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+    const Connection& connection = *entry.second;
+    return connection.hub == hub && !connection.doomed &&
+           (connection.role != Role::kHolder || !connections_.contains(connection.partner));
+  }));
+}
+
+Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id, platform::PeerFacts& facts) {
+  auto found = platform::peer_of(socket.get());
+  if (!found) return found.error();
+  facts = std::move(*found);
+  const Hub* const hub = find_hub(hub_id);
+  bool known = facts.user == platform::own_user();
+  if (hub != nullptr) {
+    const HubRequest& request = hub->request;
+    const auto has = [](const std::vector<uint32_t>& all, uint32_t one) {
+      return std::find(all.begin(), all.end(), one) != all.end();
+    };
+    known = known || has(request.users, facts.user) ||
+            std::any_of(facts.groups.begin(), facts.groups.end(),
+                        [&](uint32_t group) { return has(request.groups, group); });
+  }
+  if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
+  const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
+  if (links_of(hub_id) >= most) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%s has %zu connections, as many as it takes; close one",
+                      hub != nullptr ? "the hub" : "the exporter", most);
+  }
+  return {};
+}
+
+// ---- what they say ----
+
+void ShareServer::serve(Connection& connection) {
+  if (connection.doomed) return;
+  try {
+    if (auto flushed = connection.channel.flush(); !flushed) {
+      doom(connection, nullptr);
+      return;
+    }
+    for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
+      const Hub* const hub = find_hub(connection.hub);
+      // Together, messages that have begun take no more descriptors than there is room for.
+      uint32_t room = 0;
+      if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
+        uint64_t used = 0;
+        for (const auto& [id, other] : connections_) {
+          if (other->hub == connection.hub && other.get() != &connection) used += other->channel.held();
+        }
+        const uint32_t most = hub->request.limits.descriptors;
+        room = used < most ? most - static_cast<uint32_t>(used) : 0;
+      }
+      auto incoming = connection.channel.receive(room);
+      if (!incoming) {
+        const bool left = incoming.error().status == GPUMEM_ERROR_PEER_GONE;
+        // One of another version learns why.
+        if (incoming.error().status == GPUMEM_ERROR_UNSUPPORTED && connection.role == Role::kGreeted) {
+          turn_away(connection, 0, incoming.error());
+        } else {
+          doom(connection, left ? nullptr : &incoming.error());
+        }
+        return;
+      }
+      if (!*incoming) break;
+      if (auto taken = take(connection, std::move(**incoming)); !taken) {
+        doom(connection, &taken.error());
+        return;
+      }
+    }
+  } catch (const std::bad_alloc&) {
+    doom(connection, nullptr);
+    return;
+  }
+  // A message may take so long from its first packet.
+  if (connection.role != Role::kGreeted) {
+    if (!connection.channel.has_begun()) {
+      connection.message_until = platform::Deadline::max();
+    } else if (connection.message_until == platform::Deadline::max()) {
+      connection.message_until = platform::deadline_after(connection.time_ns);
+    }
+  }
+  update(connection);
+}
+
+// After something was sent or received.
+void ShareServer::update(Connection& connection) noexcept {
+  if (connection.doomed) return;
+  const Channel& channel = connection.channel;
+  if (!channel.has_output()) {
+    connection.output_until = platform::Deadline::max();
+  } else if (connection.output_until == platform::Deadline::max()) {
+    connection.output_until = platform::deadline_after(connection.time_ns);
+  }
+  if (channel.is_held_up()) look_until(Clock::now() + kSoon);
+  look_until(std::min(connection.message_until, connection.output_until));
+  // Nothing is read from one that does not take its answers.
+  const uint32_t wanted = !channel.has_output() ? kToRead : channel.is_held_up() ? kNever : kToWrite;
+  if (std::exchange(connection.interest, wanted) == wanted) return;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.u64 = connection.id;
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, channel.socket(), &event);
+}
+
+void ShareServer::answer(Connection& connection, Message message, platform::Descriptors descriptors) {
+  if (connection.doomed) return;
+  if (auto sent = connection.channel.send(std::move(message), std::move(descriptors)); !sent) {
+    doom(connection, nullptr);
+    return;
+  }
+  update(connection);
+}
+
+void ShareServer::refuse(Connection& connection, uint64_t number, const Error& error) {
+  // What was only not found is not counted.
+  const bool counts = error.status == GPUMEM_ERROR_PERMISSION_DENIED || error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+                      error.status == GPUMEM_ERROR_INVALID_ARGUMENT;
+  if (Hub* const hub = find_hub(connection.hub); hub != nullptr && counts) ++hub->refused;
+  Message message = message_of(MessageType::kRefused);
+  message.number = number;
+  message.status = error.status;
+  message.text = error.message;
+  answer(connection, std::move(message));
+}
+
+void ShareServer::turn_away(Connection& connection, uint64_t number, const Error& error) {
+  refuse(connection, number, error);
+  note("refused process " + std::to_string(connection.process) + " of user " + std::to_string(connection.user) +
+       ": " + error.message);
+  doom(connection, nullptr);
+}
+
+Result<void> ShareServer::take(Connection& connection, Incoming incoming) {
+  const Message& message = incoming.message;
+  switch (connection.role) {
+    case Role::kGreeted:
+      if (message.type != MessageType::kHello) return violation("it did not begin with HELLO");
+      return take_hello(connection, message);
+    case Role::kHolder:
+      if (message.type == MessageType::kClaim) return take_claim(connection, message);
+      if (message.type == MessageType::kRelease) return take_release(connection, message.token);
+      return violation("a holder sent what is for others");
+    case Role::kLink:
+      break;
+  }
+  return take_request(connection, std::move(incoming));
+}
+
+Result<void> ShareServer::take_hello(Connection& connection, const Message& message) {
+  Message welcome = message_of(MessageType::kWelcome);
+  welcome.number = message.number;
+  Hub* const hub = find_hub(connection.hub);
+  const Token& own = instance_.exports().exporter().instance;
+  platform::Descriptors descriptors;
+  if (hub == nullptr) {
+    if (message.token != own) {
+      const Error other = make_error(GPUMEM_ERROR_STALE_HANDLE, "the instance that it asks for is not here");
+      turn_away(connection, message.number, other);
+      return {};
+    }
+    welcome.token = own;
+    connection.role = Role::kHolder;
+  } else {
+    const auto& secret = hub->request.secret;
+    if (!secret.empty() && !equal_secrets(secret, message.secret)) {
+      const Error wrong = make_error(GPUMEM_ERROR_PERMISSION_DENIED, "the token is not that of the hub");
+      turn_away(connection, message.number, wrong);
+      return {};
+    }
+    Connection* holder = nullptr;
+    auto end = hand_out(Role::kHolder, connection.hub, &holder);
+    if (!end) {
+      turn_away(connection, message.number, end.error());
+      return {};
+    }
+    holder->user = connection.user;
+    holder->process = connection.process;
+    holder->partner = connection.id;
+    connection.partner = holder->id;
+    descriptors.push_back(std::move(*end));
+    welcome.keeper = hub->request.keeper;
+    connection.role = Role::kLink;
+  }
+  connection.message_until = platform::Deadline::max();
+  answer(connection, std::move(welcome), std::move(descriptors));
+  return {};
+}
+
+Result<void> ShareServer::take_claim(Connection& connection, const Message& message) {
+  const Token& token = message.token;
+  const auto refused = [&](const Error& error) -> Result<void> {
+    refuse(connection, message.number, error);
+    return {};
+  };
+  if (!connection.claims.contains(token) && connection.claims.size() >= kClaimsMax) {
+    return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                              "a process may hold %zu exports of another one at once; destroy some imports",
+                              kClaimsMax));
+  }
+  Grant grant;
+  bool exported = true;
+  gpumem_access access = GPUMEM_ACCESS_READWRITE;
+  if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
+    const HubTable::Version* const version = hub->table.find(token);
+    if (version == nullptr)
+      return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
+    access = version->handle.access;
+    exported = !version->kept;
+    if (version->kept) {
+      grant.handle = version->handle;
+      grant.handle.offset = 0;
+      for (const platform::Descriptor& kept : version->descriptors) {
+        auto copy = platform::duplicate(kept.get());
+        if (!copy) return refused(copy.error());
+        grant.descriptors.emplace_back(*copy);
+      }
+    }
+  } else if (connection.hub != 0) {
+    return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub is closed"));
+  }
+  Claim& claim = connection.claims[token];
+  if (exported) {
+    auto claimed = instance_.exports().claim(token);
+    if (!claimed) {
+      if (claim.count == 0) connection.claims.erase(token);
+      return refused(claimed.error());
+    }
+    grant = std::move(*claimed);
+    grant.handle.access = lesser(grant.handle.access, access);
+  }
+  claim.exported = exported;
+  ++claim.count;
+  if (connection.lent == token) {
+    instance_.exports().unclaim(token);
+    connection.lent.reset();
+    connection.lease_until = platform::Deadline::max();
+  }
+  Message granted = message_of(MessageType::kGranted);
+  granted.number = message.number;
+  granted.handle = grant.handle;
+  answer(connection, std::move(granted), std::move(grant.descriptors));
+  return {};
+}
+
+Result<void> ShareServer::take_release(Connection& connection, const Token& token) {
+  const auto claimed = connection.claims.find(token);
+  if (claimed == connection.claims.end()) return violation("it released what it does not hold");
+  if (claimed->second.exported) instance_.exports().unclaim(token);
+  if (--claimed->second.count == 0) connection.claims.erase(claimed);
+  if (connection.claims.empty() && connection.partner != 0 && !connections_.contains(connection.partner)) {
+    connection.lease_until = platform::deadline_after(kLeaseTime);
+    look_until(connection.lease_until);
+  }
+  return {};
+}
+
+Result<void> ShareServer::take_request(Connection& connection, Incoming incoming) {
+  const Message& message = incoming.message;
+  Hub* const hub = find_hub(connection.hub);
+  if (hub == nullptr) return violation("its hub is closed");
+  const uint64_t number = message.number;
+  const auto give = [&](Message&& reply, platform::Descriptors descriptors = {}) -> Result<void> {
+    reply.number = number;
+    answer(connection, std::move(reply), std::move(descriptors));
+    return {};
+  };
+  const auto refused = [&](const Error& error) -> Result<void> {
+    refuse(connection, number, error);
+    return {};
+  };
+  const auto no_keeper = [] {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the hub is no keeper, so only its own process publishes in it; open it with "
+                      "GPUMEM_HUB_KEEPER");
+  };
+  switch (message.type) {
+    case MessageType::kEnumerate: {
+      auto entry = hub->table.at(message.index);
+      if (!entry) return refused(entry.error());
+      Message reply = message_of(MessageType::kEntry);
+      reply.entry = std::move(*entry);
+      return give(std::move(reply));
+    }
+    case MessageType::kWait: {
+      Message reply = message_of(MessageType::kEntry);
+      if (hub->table.newest(message.name, message.version, &reply.entry)) return give(std::move(reply));
+      if (message.once)
+        return refused(make_error(GPUMEM_ERROR_NOT_FOUND, "the name has no such version yet"));
+      if (connection.waits.size() >= kWaitsMax) {
+        return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                  "%zu calls of this link wait already; use another link", kWaitsMax));
+      }
+      connection.waits.push_back({number, message.name, message.version});
+      return {};
+    }
+    case MessageType::kCancel:
+      std::erase_if(connection.waits, [&](const Wait& wait) { return wait.number == message.version; });
+      return {};
+    case MessageType::kFetch: {
+      platform::Descriptors descriptors;
+      auto reply = fetch(*hub, message, &descriptors);
+      if (!reply) return refused(reply.error());
+      return give(std::move(*reply), std::move(descriptors));
+    }
+    case MessageType::kPublish: {
+      if (!hub->request.keeper) return refused(no_keeper());
+      const std::string name = message.name;
+      auto version = keep(connection, *hub, std::move(incoming));
+      if (!version) return refused(version.error());
+      Message reply = message_of(MessageType::kPublished);
+      reply.version = *version;
+      tell_waiting(connection.hub, name);
+      return give(std::move(reply));
+    }
+    case MessageType::kWithdraw: {
+      if (!hub->request.keeper) return refused(no_keeper());
+      std::vector<Token> gone;
+      if (auto done = hub->table.withdraw(message.name, message.version, connection.user, &gone); !done)
+        return refused(done.error());
+      for (const Token& token : gone)
+        tell_withdrawn(connection.hub, token);
+      return give(message_of(MessageType::kDone));
+    }
+    default:
+      return violation("a link sent what is for others");
+  }
+}
+
+Result<Message> ShareServer::fetch(Hub& hub, const Message& message, platform::Descriptors* descriptors) {
+  uint64_t number = 0;
+  const HubTable::Version* const version =
+      hub.table.find(message.name, message.version, message.fingerprint, &number);
+  const auto nothing = [] {
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has no such name, version or fingerprint");
+  };
+  if (version == nullptr) return nothing();
+  Message reply = message_of(MessageType::kGranted);
+  reply.handle = version->handle;
+  if (version->kept) {
+    for (const platform::Descriptor& kept : version->descriptors) {
+      auto copy = platform::duplicate(kept.get());
+      if (!copy) return copy.error();
+      descriptors->emplace_back(*copy);
+    }
+    return reply;
+  }
+  auto grant = instance_.exports().grant(version->handle.token);
+  if (!grant && grant.error().status != GPUMEM_ERROR_NOT_FOUND) return grant.error();
+  if (!grant) return nothing();  // it has ended just now
+  *descriptors = std::move(grant->descriptors);
+  return reply;
+}
+
+// What a link publishes in a keeper.
+Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming incoming) {
+  Message& message = incoming.message;
+  if (incoming.too_many) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
+                      "with a higher limit",
+                      hub.request.limits.descriptors, message.descriptor_count);
+  }
+  ShareHandle& handle = message.handle;
+  if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY || handle.fd_count == 0) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
+                      "process");
+  }
+  for (const platform::Descriptor& descriptor : incoming.descriptors) {
+    const platform::DescriptorFacts facts = platform::describe(descriptor.get());
+    if (!facts.open || !facts.shareable)
+      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "a descriptor is not one of memory");
+  }
+  const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
+  if (access > handle.access)
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the export allows only reading; pass GPUMEM_ACCESS_READ");
+  handle.access = access;
+  HubTable::Request request;
+  request.name = std::move(message.name);
+  request.version = message.version;
+  request.keep = message.keep;
+  request.user = connection.user;
+  request.published.handle = handle;
+  request.published.fingerprint = message.fingerprint;
+  request.published.kept = true;
+  request.published.descriptors = std::move(incoming.descriptors);
+  request.published.publisher = connection.id;
+  std::vector<Token> gone;
+  auto version = hub.table.publish(std::move(request), &gone);
+  for (const Token& token : gone)
+    tell_withdrawn(connection.hub, token);
+  return version;
+}
+
+void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
+  const Hub* const hub = find_hub(hub_id);
+  for (const auto& [id, connection] : connections_) {
+    if (connection->hub != hub_id || hub == nullptr) continue;
+    auto& waits = connection->waits;
+    for (size_t i = 0; i < waits.size();) {
+      Message reply = message_of(MessageType::kEntry);
+      if (waits[i].name != name || !hub->table.newest(name, waits[i].after, &reply.entry)) {
+        ++i;
+        continue;
+      }
+      reply.number = waits[i].number;
+      waits.erase(waits.begin() + static_cast<std::ptrdiff_t>(i));
+      answer(*connection, std::move(reply));
+    }
+  }
+}
+
+// Those who have it from a hub; 0: all.
+void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) {
+  for (const auto& [id, connection] : connections_) {
+    if ((hub != 0 && connection->hub != hub) || !connection->claims.contains(token)) continue;
+    Message message = message_of(MessageType::kWithdrawn);
+    message.token = token;
+    answer(*connection, std::move(message));
+  }
+}
+
+// ---- how they end ----
+
+// Deleted in bury(), because the caller may be going through all connections.
+void ShareServer::doom(Connection& connection, const Error* error) {
+  if (connection.doomed) return;
+  connection.doomed = true;
+  if (error != nullptr) {
+    if (Hub* const hub = find_hub(connection.hub)) ++hub->refused;
+    note("hung up on process " + std::to_string(connection.process) + " of user " +
+         std::to_string(connection.user) + ": " + error->message);
+  }
+  ignore(connection.channel.socket());
+  platform::hang_up(connection.channel.socket());
+  unclaim(connection);
+  doomed_.push_back(connection.id);
+}
+
+void ShareServer::unclaim(Connection& connection) noexcept {
+  Exports& exports = instance_.exports();
+  for (const auto& [token, claim] : connection.claims) {
+    for (uint64_t i = 0; claim.exported && i < claim.count; ++i)
+      exports.unclaim(token);
+  }
+  connection.claims.clear();
+  if (connection.lent) exports.unclaim(*connection.lent);
+  connection.lent.reset();
+}
+
+void ShareServer::bury() noexcept {
+  for (const uint64_t id : doomed_) {
+    const auto gone = connections_.find(id);
+    if (gone == connections_.end()) continue;
+    const Connection& connection = *gone->second;
+    if (connection.role == Role::kLink) {
+      if (Hub* const hub = find_hub(connection.hub)) hub->table.publisher_has_ended(id);
+      // What was fetched may still be imported.
+      const auto holder = connections_.find(connection.partner);
+      if (holder != connections_.end() && holder->second->claims.empty()) {
+        holder->second->lease_until = platform::deadline_after(kLeaseTime);
+        look_until(holder->second->lease_until);
+      }
+    }
+    connections_.erase(gone);
+  }
+  doomed_.clear();
+}
+
+void ShareServer::note(std::string line) {
+  if (lines_.size() < kLinesMax) lines_.push_back(std::move(line));
+}
+
+ShareServer::Hub* ShareServer::find_hub(uint64_t id) {
+  const auto found = hubs_.find(id);
+  return found != hubs_.end() ? &found->second : nullptr;
+}
+
+// ---- for exporters ----
+
+Result<ShareServer::Lent> ShareServer::lend(const Token& token, uint64_t lease_ns) {
+  GPUMEM_TRY(start());
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return closed();
+  auto grant = instance_.exports().claim(token);
+  if (!grant) return grant.error();
+  Connection* ours = nullptr;
+  auto end = hand_out(Role::kHolder, 0, &ours);
+  if (!end) {
+    instance_.exports().unclaim(token);
+    return end.error();
+  }
+  ours->lent = token;
+  ours->lease_until = platform::deadline_after(lease_ns != 0 ? lease_ns : kLeaseTime);
+  look_until(ours->lease_until);
+  return Lent{std::move(*grant), std::move(*end), ours->id};
+}
+
+void ShareServer::take_back(uint64_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  unclaim(*found->second);
+  ignore(found->second->channel.socket());
+  platform::hang_up(found->second->channel.socket());
+  connections_.erase(found);
+}
+
+// ---- for hubs ----
+
+Result<uint64_t> ShareServer::open_hub(HubRequest request) {
+  GPUMEM_TRY(start());
+  // It may wait for another process that opens one.
+  auto listener = platform::Listener::open(request.address, request.mode);
+  if (!listener) return listener.error();
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return closed();
+  const uint64_t id = ++last_id_;
+  hubs_.emplace(id, Hub(std::move(request)));
+  auto added = add_listener(std::move(*listener), id);
+  if (!added) {
+    hubs_.erase(id);
+    return added.error();
+  }
+  return id;
+}
+
+void ShareServer::close_hub(uint64_t id) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (auto at = listeners_.begin(); at != listeners_.end();)
+    at = at->second.hub == id ? listeners_.erase(at) : std::next(at);
+  for (auto at = connections_.begin(); at != connections_.end();) {
+    Connection& connection = *at->second;
+    if (connection.hub != id) {
+      ++at;
+      continue;
+    }
+    // Memory that was imported from this process still lives, and its importers go on holding it.
+    const bool stays = connection.role == Role::kHolder && !connection.claims.empty() && !connection.doomed &&
+                       std::any_of(connection.claims.begin(), connection.claims.end(),
+                                   [](const auto& claim) { return claim.second.exported; });
+    if (stays) {
+      for (const auto& [token, claim] : connection.claims) {
+        try {
+          Message message = message_of(MessageType::kWithdrawn);
+          message.token = token;
+          answer(connection, std::move(message));
+        } catch (const std::bad_alloc&) {
+          break;  // it learns it when it asks
+        }
+      }
+      ++at;
+      continue;
+    }
+    unclaim(connection);
+    ignore(connection.channel.socket());
+    platform::hang_up(connection.channel.socket());
+    at = connections_.erase(at);
+  }
+  hubs_.erase(id);
+}
+
+Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {
+  const std::lock_guard lock(mutex_);
+  Hub* const hub = find_hub(id);
+  if (hub == nullptr) return closed();
+  const std::string name = request.name;
+  request.user = platform::own_user();
+  std::vector<Token> gone;
+  auto version = hub->table.publish(std::move(request), &gone);
+  if (!version) return version;
+  for (const Token& token : gone)
+    tell_withdrawn(id, token);
+  tell_waiting(id, name);
+  bury();
+  return version;
+}
+
+Result<void> ShareServer::withdraw(uint64_t id, const std::string& name, uint64_t version) {
+  const std::lock_guard lock(mutex_);
+  Hub* const hub = find_hub(id);
+  if (hub == nullptr) return closed();
+  std::vector<Token> gone;
+  GPUMEM_TRY(hub->table.withdraw(name, version, platform::own_user(), &gone));
+  for (const Token& token : gone)
+    tell_withdrawn(id, token);
+  bury();
+  return {};
+}
+
+HubCounts ShareServer::counts(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  HubCounts counts;
+  const auto hub = hubs_.find(id);
+  if (hub == hubs_.end()) return counts;
+  for (const auto& [number, connection] : connections_) {
+    if (connection->hub == id && connection->role == Role::kLink) ++counts.links;
+  }
+  const HubTable& table = hub->second.table;
+  counts.names = table.name_count();
+  counts.versions = table.version_count();
+  counts.descriptors = table.descriptor_count();
+  counts.refused = hub->second.refused;
+  return counts;
+}
+
+// ---- for what asks others ----
+
+Result<void> ShareServer::watch(const std::shared_ptr<ShareClient>& client) {
+  const std::lock_guard lock(mutex_);
+  if (stopped_) return closed();
+  client->id_ = ++last_id_;
+  clients_.emplace(client->id_, client);
+  if (auto added = add_to_poll(client->socket(), client->id_, kToRead); !added) {
+    clients_.erase(client->id_);
+    return added;
+  }
+  return {};
+}
+
+void ShareServer::forget(const ShareClient& client) noexcept {
+  const std::lock_guard lock(mutex_);
+  ignore(client.socket());
+  clients_.erase(client.id_);
+}
+
+void ShareServer::ignore(int socket) noexcept { (void)epoll_ctl(poll_.get(), EPOLL_CTL_DEL, socket, nullptr); }
+
+void ShareServer::set_interest(int socket, uint64_t id, bool to_write) noexcept {
+  epoll_event event{};
+  event.events = to_write ? kToRead | kToWrite : kToRead;
+  event.data.u64 = id;
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_MOD, socket, &event);
+}
+
+std::shared_ptr<SharePeer> ShareServer::find_peer(const Token& instance) {
+  std::shared_ptr<SharePeer> peer;  // let go without the lock, if it is the last one
+  const std::lock_guard lock(mutex_);
+  const auto known = peers_.find(instance);
+  if (known == peers_.end()) return nullptr;
+  peer = known->second.lock();
+  if (peer != nullptr && !peer->gone()) return peer;
+  peers_.erase(known);
+  return nullptr;
+}
+
+std::shared_ptr<SharePeer> ShareServer::add_peer(const Token& instance, std::shared_ptr<SharePeer> peer) {
+  std::shared_ptr<SharePeer> before;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [](const auto& entry) { return entry.second.expired(); });
+  std::weak_ptr<SharePeer>& place = peers_[instance];
+  before = place.lock();
+  if (before != nullptr && !before->gone()) return before;
+  place = peer;
+  return peer;
+}
+
+}  // namespace gpumem::core

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The sharing thread of an instance: answers importers and links, and hears what other processes say to its own
+// connections. It starts when it is first needed, sleeps while nobody asks, and makes no driver call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/exports.h"
+#include "core/hub_table.h"
+#include "core/share_channel.h"
+#include "core/share_peer.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+
+class Instance;
+class ShareClient;
+
+struct HubRequest {
+  std::string address;
+  uint32_t mode = 0600;
+  std::vector<uint32_t> users;
+  std::vector<uint32_t> groups;
+  std::vector<uint8_t> secret;
+  bool keeper = false;
+  HubLimits limits;
+};
+
+struct HubCounts {
+  uint32_t links = 0;
+  uint32_t names = 0;
+  uint32_t versions = 0;
+  uint32_t descriptors = 0;
+  uint64_t refused = 0;
+};
+
+class ShareServer {
+ public:
+  explicit ShareServer(Instance& instance) : instance_(instance) {}
+  ShareServer(const ShareServer&) = delete;
+  ShareServer& operator=(const ShareServer&) = delete;
+  ~ShareServer() { stop(); }
+
+  // CLOSED after stop(). Throws what std::thread throws.
+  Result<void> start();
+  // Ends the thread, hangs up on importers and links, and fails the calls that wait for another process. What
+  // this instance has claimed stays claimed until its owners release it.
+  void stop() noexcept;
+  bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+  // Can be read once it has stopped. Needs start().
+  int stop_event() const { return stop_event_.get(); }
+
+  // ---- for exporters ----
+
+  // An export has ended: importers are told. It takes no lock that is held for long.
+  void withdrawn(const Token& token) noexcept;
+  // Holds an export for whoever gets the end of a new connection, for so long if it is not claimed.
+  struct Lent {
+    Grant grant;
+    platform::Descriptor end;
+    uint64_t connection = 0;
+  };
+  Result<Lent> lend(const Token& token, uint64_t lease_ns);
+  void take_back(uint64_t connection) noexcept;
+
+  // ---- for hubs ----
+
+  Result<uint64_t> open_hub(HubRequest request);
+  void close_hub(uint64_t hub) noexcept;
+  Result<uint64_t> publish(uint64_t hub, HubTable::Request request);
+  Result<void> withdraw(uint64_t hub, const std::string& name, uint64_t version);
+  HubCounts counts(uint64_t hub) const;
+
+  // ---- for what asks others ----
+
+  // Needs start(), as the rest does.
+  Result<void> watch(const std::shared_ptr<ShareClient>& client);
+  void forget(const ShareClient& client) noexcept;
+  void ignore(int socket) noexcept;
+  void set_interest(int socket, uint64_t id, bool to_write) noexcept;
+  // In some milliseconds, for what the kernel held up.
+  void look_soon() noexcept;
+  // The connection to an exporter that is who it says; null if there is none.
+  std::shared_ptr<SharePeer> find_peer(const Token& instance);
+  // Answers the one that was there before, if another thread was faster.
+  std::shared_ptr<SharePeer> add_peer(const Token& instance, std::shared_ptr<SharePeer> peer);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Role { kGreeted, kHolder, kLink };
+  struct Claim {
+    uint64_t count = 0;
+    bool exported = false;  // by this instance, which counts it
+  };
+  struct Wait {
+    uint64_t number;
+    std::string name;
+    uint64_t after;
+  };
+  struct Connection {
+    explicit Connection(platform::Descriptor socket) : channel(std::move(socket)) {}
+    uint64_t id = 0;
+    Channel channel;
+    Role role = Role::kGreeted;
+    uint64_t hub = 0;  // 0: none
+    int32_t process = 0;
+    uint32_t user = 0;
+    uint64_t time_ns = 0;      // for a message
+    uint64_t partner = 0;      // of a holder, its link; of a link, its holder
+    std::map<Token, Claim> claims;
+    std::optional<Token> lent;  // held for it until it claims
+    std::vector<Wait> waits;
+    platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
+    platform::Deadline output_until = platform::Deadline::max();
+    platform::Deadline lease_until = platform::Deadline::max();
+    uint32_t interest = 0;
+    bool doomed = false;
+  };
+  struct Hub {
+    explicit Hub(HubRequest given) : request(std::move(given)), table(request.limits) {}
+    HubRequest request;
+    HubTable table;
+    uint64_t refused = 0;
+  };
+  struct Listening {
+    platform::Listener listener;
+    uint64_t hub = 0;
+  };
+
+  Result<void> add_to_poll(int socket, uint64_t id, uint32_t events);
+  Result<uint64_t> add_listener(platform::Listener listener, uint64_t hub);
+  Result<Connection*> add_connection(platform::Descriptor socket, Role role, uint64_t hub);
+  Result<platform::Descriptor> hand_out(Role role, uint64_t hub, Connection** ours);
+  void wake() noexcept;
+
+  void run() noexcept;
+  void take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients);
+  void take_notes();
+  void look_at_times();
+  void look_until(platform::Deadline deadline);
+  void accept_all(Listening& listening);
+  void pause_listeners(bool pause) noexcept;
+  Result<void> admit(const platform::Descriptor& socket, uint64_t hub, platform::PeerFacts& facts);
+  uint32_t links_of(uint64_t hub) const;
+
+  void serve(Connection& connection);
+  Result<void> take(Connection& connection, Incoming incoming);
+  Result<void> take_hello(Connection& connection, const Message& message);
+  Result<void> take_claim(Connection& connection, const Message& message);
+  Result<void> take_release(Connection& connection, const Token& token);
+  Result<void> take_request(Connection& connection, Incoming incoming);
+  Result<Message> fetch(Hub& hub, const Message& message, platform::Descriptors* descriptors);
+  Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
+  void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
+  void refuse(Connection& connection, uint64_t number, const Error& error);
+  // Refuses, and hangs up.
+  void turn_away(Connection& connection, uint64_t number, const Error& error);
+  void tell_waiting(uint64_t hub, const std::string& name);
+  void tell_withdrawn(uint64_t hub, const Token& token);
+  void update(Connection& connection) noexcept;
+  void doom(Connection& connection, const Error* error);
+  void bury() noexcept;
+  void unclaim(Connection& connection) noexcept;
+  Hub* find_hub(uint64_t id);
+  void note(std::string line);
+
+  Instance& instance_;
+  platform::Descriptor poll_;
+  platform::Descriptor wake_event_;
+  platform::Descriptor stop_event_;
+  std::thread thread_;
+  std::atomic<std::thread::id> thread_id_{};
+  std::atomic<bool> running_{false};
+  std::atomic<bool> look_soon_{false};
+
+  std::mutex notes_mutex_;  // guards the notes; nothing is taken under it
+  std::vector<Token> notes_;
+
+  mutable std::mutex mutex_;  // guards the rest
+  bool stopped_ = false;
+  bool paused_ = false;  // no descriptor is free for those who connect
+  uint64_t last_id_ = 0;
+  platform::Deadline next_look_ = platform::Deadline::max();
+  std::map<uint64_t, Listening> listeners_;
+  std::map<uint64_t, Hub> hubs_;
+  std::map<uint64_t, std::unique_ptr<Connection>> connections_;
+  std::vector<uint64_t> doomed_;
+  std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
+  std::map<Token, std::weak_ptr<SharePeer>> peers_;
+  std::vector<std::string> lines_;  // for the log, which is called without the lock
+};
+
+}  // namespace gpumem::core

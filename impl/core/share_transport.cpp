@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/share_transport.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/share_client.h"
+#include "core/share_protocol.h"
+#include "core/share_server.h"
+#include "platform/socket.h"
+
+namespace gpumem::core {
+namespace {
+
+using platform::Received;
+using platform::Sending;
+using platform::SocketType;
+using platform::Waited;
+
+constexpr uint64_t kLeaseTime = 30'000'000'000;
+constexpr auto kPause = std::chrono::milliseconds(2);
+
+Result<SocketType> check_socket(int socket) {
+  const SocketType type = platform::socket_type(socket);
+  if (type != SocketType::kNone) return type;
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "descriptor %d is not a connected Unix socket of type SOCK_STREAM or SOCK_SEQPACKET", socket);
+}
+
+// `begun` says whether a part of the message is in the socket.
+Result<void> send_packet(int socket, const Packet& packet, platform::Deadline deadline, bool* begun) {
+  size_t done = 0;
+  while (done < packet.bytes.size()) {
+    const bool first = done == 0;
+    auto sent = platform::send_some(socket, std::span(packet.bytes).subspan(done),
+                                    first ? std::span(packet.descriptors) : std::span<const platform::Descriptor>());
+    if (!sent) return sent.error();
+    if (sent->state == Sending::kDone) {
+      done += sent->size;
+      *begun = true;
+      continue;
+    }
+    auto waited = Result<Waited>(Waited::kReady);
+    if (sent->state == Sending::kFull) {
+      waited = platform::wait_for(socket, true, deadline);
+    } else {
+      std::this_thread::sleep_for(kPause);
+      if (std::chrono::steady_clock::now() >= deadline) waited = Waited::kTimeout;
+    }
+    if (!waited) return waited.error();
+    if (*waited == Waited::kTimeout) {
+      return make_error(GPUMEM_ERROR_BUSY, "%s",
+                        *begun ? "the receiver took only a part of the message in time; close the socket, since "
+                                 "nothing else can be sent over it"
+                               : "the socket had no room in time; try again when the receiver has read");
+    }
+  }
+  return {};
+}
+
+Error damaged(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what came over the socket is not a message of gpumem_share_send(): %s",
+                    what);
+}
+
+// Reads messages of the library, and nothing behind them.
+class Reader {
+ public:
+  Reader(int socket, SocketType type, platform::Deadline deadline, int stop_event)
+      : socket_(socket), stream_(type == SocketType::kStream), deadline_(deadline), stop_event_(stop_event) {}
+
+  // Whether a message has begun before the deadline.
+  bool begun() const { return begun_; }
+
+  // One packet. Nothing if none began in time.
+  Result<std::optional<Packet>> read() {
+    Packet packet;
+    packet.bytes.resize(kPacketMax);
+    auto got = take(packet, 0, stream_ ? kMessageHeaderSize : kPacketMax);
+    if (!got) return got.error();
+    if (*got == 0) return std::optional<Packet>();
+    size_t size = *got;
+    auto header = decode_header({packet.bytes.data(), size});
+    if (!header) return header.error();
+    if (stream_ && header->size != 0) {
+      auto rest = take(packet, size, header->size);
+      if (!rest) return rest.error();
+      size += *rest;
+    }
+    packet.bytes.resize(size);
+    return std::optional<Packet>(std::move(packet));
+  }
+
+ private:
+  // On a stream exactly `size` bytes, else one packet of at most so many.
+  Result<size_t> take(Packet& packet, size_t offset, size_t size) {
+    size_t done = 0;
+    while (done == 0 || (stream_ && done < size)) {
+      auto waited = platform::wait_for(socket_, false, deadline_, stop_event_);
+      if (!waited) return waited.error();
+      if (*waited == Waited::kWoken)
+        return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+      if (*waited == Waited::kTimeout) {
+        if (!begun_) return size_t{0};
+        return damaged("it stopped in the middle; close the socket");
+      }
+      auto got = platform::receive_some(socket_, std::span(packet.bytes).subspan(offset + done, size - done));
+      if (!got) return got.error();
+      if (got->state == Received::State::kNothing) continue;
+      if (got->state == Received::State::kHungUp) {
+        if (!begun_) return make_error(GPUMEM_ERROR_PEER_GONE, "the sender has hung up");
+        return damaged("the sender hung up in the middle");
+      }
+      if (got->truncated && platform::out_of_descriptors()) {
+        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                          "the process has no free descriptor for those of the handle; close some, or raise the limit "
+                          "(ulimit -n)");
+      }
+      if (got->truncated) return damaged("it is too long, or has too many descriptors");
+      if (!begun_) {
+        begun_ = true;
+        // The rest is on its way.
+        deadline_ = std::max(deadline_, answer_deadline(0));
+      }
+      for (platform::Descriptor& descriptor : got->descriptors)
+        packet.descriptors.push_back(std::move(descriptor));
+      if (packet.descriptors.size() > platform::kDescriptorsPerPacket)
+        return damaged("it has more descriptors than it announces");
+      done += got->size;
+    }
+    return done;
+  }
+
+  const int socket_;
+  const bool stream_;
+  platform::Deadline deadline_;
+  const int stop_event_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+Result<void> send_handle(Instance& instance, const ShareHandle& handle, int socket, uint64_t lease_ns,
+                         uint64_t timeout_ns) {
+  GPUMEM_TRY(outside_host_function());
+  if (auto type = check_socket(socket); !type) return type.error();
+  const platform::Deadline deadline = answer_deadline(timeout_ns);
+  ShareServer& server = instance.share_server();
+  auto known = instance.exports().find(handle.token);
+  if (!known) return known.error();
+  auto lent = server.lend(handle.token, lease_ns);
+  if (!lent) {
+    if (lent.error().status != GPUMEM_ERROR_STALE_HANDLE) return lent.error();
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", lent.error().message);  // ended just now
+  }
+  Cleanup undo([&] { server.take_back(lent->connection); });
+  Message message;
+  message.type = MessageType::kPass;
+  message.handle = lent->grant.handle;
+  message.handle.access = std::min(message.handle.access, handle.access);
+  if (handle.offset < message.handle.size) message.handle.offset = handle.offset;
+  message.version = lease_ns != 0 ? lease_ns : kLeaseTime;
+  platform::Descriptors descriptors;
+  descriptors.reserve(lent->grant.descriptors.size() + 1);
+  descriptors.push_back(std::move(lent->end));
+  for (platform::Descriptor& descriptor : lent->grant.descriptors)
+    descriptors.push_back(std::move(descriptor));
+  bool begun = false;
+  for (const Packet& packet : split_message(message, std::move(descriptors)))
+    GPUMEM_TRY(send_packet(socket, packet, deadline, &begun));
+  undo.dismiss();
+  return {};
+}
+
+Result<Status> receive_handle(Instance& instance, int socket, uint64_t timeout_ns, ShareHandle* handle) {
+  GPUMEM_TRY(outside_host_function());
+  auto type = check_socket(socket);
+  if (!type) return type.error();
+  ShareServer& server = instance.share_server();
+  GPUMEM_TRY(server.start());
+  Reader reader(socket, *type, platform::deadline_after(timeout_ns), server.stop_event());
+  Assembler assembler;
+  std::optional<Incoming> incoming;
+  while (!incoming) {
+    auto packet = reader.read();
+    if (!packet) return packet.error();
+    if (!*packet) return GPUMEM_NOT_READY;
+    auto taken = assembler.take((*packet)->bytes, std::move((*packet)->descriptors), kMessageDescriptorsMax);
+    if (!taken) return taken.error();
+    incoming = std::move(*taken);
+  }
+  if (incoming->message.type != MessageType::kPass) return damaged("it is of another kind");
+  platform::Descriptors& descriptors = incoming->descriptors;
+  platform::Descriptor end = std::move(descriptors.front());
+  descriptors.erase(descriptors.begin());
+  if (platform::socket_type(end.get()) != SocketType::kPackets) return damaged("it brought no connection");
+  auto client = ShareClient::open(server, std::move(end));
+  if (!client) return client.error();
+  GPUMEM_TRY(instance.imports().keep(incoming->message.handle, std::move(descriptors), std::move(*client),
+                                     platform::deadline_after(incoming->message.version)));
+  *handle = incoming->message.handle;
+  return GPUMEM_SUCCESS;
+}
+
+}  // namespace gpumem::core

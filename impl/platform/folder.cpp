@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/folder.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+
+#include "platform/pages.h"
+
+namespace gpumem::platform {
+namespace {
+
+Status status_of(int error) {
+  switch (error) {
+    case ENOENT:
+      return GPUMEM_ERROR_NOT_FOUND;
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return GPUMEM_ERROR_INVALID_ARGUMENT;
+    case ENOSPC:
+    case EDQUOT:
+    case EMLINK:
+      return GPUMEM_ERROR_LIMIT_EXCEEDED;
+    default:
+      return GPUMEM_ERROR_PERMISSION_DENIED;
+  }
+}
+
+}  // namespace
+
+Result<void> make_private_folder(const std::string& path) {
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return system_error(status_of(errno), errno, "mkdir", ("cannot make the folder " + path).c_str());
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0)
+    return system_error(status_of(errno), errno, "lstat", ("cannot look at the folder " + path).c_str());
+  if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "%s is not a folder of this user alone; remove it, or pass a whole path", path.c_str());
+  }
+  return {};
+}
+
+Result<std::string> current_folder() {
+  char path[PATH_MAX];
+  if (getcwd(path, sizeof path) != nullptr) return std::string(path);
+  return system_error(status_of(errno), errno, "getcwd", "the current folder is not known; pass a whole path");
+}
+
+}  // namespace gpumem::platform

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "platform/socket.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "base/text.h"
+#include "platform/pages.h"
+
+namespace gpumem::platform {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr auto kPause = std::chrono::milliseconds(2);
+
+struct Address {
+  sockaddr_un bytes{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
+};
+
+bool is_abstract(const std::string& address) { return address.starts_with('@'); }
+
+Result<Address> address_of_text(const std::string& text) {
+  Address address;
+  address.bytes.sun_family = AF_UNIX;
+  if (text.empty() || text.size() > kAddressMax || text.find('\0') != std::string::npos) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the address of a socket has 1 to %zu bytes, and %s has %zu", kAddressMax,
+                      Quoted(text.c_str()).text(), text.size());
+  }
+  std::memcpy(address.bytes.sun_path, text.data(), text.size());
+  const bool abstract = is_abstract(text);
+  if (abstract) address.bytes.sun_path[0] = '\0';
+  address.size =
+      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size() + (abstract ? 0 : 1));
+  return address;
+}
+
+Status status_of(int error) {
+  switch (error) {
+    case ENOENT:
+      return GPUMEM_ERROR_NOT_FOUND;
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EBADF:
+    case ENOTSOCK:
+    case ENOTCONN:
+      return GPUMEM_ERROR_INVALID_ARGUMENT;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return GPUMEM_ERROR_PERMISSION_DENIED;
+    case ENOMEM:
+    case ENOBUFS:
+      return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+    case EDQUOT:
+      return GPUMEM_ERROR_LIMIT_EXCEEDED;
+    case EPIPE:
+    case ECONNRESET:
+      return GPUMEM_ERROR_PEER_GONE;
+    default:
+      return GPUMEM_ERROR_INTERNAL;
+  }
+}
+
+Error socket_error(int error, const char* entry_point, const char* what) {
+  return system_error(status_of(error), error, entry_point, what);
+}
+
+Result<Descriptor> new_socket() {
+  Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!made) return socket_error(errno, "socket", "cannot make a Unix socket");
+  return made;
+}
+
+// Only one process at a time looks whether the socket file of a dead one is in its way, or two could replace each
+// other's. The lock is on the folder, so it leaves no file and ends with the process.
+Result<Descriptor> lock_folder(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+  Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened) {
+    return socket_error(errno, "open", ("cannot open the folder " + folder + " of the socket").c_str());
+  }
+  const Deadline deadline = deadline_after(5'000'000'000);
+  while (flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR)
+      return socket_error(errno, "flock", ("cannot lock the folder " + folder).c_str());
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
+                        "another process has had the folder %s locked for 5 seconds; try again, or use another "
+                        "folder",
+                        folder.c_str());
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return opened;
+}
+
+Error taken(const std::string& address, const char* by) {
+  return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; close it, or use another path", by,
+                    address.c_str());
+}
+
+// Removes the socket file of a dead process.
+Result<void> remove_stale(const std::string& path, const Address& address) {
+  struct stat status {};
+  if (lstat(path.c_str(), &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode)) return taken(path, "a file that is no socket is");
+  auto probe = new_socket();
+  if (!probe) return probe.error();
+  if (connect(probe->get(), address.get(), address.size) == 0) return taken(path, "a living process listens");
+  if (errno != ECONNREFUSED) return taken(path, "a socket of another program is");
+  if (unlink(path.c_str()) != 0 && errno != ENOENT)
+    return socket_error(errno, "unlink", ("cannot remove the old socket " + path).c_str());
+  return {};
+}
+
+}  // namespace
+
+Deadline deadline_after(uint64_t nanoseconds) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto left = static_cast<uint64_t>((Deadline::max() - now).count());
+  if (nanoseconds >= left) return Deadline::max();
+  return now + std::chrono::nanoseconds(nanoseconds);
+}
+
+Result<SocketPair> socket_pair() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return socket_error(errno, "socketpair", "cannot make a connection");
+  return SocketPair{Descriptor(ends[0]), Descriptor(ends[1])};
+}
+
+Listener& Listener::operator=(Listener&& other) noexcept {
+  std::swap(socket_, other.socket_);
+  std::swap(address_, other.address_);
+  std::swap(device_, other.device_);
+  std::swap(inode_, other.inode_);
+  return *this;
+}
+
+Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
+  auto address = address_of_text(text);
+  if (!address) return address.error();
+  auto made = new_socket();
+  if (!made) return made.error();
+  Listener listener;
+  Descriptor folder;
+  const bool has_file = !is_abstract(text);
+  if (has_file) {
+    auto locked = lock_folder(text);
+    if (!locked) return locked.error();
+    folder = std::move(*locked);
+    GPUMEM_TRY(remove_stale(text, *address));
+    // bind() gives the file the mode of the socket, less the umask. That is the process's, so it is not changed:
+    // another thread may be making a file.
+    (void)fchmod(made->get(), mode);
+  }
+  if (bind(made->get(), address->get(), address->size) != 0) {
+    if (errno == EADDRINUSE) return taken(text, "another process listens");
+    return socket_error(errno, "bind", ("cannot make the socket " + text).c_str());
+  }
+  listener.socket_ = std::move(*made);
+  listener.address_ = text;
+  if (has_file) {
+    struct stat status {};
+    if (lstat(text.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode))
+      return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another process has replaced the socket %s", text.c_str());
+    listener.device_ = status.st_dev;
+    listener.inode_ = status.st_ino;
+    // What the umask took away. Nobody can connect before listen(), so the mode is right in time.
+    if ((status.st_mode & 0777) != mode && fchmodat(AT_FDCWD, text.c_str(), mode, AT_SYMLINK_NOFOLLOW) != 0)
+      return socket_error(errno, "fchmodat", ("cannot set the permissions of " + text).c_str());
+  }
+  if (listen(listener.get(), kBacklog) != 0)
+    return socket_error(errno, "listen", ("cannot listen at " + text).c_str());
+  return listener;
+}
+
+Result<Descriptor> Listener::accept() {
+  for (;;) {
+    Descriptor made(accept4(get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (made || errno == EAGAIN) return made;
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    return socket_error(errno, "accept4", "cannot accept a connection");
+  }
+}
+
+void Listener::close() noexcept {
+  if (!socket_) return;
+  if (!is_abstract(address_)) {
+    struct stat status {};
+    if (lstat(address_.c_str(), &status) == 0 && status.st_dev == device_ && status.st_ino == inode_)
+      (void)unlink(address_.c_str());
+  }
+  hang_up(socket_.get());
+  socket_ = Descriptor();
+}
+
+Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
+  auto address = address_of_text(text);
+  if (!address) return address.error();
+  auto made = new_socket();
+  if (!made) return made;
+  for (;;) {
+    if (connect(made->get(), address->get(), address->size) == 0) return made;
+    const int error = errno;
+    if (error == EINTR) continue;
+    if (error == EAGAIN) {
+      // The backlog is full, for which poll() does not wait.
+      if (std::chrono::steady_clock::now() >= deadline)
+        return make_error(GPUMEM_ERROR_BUSY, "nobody accepted the connection to %s in time", text.c_str());
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
+    if (error == ECONNREFUSED || error == ENOENT || error == EPROTOTYPE || error == ENOTSOCK) {
+      return system_error(GPUMEM_ERROR_NOT_FOUND, error, "connect",
+                          (error == EPROTOTYPE ? text + " is a socket of another program"
+                                               : "nobody listens at " + text)
+                              .c_str());
+    }
+    return socket_error(error, "connect", ("cannot connect to " + text).c_str());
+  }
+}
+
+Result<PeerFacts> peer_of(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return socket_error(errno, "getsockopt", "cannot find out who connects");
+  PeerFacts facts;
+  facts.process = credentials.pid;
+  facts.user = credentials.uid;
+  std::array<gid_t, 256> groups{};
+  size = sizeof groups;
+  // More groups, or a kernel before 4.13: only the first one counts.
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERGROUPS, groups.data(), &size) == 0)
+    facts.groups.assign(groups.begin(), groups.begin() + size / sizeof(gid_t));
+  facts.groups.push_back(credentials.gid);
+  return facts;
+}
+
+uint32_t own_user() { return geteuid(); }
+
+SocketType socket_type(int socket) {
+  int domain = 0;
+  int type = 0;
+  socklen_t size = sizeof domain;
+  if (getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX)
+    return SocketType::kNone;
+  size = sizeof type;
+  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0) return SocketType::kNone;
+  sockaddr_un name{};
+  size = sizeof name;
+  if (getpeername(socket, reinterpret_cast<sockaddr*>(&name), &size) != 0) return SocketType::kNone;
+  if (type == SOCK_STREAM) return SocketType::kStream;
+  return type == SOCK_SEQPACKET ? SocketType::kPackets : SocketType::kNone;
+}
+
+Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<const Descriptor> descriptors) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerPacket * sizeof(int))> control{};
+  iovec part{const_cast<uint8_t*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    const size_t size = descriptors.size() * sizeof(int);
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(size);
+    unsigned char* at = CMSG_DATA(header);
+    for (const Descriptor& descriptor : descriptors) {
+      const int value = descriptor.get();
+      std::memcpy(at, &value, sizeof value);
+      at += sizeof value;
+    }
+  }
+  for (;;) {
+    const ssize_t sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return Sent{Sending::kDone, static_cast<size_t>(sent)};
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == ENOBUFS) return Sent{Sending::kFull, 0};
+    if (errno == ETOOMANYREFS) return Sent{Sending::kLater, 0};
+    const bool gone = errno == EPIPE || errno == ECONNRESET;
+    return socket_error(errno, "sendmsg", gone ? "the other side has hung up" : "cannot send");
+  }
+}
+
+Result<Received> receive_some(int socket, std::span<uint8_t> room) {
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kDescriptorsPerPacket * sizeof(int))> control{};
+  iovec part{room.data(), room.size()};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  Received result;
+  ssize_t got = -1;
+  for (bool reset = false; got < 0;) {
+    got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got >= 0 || errno == EINTR) continue;
+    if (errno == EAGAIN) return result;
+    // Reported once, before what the other side said last.
+    if (errno == ECONNRESET && !std::exchange(reset, true)) continue;
+    if (errno != ECONNRESET) return socket_error(errno, "recvmsg", "cannot receive");
+    result.state = Received::State::kHungUp;
+    return result;
+  }
+  for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    // Room first: an allocation that fails must not lose any.
+    std::array<int, kDescriptorsPerPacket> values{};
+    const size_t taken_count = std::min(count, values.size());
+    std::memcpy(values.data(), CMSG_DATA(header), taken_count * sizeof(int));
+    try {
+      result.descriptors.reserve(taken_count);
+    } catch (...) {
+      for (size_t i = 0; i < taken_count; ++i)
+        close_descriptor(values[i]);
+      throw;
+    }
+    for (size_t i = 0; i < taken_count; ++i)
+      result.descriptors.emplace_back(values[i]);
+  }
+  result.size = static_cast<size_t>(got);
+  result.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;
+  // A packet without bytes says nothing, so it is taken for the end, as which a stream shows it.
+  result.state = got == 0 ? Received::State::kHungUp : Received::State::kBytes;
+  return result;
+}
+
+void hang_up(int socket) noexcept { (void)shutdown(socket, SHUT_RDWR); }
+
+Result<Waited> wait_for(int socket, bool to_write, Deadline deadline, int wake) {
+  for (;;) {
+    timespec limit{};
+    if (deadline != Deadline::max()) {
+      const auto left = std::max(deadline - std::chrono::steady_clock::now(), Deadline::duration::zero());
+      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
+      limit.tv_sec = seconds.count();
+      limit.tv_nsec = static_cast<long>(std::chrono::nanoseconds(left - seconds).count());
+    }
+    std::array<pollfd, 2> watched{{{socket, static_cast<short>(to_write ? POLLOUT : POLLIN), 0},
+                                   {wake, POLLIN, 0}}};
+    const int ready = ppoll(watched.data(), watched.size(), deadline == Deadline::max() ? nullptr : &limit,
+                            nullptr);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready < 0) return socket_error(errno, "ppoll", "cannot wait for a socket");
+    if (watched[1].revents != 0) return Waited::kWoken;
+    if (watched[0].revents != 0) return Waited::kReady;
+    if (std::chrono::steady_clock::now() >= deadline) return Waited::kTimeout;
+  }
+}
+
+}  // namespace gpumem::platform

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Unix sockets that carry packets and file descriptors. Nothing here blocks but wait_for() and connect_to().
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "platform/descriptor.h"
+
+namespace gpumem::platform {
+
+using Deadline = std::chrono::steady_clock::time_point;
+// UINT64_MAX, and what is beyond the clock, never comes.
+Deadline deadline_after(uint64_t nanoseconds);
+
+// The kernel takes no more with one message.
+inline constexpr size_t kDescriptorsPerPacket = 253;
+// Bytes of an address, beside its end.
+inline constexpr size_t kAddressMax = 107;
+
+// Two connected sockets of packets.
+struct SocketPair {
+  Descriptor ours;
+  Descriptor theirs;
+};
+Result<SocketPair> socket_pair();
+
+// Listens at a path, or at an abstract address if that begins with `@`.
+class Listener {
+ public:
+  Listener() = default;
+  Listener(Listener&& other) noexcept { *this = std::move(other); }
+  Listener& operator=(Listener&& other) noexcept;
+  ~Listener() { close(); }
+  // ALREADY_EXISTS if somebody listens there or the file is no socket. The file of a dead process is replaced.
+  static Result<Listener> open(const std::string& address, uint32_t mode);
+
+  int get() const { return socket_.get(); }
+  const std::string& address() const { return address_; }
+  // Nothing if nobody waits. LIMIT_EXCEEDED if the process has no free descriptor.
+  Result<Descriptor> accept();
+  // Removes the file too, unless another process has replaced it.
+  void close() noexcept;
+
+ private:
+  Descriptor socket_;
+  std::string address_;
+  uint64_t device_ = 0;  // with `inode_` the file
+  uint64_t inode_ = 0;
+};
+
+// NOT_FOUND if nobody listens there, PERMISSION_DENIED, BUSY if it has no room before the deadline.
+Result<Descriptor> connect_to(const std::string& address, Deadline deadline);
+
+struct PeerFacts {
+  int32_t process = 0;  // 0 if it is not visible here
+  uint32_t user = 0;
+  std::vector<uint32_t> groups;
+};
+// Who was at the other end when it connected.
+Result<PeerFacts> peer_of(int socket);
+uint32_t own_user();
+
+enum class SocketType { kNone, kStream, kPackets };
+// Of a connected Unix socket; kNone if it is something else.
+SocketType socket_type(int socket);
+
+// kLater: the kernel has too many descriptors of this user on their way, and nothing tells when that ends.
+enum class Sending { kDone, kFull, kLater };
+struct Sent {
+  Sending state = Sending::kDone;
+  size_t size = 0;  // less than given only on a stream
+};
+// PEER_GONE if the other end has hung up.
+Result<Sent> send_some(int socket, std::span<const uint8_t> bytes, std::span<const Descriptor> descriptors);
+
+struct Received {
+  enum class State { kBytes, kNothing, kHungUp };
+  State state = State::kNothing;
+  size_t size = 0;
+  bool truncated = false;  // there were more bytes in the packet, or more descriptors than could be taken
+  Descriptors descriptors;  // closed on exec
+};
+Result<Received> receive_some(int socket, std::span<uint8_t> room);
+
+// Makes the other end see that this one has hung up, even if a forked child has a copy.
+void hang_up(int socket) noexcept;
+
+enum class Waited { kReady, kTimeout, kWoken };
+// Until the socket can be read (or written), the deadline, or until `wake` can be read, if there is one.
+Result<Waited> wait_for(int socket, bool to_write, Deadline deadline, int wake = -1);
+
+}  // namespace gpumem::platform
