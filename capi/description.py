@@ -15,8 +15,10 @@ from typing import List, Optional
 
 HEADERS = Path(__file__).resolve().parent / "include" / "gpumem"
 
-# The constants of a type whose text names no prefix.
-VALUES_OF = {"gpumem_status": r"GPUMEM_(SUCCESS|NOT_READY|NO_EFFECT|ERROR_\w+)"}
+# The constants of a type whose text names no prefix, or the prefix of another type too.
+VALUES_OF = {"gpumem_status": r"GPUMEM_(SUCCESS|NOT_READY|NO_EFFECT|ERROR_\w+)",
+             "gpumem_import_flags": r"GPUMEM_IMPORT_UNVERIFIED",
+             "gpumem_import_state": r"GPUMEM_IMPORT_(LIVE|WITHDRAWN|PEER_GONE|UNKNOWN)"}
 # Constants that C has no type for, but bindings have: name, constants, integer type, text.
 UNTYPED = [
     ("gpumem_host_lock_mode", r"GPUMEM_HOST_LOCK_\w+", "int32_t", "Whether the host backend locks pinned pages."),
@@ -319,7 +321,7 @@ class Description:
             return self.handles[-1]
         if kind.base not in INTEGERS or kind.stars:
             raise Unreadable(f"{self._header}: {name} is a type of a kind that is not known here")
-        match = re.search(r"\b(one|a sum|sum|any|bits) of (?:the )?(GPUMEM_\w+_) (?:values|bits|flags)", plain(comment), re.IGNORECASE)
+        match = re.search(r"\b(one|a sum|sum|any|bits) of (?:the )?(GPUMEM_\w+_) (?:\w+ )?(?:values|bits|flags)", plain(comment), re.IGNORECASE)
         flags = bool(match) and match[1].lower() != "one" or name.endswith("_flags")
         self.numbers.append(Numbers(self._header, name, comment, kind.base, flags, match[2] if match else "GPUMEM_"))
         return self.numbers[-1]

@@ -179,7 +179,7 @@ def value_name(numbers, constant, language):
 
 def purpose(numbers):
     """The text of a type of numbers without the part that names its constants in C."""
-    return re.sub(r":? *\b(?:one|a sum|sum) of (?:the )?GPUMEM_\w+ values", "", numbers.text, flags=re.IGNORECASE).strip()
+    return re.sub(r":? *\b(?:one|a sum|sum) of (?:the )?GPUMEM_\w+ (?:\w+ )?values", "", numbers.text, flags=re.IGNORECASE).strip()
 
 
 def translate(text, constant, function="`{}()`", code="`{}`"):
@@ -403,8 +403,8 @@ def python_codes(interface):
         about = re.sub(r"a gpumem_(\w+)_info", lambda match: f"{match[1].title()}Info", purpose(numbers))
         text += f'    """{translate(about, str, "{}", "``{}``")}"""\n\n'
         text += "".join(f"    {value_name(numbers, constant, 'Python')} = c.{constant.name}\n" for constant in numbers.constants)
-    text += "\n\n# How the names in C begin.\nPREFIXES = {\n"
-    return text + "".join(f'    "{numbers.prefix}": {name},\n' for numbers, name in offered(interface, "Python")) + "}\n"
+    text += "\n\n# How the names in C begin.\nPREFIXES = [\n"
+    return text + "".join(f'    ("{numbers.prefix}", {name}),\n' for numbers, name in offered(interface, "Python")) + "]\n"
 
 
 # C#.
@@ -569,8 +569,11 @@ def csharp_names(interface):
     text = CSHARP_HEAD + ("// What the binding calls the constants and functions that texts of the library mention.\n\n"
                           "using System.Collections.Generic;\n\nnamespace GpuMem\n{\n  static class Names\n  {\n"
                           "    internal static readonly Dictionary<string, string> OfC = new Dictionary<string, string>\n    {\n")
+    prefixes = set()  # Two types may have the same one, which then stands for the first.
     for numbers, name in offered(interface, "C#"):
-        text += f'      {{ "{numbers.prefix}", "{name}" }},\n'
+        if numbers.prefix not in prefixes:
+            text += f'      {{ "{numbers.prefix}", "{name}" }},\n'
+        prefixes.add(numbers.prefix)
         for constant in numbers.constants:
             text += f'      {{ "{constant.name}", "{name}.{value_name(numbers, constant, "C#")}" }},\n'
     members = {f"gpumem_{pair.partition('=')[0]}": f"{owner}.{pair.partition('=')[2]}" for owner, pairs in CSHARP_MEMBERS.items()

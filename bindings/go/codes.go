@@ -325,10 +325,17 @@ type ImportFlags uint64
 // The values of ImportFlags.
 const (
 	ImportUnverified ImportFlags = 0x1 // Import ShareWayLegacy memory although the exporter cannot be asked.
-	ImportLive       ImportFlags = 0x0 // The exporter lives, and still exports it.
-	ImportWithdrawn  ImportFlags = 0x1 // The exporter has ended the export, or withdrawn the name; the bytes are still there.
-	ImportPeerGone   ImportFlags = 0x2 // The exporter has ended.
-	ImportUnknown    ImportFlags = 0x3 // Nobody can tell: imported with descriptors only, or unverified.
+)
+
+// ImportState: how an import stands.
+type ImportState int32
+
+// The values of ImportState.
+const (
+	ImportLive      ImportState = 0 // The exporter lives, and still exports it.
+	ImportWithdrawn ImportState = 1 // The exporter has ended the export, or withdrawn the name; the bytes are still there.
+	ImportPeerGone  ImportState = 2 // The exporter has ended.
+	ImportUnknown   ImportState = 3 // Nobody can tell: imported with descriptors only, or unverified.
 )
 
 // SharePeer: whom memory would be shared with.
@@ -530,6 +537,9 @@ func (v ExportFlags) String() string { return nameOfFlags("ExportFlags", uint64(
 func (v ImportFlags) String() string { return nameOfFlags("ImportFlags", uint64(v)) }
 
 // String returns the name of the constant, or the number.
+func (v ImportState) String() string { return nameOf("ImportState", int64(v)) }
+
+// String returns the name of the constant, or the number.
 func (v SharePeer) String() string { return nameOf("SharePeer", int64(v)) }
 
 // String returns the names of the constants, or the number.
@@ -716,10 +726,10 @@ var constants = []constant{
 	{"ShareType", "ShareTypeEvent", "GPUMEM_SHARE_TYPE_EVENT", 2},
 	{"ExportFlags", "ExportNeighbours", "GPUMEM_EXPORT_NEIGHBOURS", 0x1},
 	{"ImportFlags", "ImportUnverified", "GPUMEM_IMPORT_UNVERIFIED", 0x1},
-	{"ImportFlags", "ImportLive", "GPUMEM_IMPORT_LIVE", 0x0},
-	{"ImportFlags", "ImportWithdrawn", "GPUMEM_IMPORT_WITHDRAWN", 0x1},
-	{"ImportFlags", "ImportPeerGone", "GPUMEM_IMPORT_PEER_GONE", 0x2},
-	{"ImportFlags", "ImportUnknown", "GPUMEM_IMPORT_UNKNOWN", 0x3},
+	{"ImportState", "ImportLive", "GPUMEM_IMPORT_LIVE", 0},
+	{"ImportState", "ImportWithdrawn", "GPUMEM_IMPORT_WITHDRAWN", 1},
+	{"ImportState", "ImportPeerGone", "GPUMEM_IMPORT_PEER_GONE", 2},
+	{"ImportState", "ImportUnknown", "GPUMEM_IMPORT_UNKNOWN", 3},
 	{"SharePeer", "PeerOtherProcess", "GPUMEM_PEER_OTHER_PROCESS", 0},
 	{"SharePeer", "PeerSameProcess", "GPUMEM_PEER_SAME_PROCESS", 1},
 	{"SharePeer", "PeerOtherUser", "GPUMEM_PEER_OTHER_USER", 2},

@@ -518,6 +518,11 @@ namespace GpuMem
     /// import may show other memory of the exporter, and nobody learns when a process ends.
     /// </summary>
     Unverified = Constants.GPUMEM_IMPORT_UNVERIFIED,
+  }
+
+  /// <summary>How an import stands.</summary>
+  public enum ImportState
+  {
     /// <summary>The exporter lives, and still exports it.</summary>
     Live = Constants.GPUMEM_IMPORT_LIVE,
     /// <summary>The exporter has ended the export, or withdrawn the name; the bytes are still there.</summary>

@@ -235,6 +235,11 @@ class ImportFlags(Flags):
     """How a handle is imported."""
 
     UNVERIFIED = c.GPUMEM_IMPORT_UNVERIFIED
+
+
+class ImportState(Code):
+    """How an import stands."""
+
     LIVE = c.GPUMEM_IMPORT_LIVE
     WITHDRAWN = c.GPUMEM_IMPORT_WITHDRAWN
     PEER_GONE = c.GPUMEM_IMPORT_PEER_GONE
@@ -334,38 +339,39 @@ class Answer(Code):
 
 
 # How the names in C begin.
-PREFIXES = {
-    "GPUMEM_FEATURE_": Feature,
-    "GPUMEM_NATIVE_": NativeDomain,
-    "GPUMEM_KIND_": Kind,
-    "GPUMEM_MEMORY_": MemoryFlags,
-    "GPUMEM_LOCATION_": Location,
-    "GPUMEM_ACCESS_": Access,
-    "GPUMEM_PHYSICAL_": PhysicalFlags,
-    "GPUMEM_HANDLE_TYPE_": HandleTypes,
-    "GPUMEM_RANGE_": RangeFlags,
-    "GPUMEM_BUFFER_": BufferFlags,
-    "GPUMEM_BUFFER_STATE_": BufferState,
-    "GPUMEM_CONTENT_": Content,
-    "GPUMEM_SLEEP_": SleepFlags,
-    "GPUMEM_CAPABILITY_": Capability,
-    "GPUMEM_ANSWER_TYPE_": AnswerType,
-    "GPUMEM_ANSWER_FROM_": AnswerSource,
-    "GPUMEM_DIRECTION_": Direction,
-    "GPUMEM_SOURCE_ORDER_": SourceOrder,
-    "GPUMEM_SHARE_WAY_": ShareWay,
-    "GPUMEM_SHARE_TYPE_": ShareType,
-    "GPUMEM_EXPORT_": ExportFlags,
-    "GPUMEM_IMPORT_": ImportFlags,
-    "GPUMEM_PEER_": SharePeer,
-    "GPUMEM_DMA_BUF_": DmaBufFlags,
-    "GPUMEM_EVENT_": EventFlags,
-    "GPUMEM_HOST_LOCK_": HostLock,
-    "GPUMEM_HUB_": HubFlags,
-    "GPUMEM_BACKEND_": Backend,
-    "GPUMEM_LOG_": LogLevel,
-    "GPUMEM_ATTACH_": Attach,
-    "GPUMEM_ADVICE_": Advice,
-    "GPUMEM_WAIT_": WaitCondition,
-    "GPUMEM_ANSWER_": Answer,
-}
+PREFIXES = [
+    ("GPUMEM_FEATURE_", Feature),
+    ("GPUMEM_NATIVE_", NativeDomain),
+    ("GPUMEM_KIND_", Kind),
+    ("GPUMEM_MEMORY_", MemoryFlags),
+    ("GPUMEM_LOCATION_", Location),
+    ("GPUMEM_ACCESS_", Access),
+    ("GPUMEM_PHYSICAL_", PhysicalFlags),
+    ("GPUMEM_HANDLE_TYPE_", HandleTypes),
+    ("GPUMEM_RANGE_", RangeFlags),
+    ("GPUMEM_BUFFER_", BufferFlags),
+    ("GPUMEM_BUFFER_STATE_", BufferState),
+    ("GPUMEM_CONTENT_", Content),
+    ("GPUMEM_SLEEP_", SleepFlags),
+    ("GPUMEM_CAPABILITY_", Capability),
+    ("GPUMEM_ANSWER_TYPE_", AnswerType),
+    ("GPUMEM_ANSWER_FROM_", AnswerSource),
+    ("GPUMEM_DIRECTION_", Direction),
+    ("GPUMEM_SOURCE_ORDER_", SourceOrder),
+    ("GPUMEM_SHARE_WAY_", ShareWay),
+    ("GPUMEM_SHARE_TYPE_", ShareType),
+    ("GPUMEM_EXPORT_", ExportFlags),
+    ("GPUMEM_IMPORT_", ImportFlags),
+    ("GPUMEM_IMPORT_", ImportState),
+    ("GPUMEM_PEER_", SharePeer),
+    ("GPUMEM_DMA_BUF_", DmaBufFlags),
+    ("GPUMEM_EVENT_", EventFlags),
+    ("GPUMEM_HOST_LOCK_", HostLock),
+    ("GPUMEM_HUB_", HubFlags),
+    ("GPUMEM_BACKEND_", Backend),
+    ("GPUMEM_LOG_", LogLevel),
+    ("GPUMEM_ATTACH_", Attach),
+    ("GPUMEM_ADVICE_", Advice),
+    ("GPUMEM_WAIT_", WaitCondition),
+    ("GPUMEM_ANSWER_", Answer),
+]

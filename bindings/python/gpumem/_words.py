@@ -80,11 +80,12 @@ def _constants() -> Dict[str, str]:
     """The constants of the enumerations, and what messages call all of one: "GPUMEM_KIND_"."""
     found = {}
     for name in vars(_native):
-        for prefix, cls in sorted(_codes.PREFIXES.items(), key=lambda item: -len(item[0])):
+        for prefix, cls in sorted(_codes.PREFIXES, key=lambda item: -len(item[0])):
             if name.startswith(prefix) and name[len(prefix):] in cls.__members__:
                 found[name] = f"{cls.__name__}.{name[len(prefix):]}"
                 break
-    found.update((prefix, cls.__name__) for prefix, cls in _codes.PREFIXES.items())
+    # Of two types with the same prefix, the first.
+    found.update((prefix, cls.__name__) for prefix, cls in reversed(_codes.PREFIXES))
     found.update((STATUS_NAMES[status], cls.__name__) for status, cls in STATUS_CLASSES.items())
     found["NULL"] = "None"
     found["or close with GPUMEM_CLOSE_FORCE"] = "or call close(force=True)"

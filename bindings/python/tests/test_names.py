@@ -381,7 +381,7 @@ class HelpTest(unittest.TestCase):
                 self.assertEqual((name, thing.__module__), (name, "gpumem"))
                 self.assertTrue(inspect.getdoc(thing), name)
         self.assertEqual([name for name in dir(gpumem) if name.startswith("_")], ["__doc__", "__version__"])
-        self.assertLessEqual(set(gpumem.errors.__all__) | {cls.__name__ for cls in _codes.PREFIXES.values()},
+        self.assertLessEqual(set(gpumem.errors.__all__) | {cls.__name__ for _, cls in _codes.PREFIXES},
                              set(gpumem.__all__))
 
     def test_no_private_names(self):
@@ -395,7 +395,7 @@ class HelpTest(unittest.TestCase):
             self.assertFalse(re.search(r"<(?:function|built-in|method|object)\b|\bat 0x", self.help(cls)), cls)
 
     def test_no_noise_of_numbers(self):
-        for cls in _codes.PREFIXES.values():
+        for _, cls in _codes.PREFIXES:
             text = self.help(cls)
             for noise in ("bit_length", "__add__", "from_bytes", "__rshift__", "as_integer_ratio"):
                 self.assertNotIn(noise, text)

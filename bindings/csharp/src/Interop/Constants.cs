@@ -181,10 +181,10 @@ namespace GpuMem.Interop
     public const int GPUMEM_SHARE_TYPE_EVENT = 2;
     public const ulong GPUMEM_EXPORT_NEIGHBOURS = 0x1;
     public const ulong GPUMEM_IMPORT_UNVERIFIED = 0x1;
-    public const ulong GPUMEM_IMPORT_LIVE = 0x0;
-    public const ulong GPUMEM_IMPORT_WITHDRAWN = 0x1;
-    public const ulong GPUMEM_IMPORT_PEER_GONE = 0x2;
-    public const ulong GPUMEM_IMPORT_UNKNOWN = 0x3;
+    public const int GPUMEM_IMPORT_LIVE = 0;
+    public const int GPUMEM_IMPORT_WITHDRAWN = 1;
+    public const int GPUMEM_IMPORT_PEER_GONE = 2;
+    public const int GPUMEM_IMPORT_UNKNOWN = 3;
     public const int GPUMEM_PEER_OTHER_PROCESS = 0;
     public const int GPUMEM_PEER_SAME_PROCESS = 1;
     public const int GPUMEM_PEER_OTHER_USER = 2;

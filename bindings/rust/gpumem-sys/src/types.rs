@@ -511,13 +511,13 @@ constants! {
     /// exporter, and nobody learns when a process ends.
     GPUMEM_IMPORT_UNVERIFIED: gpumem_import_flags = 0x1;
     /// The exporter lives, and still exports it.
-    GPUMEM_IMPORT_LIVE: gpumem_import_flags = 0x0;
+    GPUMEM_IMPORT_LIVE: gpumem_import_state = 0;
     /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
-    GPUMEM_IMPORT_WITHDRAWN: gpumem_import_flags = 0x1;
+    GPUMEM_IMPORT_WITHDRAWN: gpumem_import_state = 1;
     /// The exporter has ended.
-    GPUMEM_IMPORT_PEER_GONE: gpumem_import_flags = 0x2;
+    GPUMEM_IMPORT_PEER_GONE: gpumem_import_state = 2;
     /// Nobody can tell: imported with descriptors only, or unverified.
-    GPUMEM_IMPORT_UNKNOWN: gpumem_import_flags = 0x3;
+    GPUMEM_IMPORT_UNKNOWN: gpumem_import_state = 3;
     /// Another process of this user.
     GPUMEM_PEER_OTHER_PROCESS: gpumem_share_peer = 0;
     /// Another instance in this process.

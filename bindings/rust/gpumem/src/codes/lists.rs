@@ -260,6 +260,17 @@ codes! {
         /// An event, to be imported with `gpumem_event_import()`.
         EVENT = GPUMEM_SHARE_TYPE_EVENT,
     }
+    /// How an import stands.
+    ImportState: i32 {
+        /// The exporter lives, and still exports it.
+        LIVE = GPUMEM_IMPORT_LIVE,
+        /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
+        WITHDRAWN = GPUMEM_IMPORT_WITHDRAWN,
+        /// The exporter has ended.
+        PEER_GONE = GPUMEM_IMPORT_PEER_GONE,
+        /// Nobody can tell: imported with descriptors only, or unverified.
+        UNKNOWN = GPUMEM_IMPORT_UNKNOWN,
+    }
     /// Whom memory would be shared with.
     SharePeer: i32 {
         /// Another process of this user.
@@ -425,14 +436,6 @@ flags! {
         /// freed since, the import may show other memory of the exporter, and nobody learns when a
         /// process ends.
         UNVERIFIED = GPUMEM_IMPORT_UNVERIFIED,
-        /// The exporter lives, and still exports it.
-        LIVE = GPUMEM_IMPORT_LIVE,
-        /// The exporter has ended the export, or withdrawn the name; the bytes are still there.
-        WITHDRAWN = GPUMEM_IMPORT_WITHDRAWN,
-        /// The exporter has ended.
-        PEER_GONE = GPUMEM_IMPORT_PEER_GONE,
-        /// Nobody can tell: imported with descriptors only, or unverified.
-        UNKNOWN = GPUMEM_IMPORT_UNKNOWN,
     }
     /// How a dma-buf is made.
     DmaBufFlags: u64 {
