@@ -2,7 +2,9 @@
 #include "platform/descriptor.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -24,7 +26,10 @@ DescriptorFacts describe(int file_descriptor) {
   facts.inode = status.st_ino;
   constexpr int kOfSize = F_SEAL_SHRINK | F_SEAL_GROW;
   const int seals = S_ISREG(status.st_mode) ? fcntl(file_descriptor, F_GET_SEALS) : -1;
-  facts.sealed = seals >= 0 && (seals & kOfSize) == kOfSize;
+  // Touching a file of huge pages can fail, whatever its size.
+  struct statfs system {};
+  const bool huge = fstatfs(file_descriptor, &system) == 0 && system.f_type == HUGETLBFS_MAGIC;
+  facts.sealed = seals >= 0 && (seals & kOfSize) == kOfSize && !huge;
 
   // The system shows "/memfd:NAME (deleted)".
   constexpr const char* kPrefix = "/memfd:";
@@ -53,9 +58,42 @@ Result<int> duplicate(int file_descriptor) {
                       "the file descriptor is not open; pass one that was exported");
 }
 
+Result<int> reopen(int file_descriptor, bool writable) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", file_descriptor);
+  const int made = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
+  if (made >= 0) return made;
+  if (errno == EMFILE) return duplicate(file_descriptor);  // for its message
+  return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",
+                      "cannot open the file behind a descriptor again; check that /proc is mounted");
+}
+
 void close_on_exec(int file_descriptor) { (void)fcntl(file_descriptor, F_SETFD, FD_CLOEXEC); }
 
 void close_descriptor(int file_descriptor) noexcept { close(file_descriptor); }
+
+namespace {
+
+struct flock byte_at(uint32_t index) {
+  struct flock place {};
+  place.l_type = F_WRLCK;
+  place.l_whence = SEEK_SET;
+  place.l_start = index;
+  place.l_len = 1;
+  return place;
+}
+
+}  // namespace
+
+bool lock_byte(int file_descriptor, uint32_t index) {
+  struct flock place = byte_at(index);
+  return fcntl(file_descriptor, F_OFD_SETLK, &place) == 0;
+}
+
+bool is_byte_locked(int file_descriptor, uint32_t index) {
+  struct flock place = byte_at(index);
+  return fcntl(file_descriptor, F_OFD_GETLK, &place) == 0 && place.l_type != F_UNLCK;
+}
 
 bool out_of_descriptors() {
   const int probe = open("/", O_PATH | O_CLOEXEC);

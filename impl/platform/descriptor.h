@@ -24,9 +24,17 @@ DescriptorFacts describe(int file_descriptor);
 
 // Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
 Result<int> duplicate(int file_descriptor);
+// A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.
+Result<int> reopen(int file_descriptor, bool writable);
 void close_on_exec(int file_descriptor);
 bool out_of_descriptors();
 void close_descriptor(int file_descriptor) noexcept;
+
+// A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
+// False if another descriptor holds it.
+bool lock_byte(int file_descriptor, uint32_t index);
+// Whether another descriptor holds it, in whatever process; this one's own locks do not count.
+bool is_byte_locked(int file_descriptor, uint32_t index);
 
 // A file descriptor that is closed with it.
 class Descriptor {

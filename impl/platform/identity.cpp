@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -62,33 +64,48 @@ int32_t process_id() { return static_cast<int32_t>(getpid()); }
 
 namespace {
 
-struct Began {
-  char state = '\0';
-  uint64_t time = 0;
+struct ProcessFacts {
+  char state = '\0';  // as the system writes it; 0 if it shows no such process
+  uint64_t start_time = 0;
 };
 
-Began began(int32_t process) {
+ProcessFacts facts_of(int32_t process) {
   char path[32];
   char text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", process);
   read_small_file(path, text);
-  Began result;
-  // The name in parentheses may hold anything; 20 fields follow it up to the time.
+  ProcessFacts facts;
+  // The name in parentheses may hold anything; the state follows, and 19 fields after it the time.
   const char* at = std::strrchr(text, ')');
-  if (at != nullptr && at[1] == ' ') result.state = at[2];
+  if (at == nullptr || at[1] != ' ') return facts;
+  facts.state = at[2];
   for (int field = 0; at != nullptr && field < 20; ++field)
     at = std::strchr(at + 1, ' ');
-  if (at != nullptr) result.time = std::strtoull(at, nullptr, 10);
-  return result;
+  if (at != nullptr) facts.start_time = std::strtoull(at, nullptr, 10);
+  return facts;
 }
 
 }  // namespace
 
-uint64_t start_time_of(int32_t process) { return began(process).time; }
+uint64_t start_time_of(int32_t process) { return facts_of(process).start_time; }
+
+uint64_t process_namespace() {
+  struct stat status {};
+  return stat("/proc/self/ns/pid", &status) == 0 ? status.st_ino : 0;
+}
+
+bool process_lives(int32_t process, uint64_t start_time) {
+  const ProcessFacts facts = facts_of(process);
+  // Nobody has waited for one that is a zombie, but it has ended.
+  if (facts.state != '\0') {
+    return facts.start_time == start_time && facts.state != 'Z' && facts.state != 'X';
+  }
+  return process > 0 && (kill(process, 0) == 0 || errno != ESRCH);
+}
 
 Whereabouts whereabouts_of(int32_t process, uint64_t start_time) {
-  const Began found = began(process);
-  if (found.time == 0 || found.time != start_time || found.state == 'Z' || found.state == 'X')
+  const ProcessFacts found = facts_of(process);
+  if (found.start_time == 0 || found.start_time != start_time || found.state == 'Z' || found.state == 'X')
     return Whereabouts::kEnded;
   char path[40];
   char own[64];

@@ -17,6 +17,10 @@ const Id& boot_id();
 int32_t process_id();
 // When a process of this namespace began, in clock ticks after the boot; 0 if there is none.
 uint64_t start_time_of(int32_t process);
+// The namespace in which this process has its number; 0 if the system does not tell.
+uint64_t process_namespace();
+// Whether the process of this namespace that began then still runs. True in doubt.
+bool process_lives(int32_t process, uint64_t start_time);
 
 // A process that began then; one that waits for its parent has ended.
 enum class Whereabouts { kEnded, kSameNetwork, kOtherNetwork };

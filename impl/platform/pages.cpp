@@ -212,10 +212,23 @@ Result<void*> map_lazily(uint64_t size) {
              "the system has not enough memory for the library's records");
 }
 
-Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
+namespace {
+
+int bits_of(Protection protection) {
+  if (protection == Protection::kNone) return PROT_NONE;
+  return protection == Protection::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
+}
+
+}  // namespace
+
+Result<void*> map_file(int file_descriptor, uint64_t size, void* address, Protection protection) {
   constexpr const char* kWhat = "cannot map the memory";
-  void* const view = mmap(address, size, PROT_READ | PROT_WRITE,
+  void* const view = mmap(address, size, bits_of(protection),
                           MAP_SHARED | (address == nullptr ? 0 : MAP_FIXED), file_descriptor, 0);
+  if (view == MAP_FAILED && (errno == EACCES || errno == EPERM)) {
+    return system_error(GPUMEM_ERROR_NO_ACCESS, errno, "mmap",
+                        "the file descriptor does not allow this access; ask for GPUMEM_ACCESS_READ");
+  }
   if (view == MAP_FAILED) return map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "mmap", kWhat);
   if (madvise(view, size, MADV_DONTFORK) == 0) return view;
   const Error failure = map_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, errno, "madvise", kWhat);
@@ -226,15 +239,6 @@ Result<void*> map_file(int file_descriptor, uint64_t size, void* address) {
   }
   return failure;
 }
-
-namespace {
-
-int bits_of(Protection protection) {
-  if (protection == Protection::kNone) return PROT_NONE;
-  return protection == Protection::kRead ? PROT_READ : PROT_READ | PROT_WRITE;
-}
-
-}  // namespace
 
 Result<void> protect(void* address, uint64_t size, Protection protection) {
   if (mprotect(address, size, bits_of(protection)) == 0) return {};

@@ -28,11 +28,12 @@ Result<void*> map_anonymous(uint64_t size, uint64_t alignment);
 // The same without an alignment and without claiming memory; pages come into being when they are touched, as
 // zeros.
 Result<void*> map_lazily(uint64_t size);
-// Shared view of a memory file, readable and writable, not inherited by fork; at `address` (replacing what is
-// there) or, for null, anywhere.
-Result<void*> map_file(int file_descriptor, uint64_t size, void* address);
 // What the CPU may do with pages.
 enum class Protection { kNone, kRead, kReadWrite };
+// Shared view of a memory file, not inherited by fork; at `address` (replacing what is there) or, for null,
+// anywhere. NO_ACCESS if the descriptor does not allow it.
+Result<void*> map_file(int file_descriptor, uint64_t size, void* address,
+                       Protection protection = Protection::kReadWrite);
 Result<void> protect(void* address, uint64_t size, Protection protection);
 // A second view of the pages of a shared one, in place of what is at the address, with the same rights and as
 // little inherited.

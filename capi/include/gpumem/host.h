@@ -53,7 +53,8 @@ typedef struct gpumem_host_options {
    * `GPUMEM_HOST_PEERS` */
   const char *peers;
   /** Comma-separated entry points to treat as missing: `launch_host_function`, `write_value`, `wait_value`, `register`,
-   * `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual memory management). NULL means none. `GPUMEM_HOST_MASKED` */
+   * `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual memory management), `sharing` (all sharing between
+   * processes). NULL means none. `GPUMEM_HOST_MASKED` */
   const char *masked;
   /** The CPU and devices use managed memory at the same time; on by default. Off, the rules of older GPUs hold: a touch of
    * the CPU at the wrong time faults. `GPUMEM_HOST_CONCURRENT` */

@@ -18,6 +18,7 @@
 #include "backends/host/range.h"
 #include "base/arithmetic.h"
 #include "contract/backend.h"
+#include "platform/descriptor.h"
 
 namespace gpumem::host {
 
@@ -30,6 +31,7 @@ struct Allocation {
   HostDevice& device;
   bool on_device = false;   // charged to the device, and its addresses are not for the CPU
   bool registered = false;  // the bytes are the caller's
+  bool imported = false;    // the bytes are another process's, which is charged for them
   gpumem_memory_flags granted = 0;
   int32_t numa_node = -1;
   uint64_t size = 0;
@@ -40,16 +42,17 @@ struct Allocation {
   std::unique_ptr<ManagedPart> managed;  // null for other memory
   uint64_t foreign_id = 0;               // not 0: from gpumem_host_foreign_alloc()
 
-  Charge charge;        // of device memory
-  Charge registration;  // in pieces
-  Slot slot;            // of small device memory, instead of the ranges
+  Charge charge;              // of device memory
+  Charge registration;        // in pieces
+  Slot slot;                  // of small device memory, instead of the ranges
+  platform::Descriptor file;  // of the bytes, if they can be exported
   Range private_view;
   PageLock page_lock;  // of the private view or the caller's pages
   Range host_range;    // the user's addresses
   Range device_range;  // the user's device addresses, if different
 
-  // Of a mapping in a reservation: what keeps the bytes, and what each device may do. Guarded by
-  // Shared::mutex.
+  // Of a mapping in a reservation: what keeps the bytes. Of that and of imported blocks: what each device may
+  // do. Guarded by Shared::mutex.
   std::shared_ptr<HostBlock> block;
   std::vector<gpumem_access> access;
   bool shown = false;  // the user's addresses show the bytes; for the call that changes the reservation
@@ -58,6 +61,8 @@ struct Allocation {
   // Registered memory is its owner's again, so pending work must not touch it. Such work exists if the
   // memory's device is lost and its own is not.
   std::atomic<bool> given_back{false};
+
+  bool read_only() const { return (granted & GPUMEM_MEMORY_READ_ONLY) != 0; }
 };
 
 // Allocations by device address. Guarded by Shared::mutex.

@@ -58,6 +58,7 @@ class Slot {
 
   std::byte* view() const;
   void* address() const;
+  bool taken() const { return pool_ != nullptr; }
   // The user has seen the address, so it is not reused at once.
   void let_rest() { rests_ = true; }
 

@@ -7,6 +7,8 @@
 
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
+#include "backends/host/shared_event.h"
+#include "platform/descriptor.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 
@@ -101,6 +103,29 @@ Capability numa(const Options& options) {
   if (!bound) return refused(bound.error(), GPUMEM_ANSWER_FROM_TRIAL);
   return make(GPUMEM_ANSWER_TYPE_TRI, GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
               "mbind of one page to node %d worked", node);
+}
+
+constexpr const char* kSharingIsMasked = "sharing between processes is masked";
+
+Capability shared_events(const std::array<uint8_t, 16>& uuid) {
+  Steps steps;
+  const auto tried = [&]() -> Result<void> {
+    auto event = SharedEvent::create(steps, uuid);
+    if (!event) return event.error();
+    auto file = (*event)->open_file();
+    if (!file) return file.error();
+    platform::close_descriptor(*file);
+    return {};
+  }();
+  if (!tried) return refused(tried.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "a page of memory was shared and opened again");
+}
+
+Capability channel() {
+  if (const auto passed = platform::try_passing(); !passed)
+    return refused(passed.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
+             "a file descriptor went through a pair of Unix sockets");
 }
 
 }  // namespace
@@ -206,6 +231,18 @@ Capability HostDevice::answer(gpumem_capability capability, const HostDevice* pe
       return options.compressible
                  ? tri(GPUMEM_ANSWER_EMULATED, kOption, "the property is granted, but nothing is compressed")
                  : by_option(false, "an option turned compressible memory off");
+    case GPUMEM_CAPABILITY_SHARE_LEGACY:
+      if (!options.has(EntryPoint::kSharing)) return by_option(false, kSharingIsMasked);
+      return always(GPUMEM_ANSWER_YES, "the memory file of an allocation is shared");
+    case GPUMEM_CAPABILITY_SHARE_EVENTS:
+      if (!options.has(EntryPoint::kSharing)) return by_option(false, kSharingIsMasked);
+      return shared_events(facts_.uuid);
+    case GPUMEM_CAPABILITY_SHARE_CHANNEL:
+      if (!options.has(EntryPoint::kSharing)) return by_option(false, kSharingIsMasked);
+      return channel();
+    case GPUMEM_CAPABILITY_SHARE_DMA_BUF:
+    case GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE:
+      return always(GPUMEM_ANSWER_NO, "no other driver reaches emulated devices");
     case GPUMEM_CAPABILITY_VMM_RDMA:
       return always(GPUMEM_ANSWER_NO, "no network card reaches emulated devices");
     default:

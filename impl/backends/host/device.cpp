@@ -154,11 +154,21 @@ Result<void> HostDevice::make_default_queue() {
   return {};
 }
 
-Result<std::shared_ptr<backend::Event>> HostDevice::create_event(gpumem_event_flags /*flags*/) {
+Result<std::shared_ptr<backend::Event>> HostDevice::create_event(gpumem_event_flags flags) {
   const CurrentDevice current(facts_.ordinal);
   GPUMEM_TRY(require_not_lost());
   GPUMEM_TRY(shared_.steps.take("event"));
-  return std::shared_ptr<backend::Event>(std::make_shared<HostEvent>(shared_, *this));
+  std::shared_ptr<SharedEvent> page;
+  if ((flags & GPUMEM_EVENT_INTERPROCESS) != 0) {
+    if (!shared_.options.has(EntryPoint::kSharing)) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED, "device %u cannot share events (capability share.events)",
+                        facts_.ordinal);
+    }
+    auto made = SharedEvent::create(shared_.steps, facts_.uuid);
+    if (!made) return made.error();
+    page = std::move(*made);
+  }
+  return std::shared_ptr<backend::Event>(std::make_shared<HostEvent>(shared_, *this, std::move(page)));
 }
 
 Result<std::shared_ptr<backend::Event>> HostDevice::wrap_event(void* /*native*/,
@@ -177,8 +187,8 @@ Result<void*> HostDevice::foreign_device_pointer(const void* pointer) {
   return const_cast<void*>(pointer);  // device and host addresses of foreign memory are equal here
 }
 
-bool HostDevice::has_link_to(const HostDevice& peer) const {
-  return (shared_.options.links.at(facts_.ordinal) & bit(peer)) != 0;
+bool HostDevice::has_link_to(uint32_t ordinal) const {
+  return (shared_.options.links.at(facts_.ordinal) >> ordinal & 1) != 0;
 }
 
 Result<void> HostDevice::require_link_to(const HostDevice& peer) const {

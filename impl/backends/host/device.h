@@ -9,6 +9,7 @@
 #include "backends/host/managed.h"
 #include "backends/host/queue.h"
 #include "backends/host/shared.h"
+#include "backends/host/sharing.h"
 #include "backends/host/vmm.h"
 #include "contract/backend.h"
 
@@ -38,6 +39,9 @@ class HostDevice final : public backend::Device {
   }
 
   backend::Managed* managed() override { return &managed_; }
+  backend::Sharing* sharing() override {
+    return shared_.options.has(EntryPoint::kSharing) ? &sharing_ : nullptr;
+  }
 
   const std::atomic<bool>& lost_flag() const { return lost_; }
   Result<void> require_not_lost() const;
@@ -51,7 +55,8 @@ class HostDevice final : public backend::Device {
   bool is_concurrent() const { return managed_.concurrent(); }
   Budget& budget() { return budget_; }
   Arena& arena() { return arena_; }
-  bool has_link_to(const HostDevice& peer) const;
+  bool has_link_to(const HostDevice& peer) const { return has_link_to(peer.facts().ordinal); }
+  bool has_link_to(uint32_t ordinal) const;
   // Whether kernels may use the peer's memory at present. Requires Shared::mutex.
   bool reaches(const Lock& held, const HostDevice& peer) const;
   // UNSUPPORTED without a link.
@@ -69,6 +74,7 @@ class HostDevice final : public backend::Device {
   Arena arena_;
   HostManaged managed_{shared_, *this};
   HostVirtualMemory virtual_memory_;
+  HostSharing sharing_{shared_, *this};
   char lost_reason_[160] = "";            // written once, before lost_
   bool losing_ = false;                   // lose() was called; guarded by Shared::mutex
   std::shared_ptr<Queue> default_queue_;  // for the native stream NULL; guarded by Shared::mutex

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "backends/host/event.h"
 
+#include <algorithm>
+
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
 #include "backends/host/stream.h"
@@ -11,30 +13,64 @@ Result<void> HostEvent::record(backend::Stream& stream) {
   const CurrentDevice current(device_.facts().ordinal);
   Queue& queue = static_cast<HostStream&>(stream).queue();
   const auto record = std::make_shared<Record>();
+  std::shared_ptr<SharedEvent::Record> shown;  // to other processes
+  if (page_ != nullptr) {
+    auto made = page_->record();
+    if (!made) return made.error();
+    shown = std::move(*made);
+  }
   const Lock lock(shared_.mutex);
   record->mark = queue.mark(lock);
   ++record->mark.number;  // the operation that records the time
-  GPUMEM_TRY(queue.enqueue(lock, {[record]() -> Result<void> {
+  // Other processes see it complete when the operation is gone, which may never run.
+  GPUMEM_TRY(queue.enqueue(lock, {[record, shown]() -> Result<void> {
                              record->time = std::chrono::steady_clock::now();
                              return {};
                            }},
                            {}));
+  if (shown != nullptr) shown->publish();
   latest_ = record;
   return {};
 }
 
+HostEvent::Latest HostEvent::latest(const Lock& /*held*/) const {
+  Latest latest;
+  const SharedEvent::Point point = page_ != nullptr ? page_->latest() : SharedEvent::Point();
+  if (point.number != 0 && !page_->is_own(point)) {
+    latest.elsewhere.emplace(page_, point);
+  } else {
+    latest.here = latest_;
+  }
+  return latest;
+}
+
 Result<bool> HostEvent::synchronize(uint64_t timeout_ns) {
   const CurrentDevice current(device_.facts().ordinal);
-  std::shared_ptr<Record> record;
+  Latest record;
   {
     const Lock lock(shared_.mutex);
-    record = latest_;
+    record = latest(lock);
   }
-  if (record == nullptr) {
+  if (record.elsewhere) return await(std::move(*record.elsewhere), timeout_ns);
+  if (record.here == nullptr) {
     GPUMEM_TRY(device_.require_not_lost());
     return true;
   }
-  return shared_.await(device_, record->mark, timeout_ns);
+  return shared_.await(device_, record.here->mark, timeout_ns);
+}
+
+Result<bool> HostEvent::await(SharedEvent::Wait record, uint64_t timeout_ns) {
+  using std::chrono::steady_clock;
+  constexpr uint64_t kLongest = uint64_t{1} << 61;  // the clock's arithmetic has room for it
+  const auto limit = steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kLongest));
+  GPUMEM_TRY(device_.require_not_lost());
+  if (record.is_over()) return true;
+  for (auto now = steady_clock::now(); now < limit; now = steady_clock::now()) {
+    const bool over = record.over_within(limit - now);
+    GPUMEM_TRY(device_.require_not_lost());
+    if (over) return true;
+  }
+  return false;
 }
 
 Result<std::optional<int64_t>> HostEvent::elapsed_since(backend::Event& start) {
@@ -42,6 +78,9 @@ Result<std::optional<int64_t>> HostEvent::elapsed_since(backend::Event& start) {
   const Lock lock(shared_.mutex);
   GPUMEM_TRY(device_.require_not_lost());  // after a loss, a record that did not run counts as complete
   const auto& first = static_cast<HostEvent&>(start).latest_;
+  if (first == nullptr || latest_ == nullptr) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "another process recorded the event, which has no times");
+  }
   for (const auto& record : {first, latest_}) {
     if (record->mark.timeline->completed < record->mark.number) return std::optional<int64_t>();
   }

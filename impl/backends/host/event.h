@@ -4,15 +4,19 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 
 #include "backends/host/shared.h"
+#include "backends/host/shared_event.h"
 #include "contract/backend.h"
 
 namespace gpumem::host {
 
 class HostEvent final : public backend::Event {
  public:
-  HostEvent(Shared& shared, HostDevice& device) : shared_(shared), device_(device) {}
+  // `page` for an event that other processes can have, else null.
+  HostEvent(Shared& shared, HostDevice& device, std::shared_ptr<SharedEvent> page)
+      : shared_(shared), device_(device), page_(std::move(page)) {}
 
   void* native() const override { return nullptr; }
   Result<void> record(backend::Stream& stream) override;
@@ -25,13 +29,23 @@ class HostEvent final : public backend::Event {
     Mark mark;
     std::chrono::steady_clock::time_point time;  // when the stream reached it; valid once that is complete
   };
-  // Null if never recorded. Requires Shared::mutex.
-  const std::shared_ptr<Record>& latest() const { return latest_; }
+  // The record that counts: at most one of the two.
+  struct Latest {
+    std::shared_ptr<Record> here;
+    std::optional<SharedEvent::Wait> elsewhere;  // another instance made it
+  };
+  // Requires Shared::mutex.
+  Latest latest(const Lock& held) const;
+
+  const std::shared_ptr<SharedEvent>& page() const { return page_; }
 
  private:
+  Result<bool> await(SharedEvent::Wait record, uint64_t timeout_ns);
+
   Shared& shared_;
   HostDevice& device_;
-  std::shared_ptr<Record> latest_;  // guarded by Shared::mutex
+  const std::shared_ptr<SharedEvent> page_;
+  std::shared_ptr<Record> latest_;  // of this instance; guarded by Shared::mutex
 };
 
 }  // namespace gpumem::host

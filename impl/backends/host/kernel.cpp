@@ -18,7 +18,7 @@ bool may_use(const Lock& held, Queue& queue, const Allocation& allocation, bool 
   const HostDevice& device = queue.device();
   if (allocation.managed != nullptr && !device.is_concurrent())
     return allocation.managed->lets_device(queue.timeline()->id);
-  if (allocation.block != nullptr) {
+  if (!allocation.access.empty()) {
     const gpumem_access needed = write ? GPUMEM_ACCESS_READWRITE : GPUMEM_ACCESS_READ;
     return (allocation.access.at(device.facts().ordinal) & needed) == needed;
   }

@@ -8,6 +8,7 @@
 
 #include "backends/host/current_device.h"
 #include "backends/host/device.h"
+#include "backends/host/sharing.h"
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
 #include "platform/host_budget.h"
@@ -89,16 +90,20 @@ Result<Range> reserve(Shared& shared, uint64_t size, uint64_t alignment, Status 
   return Range(*address, size);
 }
 
-Result<void*> map_file(Shared& shared, int file, uint64_t size, void* address, Status exhausted) {
+Result<void*> map_file(Shared& shared, int file, uint64_t size, void* address, Status exhausted,
+                       platform::Protection protection = platform::Protection::kReadWrite) {
   GPUMEM_TRY(shared.steps.take("mmap"));
-  auto view = platform::map_file(file, size, address);
+  auto view = platform::map_file(file, size, address, protection);
   if (!view) return located(view.error(), exhausted);
   return view;
 }
 
 Result<void> charge(Shared& shared, Allocation& allocation) {
   Budget& budget = allocation.device.budget();
-  allocation.granted_size = round_up(allocation.size, shared.options.granularity);
+  // What can be shared has its pages alone (IPC-25).
+  const bool shareable = (allocation.granted & GPUMEM_MEMORY_SHAREABLE) != 0;
+  allocation.granted_size = round_up(
+      allocation.size, std::max(shared.options.granularity, shareable ? platform::page_size() : uint64_t{1}));
   if (allocation.charge.take(budget, allocation.granted_size)) return {};
   char charged[64] = "";
   if (allocation.granted_size != allocation.size) {
@@ -203,11 +208,16 @@ Result<void> make_bytes(Shared& shared, const backend::MemoryRequest& request, A
       return located(fits.error(), exhausted_status(allocation));
   }
   GPUMEM_TRY(shared.steps.take("memfd_create"));
-  auto file = platform::memory_file(size);
-  if (!file) return located(file.error(), exhausted_status(allocation));
-  const Cleanup close([&] { platform::close_file(*file); });  // the views keep the pages
-  GPUMEM_TRY(make_pages(shared, *file, size, request, allocation));
-  return make_addresses(shared, *file, size, request, allocation);
+  const bool shareable = (allocation.granted & GPUMEM_MEMORY_SHAREABLE) != 0;
+  auto made = platform::memory_file(
+      size, shareable ? memory_file_name(allocation.device.facts().uuid).data() : "gpumem");
+  if (!made) return located(made.error(), exhausted_status(allocation));
+  platform::Descriptor file(*made);
+  GPUMEM_TRY(make_pages(shared, file.get(), size, request, allocation));
+  GPUMEM_TRY(make_addresses(shared, file.get(), size, request, allocation));
+  // The views keep the pages, and a process has few descriptors: only what can be exported keeps its own.
+  if (shareable) allocation.file = std::move(file);
+  return {};
 }
 
 // A driver rejects a range with any page that it has already locked (PIN-11). Core knows only its own memory,
@@ -313,15 +323,71 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
     allocation->granted = wanted & (GPUMEM_MEMORY_ATTACH_HOST | GPUMEM_MEMORY_OVERSUBSCRIBE);
     allocation->granted_size = round_up(request.size, platform::page_size());
   }
+  if (on_device && shared.options.has(EntryPoint::kSharing)) {
+    allocation->granted |= (request.require | request.prefer) & GPUMEM_MEMORY_SHAREABLE;
+  } else if ((request.require & GPUMEM_MEMORY_SHAREABLE) != 0) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED, "this memory cannot be shared (capability share.legacy)");
+  }
   // Managed memory lies on the device unless that is concurrent (MAN-29, MAN-30).
   if (on_device || (allocation->managed != nullptr && !device.is_concurrent()))
     GPUMEM_TRY(charge(shared, *allocation));
-  if (on_device && device.arena().takes(request.size, request.alignment)) {
+  const bool shareable = (allocation->granted & GPUMEM_MEMORY_SHAREABLE) != 0;
+  if (on_device && !shareable && device.arena().takes(request.size, request.alignment)) {
     GPUMEM_TRY(make_small(shared, request, *allocation));
   } else {
     GPUMEM_TRY(make_bytes(shared, request, *allocation));
   }
   return allocation;
+}
+
+namespace {
+
+Result<void> map_in_row(Shared& shared, std::span<const ImportedFile> files, bool read_only, void* address) {
+  uint64_t at = address_of(address);
+  const auto protection = read_only ? platform::Protection::kRead : platform::Protection::kReadWrite;
+  for (const ImportedFile& part : files) {
+    auto view =
+        map_file(shared, part.file, part.size, pointer_to(at), GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, protection);
+    if (!view) return view.error();
+    at += part.size;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> map_imported(Shared& shared, std::span<const ImportedFile> files, const ImportPlace& place,
+                          Allocation& allocation) {
+  constexpr Status kExhausted = GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE;
+  const bool read_only = allocation.read_only();
+  const uint64_t size = allocation.granted_size;
+  auto view = reserve(shared, size + guard(), 0, kExhausted);
+  if (!view) return view.error();
+  allocation.private_view = std::move(*view);
+  GPUMEM_TRY(map_in_row(shared, files, read_only, allocation.private_view.address()));
+  allocation.bytes = static_cast<std::byte*>(allocation.private_view.address());
+
+  void* address = place.address;
+  Range range;
+  if (address != nullptr) {
+    GPUMEM_TRY(shared.steps.take("mmap"));
+    auto there = platform::reserve_at(address, size);
+    if (!there) return there.error();
+    range = Range(*there, size);
+  } else {
+    const uint64_t skipped = place.odd ? kParityUnit : 0;
+    auto somewhere = reserve(shared, skipped + size + guard(),
+                             std::max(2 * kParityUnit, shared.options.vmm_granularity), kExhausted);
+    if (!somewhere) return somewhere.error();
+    range = std::move(*somewhere);
+    address = pointer_to(address_of(range.address()) + skipped);
+  }
+  if (!allocation.on_device || !shared.options.strict)
+    GPUMEM_TRY(map_in_row(shared, files, read_only, address));
+  allocation.device_address = address;
+  if (!allocation.on_device) allocation.host_address = address;
+  allocation.device_range = std::move(range);
+  return {};
 }
 
 Result<std::shared_ptr<Allocation>> lock_bytes(Shared& shared, HostDevice& device,
@@ -356,6 +422,11 @@ void let_go(Shared& shared, Allocation& allocation) {
     allocation.registration = Charge();
   }
   allocation.slot.let_rest();
+  // What is imported again is perhaps wanted at the same addresses.
+  if (allocation.imported) {
+    allocation.host_range = allocation.device_range = Range();
+    return;
+  }
   shared.quarantine.add(std::move(allocation.host_range));
   shared.quarantine.add(std::move(allocation.device_range));
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "backends/host/allocation.h"
 #include "backends/host/shared.h"
@@ -32,6 +33,20 @@ Result<std::shared_ptr<Allocation>> allocate(Shared& shared, HostDevice& device,
 // The same for bytes of the caller, which stay where they are.
 Result<std::shared_ptr<Allocation>> lock_bytes(Shared& shared, HostDevice& device,
                                                const backend::RegistrationRequest& request);
+// Files of another process, to be mapped one behind the other.
+struct ImportedFile {
+  int file = -1;  // the caller's
+  uint64_t size = 0;
+};
+// Imported memory lies at another address than its exporter's (IPC-7): in a unit of the other parity.
+inline constexpr uint64_t kParityUnit = uint64_t{2} << 20;
+struct ImportPlace {
+  void* address = nullptr;  // where it must begin, if not null: ALREADY_EXISTS
+  bool odd = false;         // else: in an odd unit, or in an even one
+};
+// Maps them as the bytes of an allocation whose other properties are set.
+Result<void> map_imported(Shared& shared, std::span<const ImportedFile> files, const ImportPlace& place,
+                          Allocation& allocation);
 // Enters what was made into the table.
 Result<std::unique_ptr<backend::Memory>> record_memory(Shared& shared,
                                                        Result<std::shared_ptr<Allocation>> allocation);

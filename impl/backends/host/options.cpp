@@ -2,6 +2,7 @@
 #include "backends/host/options.h"
 
 #include <charconv>
+#include <cstdio>
 #include <string_view>
 
 #include "base/arithmetic.h"
@@ -14,7 +15,7 @@ namespace {
 // In the order of EntryPoint.
 constexpr const char* kEntryPoints[] = {
     "launch_host_function", "write_value", "wait_value", "register", "copy_2d", "fill_2d",
-    "peer_access",          "vmm"};
+    "peer_access",          "vmm",         "sharing"};
 
 constexpr uint64_t kGranularityMin = 512;
 constexpr uint64_t kGranularityMax = uint64_t{1} << 30;
@@ -90,7 +91,7 @@ Result<void> set_masked(std::string_view masked, Options* out) {
       return out_of_range(
           {"masked", "GPUMEM_HOST_MASKED"},
           "a comma-separated list of launch_host_function, write_value, wait_value, register, "
-          "copy_2d, fill_2d, peer_access and vmm");
+          "copy_2d, fill_2d, peer_access, vmm and sharing");
     }
     out->masked |= bit;
   }
@@ -189,6 +190,13 @@ std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal) {
   uuid[6] = static_cast<uint8_t>((uuid[6] & 0x0f) | 0x80);  // version 8: defined by the application
   uuid[8] = static_cast<uint8_t>((uuid[8] & 0x3f) | 0x80);
   return uuid;
+}
+
+std::array<char, 33> text_of(const std::array<uint8_t, 16>& uuid) {
+  std::array<char, 33> text{};
+  for (size_t byte = 0; byte < uuid.size(); ++byte)
+    std::snprintf(&text.at(2 * byte), 3, "%02x", uuid.at(byte));
+  return text;
 }
 
 }  // namespace gpumem::host

@@ -20,7 +20,8 @@ enum class EntryPoint : uint32_t {
   kCopy2d,
   kFill2d,
   kPeerAccess,
-  kVmm,  // all of virtual memory management
+  kVmm,      // all of virtual memory management
+  kSharing,  // all sharing between processes
 };
 
 struct Options {
@@ -52,5 +53,7 @@ Result<Options> check_options(const backend::HostOptions& options);
 
 // UUID of a device: depends only on the options and the ordinal, in every process (HST-7).
 std::array<uint8_t, 16> device_uuid(const Options& options, uint32_t ordinal);
+// In hexadecimal digits, 0-terminated.
+std::array<char, 33> text_of(const std::array<uint8_t, 16>& uuid);
 
 }  // namespace gpumem::host

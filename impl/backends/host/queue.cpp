@@ -150,6 +150,19 @@ void Queue::hold_until(const std::function<bool()>& done) {
   }
 }
 
+void Queue::hold_while(const std::function<bool()>& pending) {
+  bool closing = false;
+  for (;;) {
+    {
+      const Lock lock(shared_.mutex);
+      abandoned_ = device_.lost() || closing;
+      if (abandoned_) return;
+      closing = shared_.closing;
+    }
+    if (!pending()) return;
+  }
+}
+
 void Queue::run() {
   pthread_setname_np(pthread_self(), "gpumem-stream");
   Lock lock(shared_.mutex);

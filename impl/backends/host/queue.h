@@ -79,6 +79,8 @@ class Queue {
   // For operations: holds the queue and polls until `done` returns true. If the device is lost or the backend
   // closes first, the rest of the queue does not run.
   void hold_until(const std::function<bool()>& done);
+  // The same without polling: `pending` waits for a while by itself.
+  void hold_while(const std::function<bool()>& pending);
 
   bool capturing = false;  // guarded by Shared::mutex
 

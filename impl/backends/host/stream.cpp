@@ -37,6 +37,13 @@ Rows rows_of(const Rectangle& rectangle) {
   return {rectangle.bytes.first, rectangle.pitch, rectangle.width, rectangle.height};
 }
 
+// Its pages cannot be written, so a worker must not try.
+Result<void> require_writable(const Rectangle& destination) {
+  const auto& allocation = destination.bytes.allocation;
+  if (allocation == nullptr || !allocation->imported || !allocation->read_only()) return {};
+  return make_error(GPUMEM_ERROR_NO_ACCESS, "the memory was imported with GPUMEM_ACCESS_READ");
+}
+
 }  // namespace
 
 HostStream::HostStream(Shared& shared, const Lock& /*held*/, std::shared_ptr<Queue> queue, void* native,
@@ -88,6 +95,7 @@ Result<void> HostStream::copy(const backend::CopySegment& segment) {
   auto destination =
       resolve(shared_, segment.destination, segment.destination_pitch, segment.width, segment.height);
   if (!destination) return destination.error();
+  GPUMEM_TRY(require_writable(*destination));
   auto source = resolve(shared_, segment.source, segment.source_pitch, segment.width, segment.height);
   if (!source) return source.error();
   return queue_->enqueue(
@@ -103,6 +111,7 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
   if (segment.height > 1) GPUMEM_TRY(shared_.options.require(EntryPoint::kFill2d));
   auto destination = resolve(shared_, segment.destination, segment.pitch, segment.width, segment.height);
   if (!destination) return destination.error();
+  GPUMEM_TRY(require_writable(*destination));
   return queue_->enqueue({.run = [to = *destination, value = segment.value,
                                   size = segment.value_size] { return host::fill(to, value, size); },
                           .touches = true,
@@ -114,9 +123,17 @@ Result<void> HostStream::fill(const backend::FillSegment& segment) {
 Result<void> HostStream::wait_event(backend::Event& event) {
   const CurrentDevice current(queue_->device().facts().ordinal);
   const Lock lock(shared_.mutex);
-  const auto record = static_cast<HostEvent&>(event).latest();
-  if (record == nullptr) return queue_->device().require_not_lost();
-  return queue_->wait_for(lock, record->mark);
+  const HostEvent::Latest latest = static_cast<HostEvent&>(event).latest(lock);
+  if (latest.elsewhere) {
+    const auto wait = std::make_shared<SharedEvent::Wait>(*latest.elsewhere);
+    return queue_->enqueue(lock, {[queue = queue_.get(), wait]() -> Result<void> {
+                             queue->hold_while([&] { return !wait->over_within(SharedEvent::kLookEvery); });
+                             return {};
+                           }},
+                           {});
+  }
+  if (latest.here == nullptr) return queue_->device().require_not_lost();
+  return queue_->wait_for(lock, latest.here->mark);
 }
 
 Result<void> HostStream::launch_host_function(gpumem_host_function function, void* user_data, bool internal) {
@@ -146,6 +163,7 @@ Result<void> HostStream::write_value(const backend::Span& word, uint64_t value, 
   GPUMEM_TRY(shared_.options.require(EntryPoint::kWriteValue));
   auto to = resolve(shared_, word, value_size, value_size, 1);
   if (!to) return to.error();
+  GPUMEM_TRY(require_writable(*to));
   return queue_->enqueue({.run = [to = *to, value]() -> Result<void> {
                             GPUMEM_TRY(require_reachable(to, Use::kWrite));
                             if (to.width == sizeof(uint32_t)) {

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -42,21 +43,15 @@ struct FileName {
   char text[96];
 };
 
-FileName file_name(const HostDevice& device, gpumem_location location, int32_t node,
-                   gpumem_physical_flags granted, gpumem_handle_types types) {
-  char place[40] = "";
-  if (location == GPUMEM_LOCATION_DEVICE) {
-    size_t length = 0;
-    for (const uint8_t byte : device.facts().uuid) {
-      std::snprintf(place + length, sizeof place - length, "%02x", byte);
-      length += 2;
-    }
-  } else {
-    std::snprintf(place, sizeof place, "node%d", node);
-  }
+FileName file_name(const BlockPlace& place, gpumem_physical_flags granted, gpumem_handle_types types) {
   FileName name;
-  std::snprintf(name.text, sizeof name.text, "gpumem-block-%s-%" PRIx64 "-%" PRIx64, place, granted, types);
+  std::snprintf(name.text, sizeof name.text, "gpumem-block-%s-%" PRIx64 "-%" PRIx64, place.text, granted,
+                types);
   return name;
+}
+
+BlockPlace place_of(const HostDevice& device, gpumem_location location, int32_t node) {
+  return location == GPUMEM_LOCATION_DEVICE ? place_on(device.facts().uuid) : place_on_host(node);
 }
 
 platform::Protection protection_of(gpumem_access access) {
@@ -67,6 +62,22 @@ platform::Protection protection_of(gpumem_access access) {
 }  // namespace
 
 // ---- blocks ----
+
+BlockPlace place_on(const std::array<uint8_t, 16>& device_uuid) {
+  BlockPlace place;
+  std::snprintf(place.text, sizeof place.text, "%s", text_of(device_uuid).data());
+  return place;
+}
+
+BlockPlace place_on_host(int32_t node) {
+  BlockPlace place;
+  if (node >= 0) {
+    std::snprintf(place.text, sizeof place.text, "node%d", node);
+  } else {
+    std::snprintf(place.text, sizeof place.text, "host");
+  }
+  return place;
+}
 
 HostBlock::~HostBlock() {
   if (file >= 0) platform::close_file(file);
@@ -150,8 +161,8 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::create(
     if (auto fits = platform::check_host_budget(size); !fits) return located(fits.error(), *block);
   }
   GPUMEM_TRY(shared_.steps.take("memfd_create"));
-  const FileName name = file_name(device_, request.location, block->facts.location_id, block->facts.granted,
-                                  request.handle_types);
+  const FileName name = file_name(place_of(device_, request.location, block->facts.location_id),
+                                  block->facts.granted, request.handle_types);
   auto file = platform::memory_file(size, name.text);
   if (!file) return located(file.error(), *block);
   block->file = *file;
@@ -176,46 +187,55 @@ Error not_a_block(int file_descriptor, const char* why) {
 }
 
 // The two numbers behind the last dashes of a block's name.
-bool parse_name(const char* name, gpumem_physical_flags* granted, gpumem_handle_types* types, size_t* place) {
+bool parse_name(const char* name, gpumem_physical_flags* granted, gpumem_handle_types* types,
+                std::string_view* place) {
   constexpr const char* kPrefix = "gpumem-block-";
   if (std::strncmp(name, kPrefix, std::strlen(kPrefix)) != 0) return false;
   const char* const where = name + std::strlen(kPrefix);
   const char* const numbers = std::strchr(where, '-');
   if (numbers == nullptr) return false;
-  *place = static_cast<size_t>(numbers - name);
+  *place = std::string_view(where, static_cast<size_t>(numbers - where));
   return std::sscanf(numbers, "-%" SCNx64 "-%" SCNx64, granted, types) == 2;
 }
 
 }  // namespace
 
+Result<BlockFacts> check_block(int file_descriptor, std::span<const BlockPlace> places, uint64_t size,
+                               gpumem_handle_types types) {
+  BlockFacts block;
+  block.file = platform::describe(file_descriptor);
+  if (!block.file.open) return not_a_block(file_descriptor, "is not open");
+  if (!block.file.sealed) return not_a_block(file_descriptor, "is not of physical memory");
+  // Where the system does not show names, the seals must do.
+  if (block.file.name[0] != '\0') {
+    gpumem_handle_types had = 0;
+    std::string_view where;
+    if (!parse_name(block.file.name, &block.granted, &had, &where))
+      return not_a_block(file_descriptor, "is not of physical memory");
+    if (std::ranges::none_of(places, [&](const BlockPlace& place) { return where == place.text; }))
+      return not_a_block(file_descriptor, "is of memory at another location");
+    if ((types & ~had) != 0) {
+      return not_a_block(file_descriptor, "is of memory that was created without these handle types");
+    }
+  }
+  if (block.file.size != size) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the memory of file descriptor %d has %" PRIu64 " bytes, not %" PRIu64, file_descriptor,
+                      block.file.size, size);
+  }
+  return block;
+}
+
 Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
     const backend::PhysicalRequest& request, int file_descriptor) {
   const CurrentDevice current(device_.facts().ordinal);
   GPUMEM_TRY(device_.require_not_lost());
-  const platform::DescriptorFacts known = platform::describe(file_descriptor);
-  if (!known.open) return not_a_block(file_descriptor, "is not open");
-  if (!known.sealed) return not_a_block(file_descriptor, "is not of physical memory");
   backend::PhysicalFacts facts = facts_for(request);
+  const BlockPlace place = place_of(device_, request.location, facts.location_id);
+  auto known = check_block(file_descriptor, std::span(&place, 1), request.size, request.handle_types);
+  if (!known) return known.error();
   facts.imported = true;
-  // Where the system does not show names, the seals must do.
-  if (known.name[0] != '\0') {
-    gpumem_handle_types types = 0;
-    size_t place = 0;
-    if (!parse_name(known.name, &facts.granted, &types, &place))
-      return not_a_block(file_descriptor, "is not of physical memory");
-    const FileName expected = file_name(device_, request.location, facts.location_id, 0, 0);
-    if (std::strncmp(known.name, expected.text, place + 1) != 0) {
-      return not_a_block(file_descriptor, "is of memory at another location than that in desc");
-    }
-    if ((request.handle_types & ~types) != 0) {
-      return not_a_block(file_descriptor, "is of memory that was created without these handle types");
-    }
-  }
-  if (known.size != request.size) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "the memory of file descriptor %d has %" PRIu64 " bytes, not %" PRIu64, file_descriptor,
-                      known.size, request.size);
-  }
+  facts.granted = known->granted;
   auto block = std::make_shared<HostBlock>(device_);
   block->facts = facts;
   GPUMEM_TRY(shared_.steps.take("fcntl"));
@@ -225,7 +245,8 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
   {
     const Lock lock(shared_.mutex);
     // A handle of memory that has one already is one more of the same.
-    if (auto same = shared_.recall({known.device, known.inode}); same != nullptr && same->file >= 0) {
+    if (auto same = shared_.recall({known->file.device, known->file.inode});
+        same != nullptr && same->file >= 0) {
       facts.block_id = same->facts.block_id;
       return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(std::move(same), facts));
     }

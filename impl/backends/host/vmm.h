@@ -2,14 +2,34 @@
 // Physical memory as memory files, and reservations as inaccessible ranges that these are mapped into.
 #pragma once
 
+#include <array>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "backends/host/allocation.h"
 #include "backends/host/shared.h"
 #include "contract/vmm.h"
+#include "platform/descriptor.h"
 
 namespace gpumem::host {
+
+// Where the memory of a block lies, as the name of its file says.
+struct BlockPlace {
+  char text[40] = "";
+};
+BlockPlace place_on(const std::array<uint8_t, 16>& device_uuid);
+BlockPlace place_on_host(int32_t node);  // -1: any
+
+// What another process says of a block.
+struct BlockFacts {
+  platform::DescriptorFacts file;
+  gpumem_physical_flags granted = 0;
+};
+// INVALID_ARGUMENT unless the descriptor is of a block of this size, in one of the places, that was created
+// with these handle types.
+Result<BlockFacts> check_block(int file_descriptor, std::span<const BlockPlace> places, uint64_t size,
+                               gpumem_handle_types types);
 
 // Physical memory, shared by its handles and mappings.
 struct HostBlock {

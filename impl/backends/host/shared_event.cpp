@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "backends/host/shared_event.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "backends/host/options.h"
+#include "base/arithmetic.h"
+#include "platform/identity.h"
+#include "platform/pages.h"
+#include "platform/shared_word.h"
+
+namespace gpumem::host {
+
+namespace {
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free, "processes share no locks");
+
+struct FileName {
+  char text[64];
+};
+
+FileName file_name(const DeviceUuid& device) {
+  FileName name;
+  std::snprintf(name.text, sizeof name.text, "gpumem-event-%s", text_of(device).data());
+  return name;
+}
+
+Error not_an_event(int file_descriptor, const char* why) {
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "file descriptor %d %s; pass the one that belongs to the share handle", file_descriptor,
+                    why);
+}
+
+}  // namespace
+
+uint64_t SharedEvent::file_size() {
+  static_assert(sizeof(Recorder) == 128);
+  return round_up(sizeof(Page), platform::page_size());
+}
+
+SharedEvent::SharedEvent(platform::Descriptor file, Range view)
+    : file_(std::move(file)), view_(std::move(view)), page_(*static_cast<Page*>(view_.address())) {}
+
+Result<std::shared_ptr<SharedEvent>> SharedEvent::map(Steps& steps, platform::Descriptor file) {
+  GPUMEM_TRY(steps.take("mmap"));
+  auto view = platform::map_file(file.get(), file_size(), nullptr);
+  if (!view) return view.error();
+  Range range(*view, file_size());
+  return std::make_shared<SharedEvent>(std::move(file), std::move(range));
+}
+
+Result<std::shared_ptr<SharedEvent>> SharedEvent::create(Steps& steps, const DeviceUuid& device) {
+  GPUMEM_TRY(steps.take("memfd_create"));
+  auto file = platform::memory_file(file_size(), file_name(device).text);
+  if (!file) return file.error();
+  return map(steps, platform::Descriptor(*file));
+}
+
+Result<std::shared_ptr<SharedEvent>> SharedEvent::open(Steps& steps, const DeviceUuid& device,
+                                                       int file_descriptor) {
+  const platform::DescriptorFacts known = platform::describe(file_descriptor);
+  if (!known.open) return not_an_event(file_descriptor, "is not open");
+  if (!known.sealed || known.size != file_size() || std::strncmp(known.name, "gpumem-event-", 13) != 0)
+    return not_an_event(file_descriptor, "is not of an event");
+  if (std::strcmp(known.name, file_name(device).text) != 0)
+    return not_an_event(file_descriptor, "is of an event of another device");
+  GPUMEM_TRY(steps.take("open"));
+  auto file = platform::reopen(file_descriptor, true);
+  if (!file) return file.error();
+  return map(steps, platform::Descriptor(*file));
+}
+
+// ---- records of this instance ----
+
+// The lock is the claim; whoever had it before has ended, or has no record pending.
+Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*held*/) {
+  if (recorder_.load() >= 0) return {};
+  uint32_t index = 0;
+  while (index < kRecorders && !platform::lock_byte(file_.get(), index))
+    ++index;
+  if (index == kRecorders) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "%u instances record the event already; use an event for each, and wait for all",
+                      kRecorders);
+  }
+  Recorder& recorder = page_.recorders.at(index);
+  const int32_t process = platform::process_id();
+  recorder.process_namespace = platform::process_namespace();
+  recorder.process = static_cast<uint64_t>(process);
+  recorder.start_time = platform::start_time_of(process);
+  first_ = last_ = recorder.recorded & kNumberMask;
+  for (std::atomic<uint64_t>& lane : recorder.lanes)
+    lane = last_;
+  recorder_ = static_cast<int32_t>(index);
+  ++page_.changes;
+  platform::wake_all(page_.changes);
+  return {};
+}
+
+Result<std::shared_ptr<SharedEvent::Record>> SharedEvent::record() {
+  const std::lock_guard lock(mutex_);
+  GPUMEM_TRY(take_recorder(lock));
+  pending_.reserve(pending_.size() + 1);  // completing a record must not fail
+  auto record = std::make_shared<Record>(shared_from_this(), last_ + 1);
+  pending_.push_back(++last_);
+  return record;
+}
+
+void SharedEvent::publish(uint64_t number) {
+  const auto recorder = static_cast<uint32_t>(recorder_.load());
+  page_.recorders.at(recorder).recorded = number;
+  page_.latest = number << kRecorderBits | recorder;
+}
+
+void SharedEvent::complete(uint64_t number) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(pending_, number);
+  const uint64_t lane = number % kLanes;
+  uint64_t complete = last_ - (last_ - lane) % kLanes;  // the highest number of the lane
+  for (const uint64_t other : pending_) {
+    if (other % kLanes == lane) complete = std::min(complete, other - std::min(other, kLanes));
+  }
+  page_.recorders.at(static_cast<size_t>(recorder_.load())).lanes.at(lane) = std::max(complete, first_);
+  ++page_.changes;
+  platform::wake_all(page_.changes);
+}
+
+// ---- records of others ----
+
+SharedEvent::Point SharedEvent::latest() const {
+  const uint64_t word = page_.latest;
+  const Point point{static_cast<uint32_t>(word & kNoRecorder), word >> kRecorderBits};
+  return point.recorder != kNoRecorder ? point : Point();
+}
+
+bool SharedEvent::reached(const Point& point) const {
+  return page_.recorders.at(point.recorder).lanes.at(point.number % kLanes) >= point.number;
+}
+
+bool SharedEvent::lives(const Point& point) const {
+  if (!platform::is_byte_locked(file_.get(), point.recorder)) return false;
+  const Recorder& recorder = page_.recorders.at(point.recorder);
+  // Another namespace counts differently.
+  const uint64_t own_namespace = platform::process_namespace();
+  if (own_namespace == 0 || recorder.process_namespace != own_namespace) return true;
+  return platform::process_lives(static_cast<int32_t>(recorder.process.load()), recorder.start_time);
+}
+
+bool SharedEvent::Wait::over_within(std::chrono::nanoseconds longest) {
+  const Page& page = event_->page_;
+  const uint32_t seen = page.changes;
+  if (event_->reached(point_)) return true;
+  platform::wait_for_change(page.changes, seen, std::min<std::chrono::nanoseconds>(longest, kLookEvery));
+  if (event_->reached(point_)) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (now - looked_ < kLookEvery) return false;
+  looked_ = now;
+  return !event_->lives(point_);
+}
+
+}  // namespace gpumem::host

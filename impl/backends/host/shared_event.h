@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The part of an event that several processes have: pages of a memory file that say which record is the
+// latest, and which records are complete. What is in them may be wrong in any way: it is compared, and
+// nothing else.
+//
+// Each instance that records the event takes one of the recorders in it, and numbers its records. A recorder
+// is taken by a lock on a byte of the file, which the system gives back when its process ends: then all its
+// records count as complete.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "backends/host/range.h"
+#include "backends/host/steps.h"
+#include "base/result.h"
+#include "platform/descriptor.h"
+
+namespace gpumem::host {
+
+using DeviceUuid = std::array<uint8_t, 16>;
+
+class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
+ public:
+  static Result<std::shared_ptr<SharedEvent>> create(Steps& steps, const DeviceUuid& device);
+  // INVALID_ARGUMENT unless the descriptor is of an event of this device. It stays the caller's.
+  static Result<std::shared_ptr<SharedEvent>> open(Steps& steps, const DeviceUuid& device,
+                                                   int file_descriptor);
+  // The public ones are create() and open().
+  SharedEvent(platform::Descriptor file, Range view);
+  SharedEvent(const SharedEvent&) = delete;
+  SharedEvent& operator=(const SharedEvent&) = delete;
+
+  // For another process. It shares no locks with this one.
+  Result<int> open_file() const { return platform::reopen(file_.get(), true); }
+
+  // A record of this instance. It is complete when its last owner is gone, whether it ran or not.
+  class Record {
+   public:
+    Record(std::shared_ptr<SharedEvent> event, uint64_t number) : event_(std::move(event)), number_(number) {}
+    Record(const Record&) = delete;
+    Record& operator=(const Record&) = delete;
+    ~Record() { event_->complete(number_); }
+    // Makes it the latest.
+    void publish() const { event_->publish(number_); }
+
+   private:
+    const std::shared_ptr<SharedEvent> event_;
+    const uint64_t number_;
+  };
+  // LIMIT_EXCEEDED if too many instances record the event.
+  Result<std::shared_ptr<Record>> record();
+
+  // A record, in whichever process.
+  struct Point {
+    uint32_t recorder = 0;
+    uint64_t number = 0;  // 0: the event was never recorded
+  };
+  Point latest() const;
+  bool is_own(const Point& point) const { return recorder_.load() == static_cast<int32_t>(point.recorder); }
+
+  // How often a waiter looks whether the recording process lives.
+  static constexpr std::chrono::milliseconds kLookEvery{100};
+  // Waits for a record of another instance.
+  class Wait {
+   public:
+    Wait(std::shared_ptr<const SharedEvent> event, const Point& point)
+        : event_(std::move(event)), point_(point), looked_(std::chrono::steady_clock::now()) {}
+    bool is_over() const { return event_->reached(point_) || !event_->lives(point_); }
+    // Blocks for at most that time, and may return early.
+    bool over_within(std::chrono::nanoseconds longest);
+
+   private:
+    std::shared_ptr<const SharedEvent> event_;
+    Point point_;
+    std::chrono::steady_clock::time_point looked_;
+  };
+
+ private:
+  static constexpr uint32_t kRecorders = 63;
+  static constexpr uint64_t kLanes = 12;
+  static constexpr uint32_t kRecorderBits = 6;
+  static constexpr uint32_t kNoRecorder = 63;  // a value of the bits that names none
+  static constexpr uint64_t kNumberMask = UINT64_MAX >> kRecorderBits;
+
+  struct Recorder {
+    // The process that has it: with these, its end is seen even if a forked child keeps the lock.
+    std::atomic<uint64_t> process_namespace;
+    std::atomic<uint64_t> process;
+    std::atomic<uint64_t> start_time;
+    std::atomic<uint64_t> recorded;  // no published record has a higher number
+    // Record n is complete if lane n % kLanes is at least n: streams complete their records in any order.
+    std::array<std::atomic<uint64_t>, kLanes> lanes;
+  };
+  // Zeros are an event that was never recorded.
+  struct Page {
+    std::atomic<uint64_t> latest;   // number << kRecorderBits | recorder
+    std::atomic<uint32_t> changes;  // for waiters: a record is complete
+    alignas(128) std::array<Recorder, kRecorders> recorders;
+  };
+
+  static uint64_t file_size();
+  static Result<std::shared_ptr<SharedEvent>> map(Steps& steps, platform::Descriptor file);
+  Result<void> take_recorder(const std::lock_guard<std::mutex>& held);
+  void publish(uint64_t number);
+  void complete(uint64_t number) noexcept;
+  bool reached(const Point& point) const;
+  bool lives(const Point& point) const;
+
+  const platform::Descriptor file_;  // shared with nobody, for the sake of the locks
+  const Range view_;
+  Page& page_;
+  std::atomic<int32_t> recorder_{-1};  // of this instance, once it has recorded
+
+  std::mutex mutex_;               // guards the rest
+  uint64_t first_ = 0;             // all up to here were the records of whoever had the recorder before
+  uint64_t last_ = 0;              // the highest number of a record
+  std::vector<uint64_t> pending_;  // records that are not complete
+};
+
+}  // namespace gpumem::host
