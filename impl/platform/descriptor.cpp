@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -85,14 +86,16 @@ struct flock byte_at(uint32_t index) {
 
 }  // namespace
 
-bool lock_byte(int file_descriptor, uint32_t index) {
+Result<bool> lock_byte(int file_descriptor, uint32_t index) {
   struct flock place = byte_at(index);
-  return fcntl(file_descriptor, F_OFD_SETLK, &place) == 0;
+  if (fcntl(file_descriptor, F_OFD_SETLK, &place) == 0) return true;
+  if (errno == EAGAIN || errno == EACCES) return false;
+  return system_error(GPUMEM_ERROR_UNSUPPORTED, errno, "fcntl", "the system does not lock memory files");
 }
 
 bool is_byte_locked(int file_descriptor, uint32_t index) {
   struct flock place = byte_at(index);
-  return fcntl(file_descriptor, F_OFD_GETLK, &place) == 0 && place.l_type != F_UNLCK;
+  return fcntl(file_descriptor, F_OFD_GETLK, &place) != 0 || place.l_type != F_UNLCK;
 }
 
 bool out_of_descriptors() {
@@ -100,6 +103,62 @@ bool out_of_descriptors() {
   if (probe < 0) return errno == EMFILE || errno == ENFILE;
   close(probe);
   return false;
+}
+
+namespace {
+
+// A message of one byte with room for one descriptor.
+struct Passing {
+  char byte = 0;
+  iovec content{&byte, sizeof byte};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+
+  Passing() {
+    message.msg_iov = &content;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+};
+
+Error passing_failed(const char* entry_point) {
+  const int code = errno;
+  const bool denied = code == EPERM || code == EACCES;
+  return system_error(denied                             ? GPUMEM_ERROR_PERMISSION_DENIED
+                      : code == EMFILE || code == ENFILE ? GPUMEM_ERROR_LIMIT_EXCEEDED
+                                                         : GPUMEM_ERROR_UNSUPPORTED,
+                      code, entry_point, "file descriptors cannot be sent over Unix sockets here");
+}
+
+}  // namespace
+
+Result<void> try_passing() {
+  int ends[2] = {-1, -1};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return passing_failed("socketpair");
+  const Descriptor first(ends[0]);
+  const Descriptor second(ends[1]);
+  Passing sent;
+  cmsghdr* const header = CMSG_FIRSTHDR(&sent.message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &ends[1], sizeof(int));
+  if (sendmsg(first.get(), &sent.message, MSG_NOSIGNAL | MSG_DONTWAIT) != 1) return passing_failed("sendmsg");
+  Passing received;
+  if (recvmsg(second.get(), &received.message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) != 1)
+    return passing_failed("recvmsg");
+  const cmsghdr* const answer = CMSG_FIRSTHDR(&received.message);
+  if (answer == nullptr || answer->cmsg_len != CMSG_LEN(sizeof(int))) {
+    errno = EMFILE;  // the kernel drops what has no number in the process
+    return passing_failed("recvmsg");
+  }
+  int copy = -1;
+  std::memcpy(&copy, CMSG_DATA(answer), sizeof copy);
+  const Descriptor passed(copy);
+  if (describe(passed.get()).inode == describe(ends[1]).inode) return {};
+  errno = EPROTO;
+  return passing_failed("recvmsg");
 }
 
 }  // namespace gpumem::platform

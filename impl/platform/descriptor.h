@@ -29,11 +29,13 @@ Result<int> reopen(int file_descriptor, bool writable);
 void close_on_exec(int file_descriptor);
 bool out_of_descriptors();
 void close_descriptor(int file_descriptor) noexcept;
+// Sends one over a Unix socket to itself: whether processes can share here at all.
+Result<void> try_passing();
 
 // A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
 // False if another descriptor holds it.
-bool lock_byte(int file_descriptor, uint32_t index);
-// Whether another descriptor holds it, in whatever process; this one's own locks do not count.
+Result<bool> lock_byte(int file_descriptor, uint32_t index);
+// Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.
 bool is_byte_locked(int file_descriptor, uint32_t index);
 
 // A file descriptor that is closed with it.

@@ -115,10 +115,12 @@ Capability shared_events(const std::array<uint8_t, 16>& uuid) {
     auto file = (*event)->open_file();
     if (!file) return file.error();
     platform::close_descriptor(*file);
+    auto record = (*event)->record();
+    if (!record) return record.error();
     return {};
   }();
   if (!tried) return refused(tried.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "a page of memory was shared and opened again");
+  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "a page of memory was opened again, and recorded in");
 }
 
 Capability channel() {

@@ -79,8 +79,11 @@ Result<std::shared_ptr<SharedEvent>> SharedEvent::open(Steps& steps, const Devic
 Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*held*/) {
   if (recorder_.load() >= 0) return {};
   uint32_t index = 0;
-  while (index < kRecorders && !platform::lock_byte(file_.get(), index))
-    ++index;
+  for (; index < kRecorders; ++index) {
+    auto locked = platform::lock_byte(file_.get(), index);
+    if (!locked) return locked.error();
+    if (*locked) break;
+  }
   if (index == kRecorders) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                       "%u instances record the event already; use an event for each, and wait for all",
