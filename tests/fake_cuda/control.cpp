@@ -173,7 +173,7 @@ void report_leaks_at_exit() {
 
 const char* const kObjectNames[FAKE_CUDA_OBJECT_COUNT] = {
     "context", "device memory", "managed memory", "pinned memory", "registration", "stream",
-    "event",   "graph",         "reservation",    "block",         "mapping"};
+    "event",   "graph",         "reservation",    "block",         "mapping",      "import"};
 
 }  // namespace
 
@@ -250,7 +250,7 @@ uint64_t live(int object) {
   for (const auto& [address, memory] : d.memory) {
     if (address != memory->address) continue;
     const int types[] = {FAKE_CUDA_DEVICE_MEMORY, FAKE_CUDA_MANAGED_MEMORY, FAKE_CUDA_PINNED_MEMORY,
-                         FAKE_CUDA_REGISTRATION, FAKE_CUDA_MAPPING};
+                         FAKE_CUDA_REGISTRATION,  FAKE_CUDA_MAPPING,        FAKE_CUDA_IMPORT};
     count(types[static_cast<size_t>(memory->kind)], 1);
   }
   for (const auto& stream : d.streams.all())

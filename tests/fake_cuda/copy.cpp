@@ -90,8 +90,7 @@ bool is_device_pointer(uintptr_t address) {
 
 bool is_on_device(uintptr_t address) {
   Located found = locate(address);
-  return found.memory != nullptr &&
-         (found.memory->kind == Kind::kDevice || found.memory->kind == Kind::kMapping);
+  return found.memory != nullptr && (is_device_memory(*found.memory) || found.memory->kind == Kind::kMapping);
 }
 
 void move_bytes(const std::vector<Span>& targets, const std::vector<Span>& sources) {
@@ -164,7 +163,7 @@ bool joins_range_and_other_device(const Operand& range, const Operand& other) {
   for (const auto& mapped : range.memory) {
     if (mapped->kind != Kind::kMapping || mapped->block->device == nullptr) continue;
     for (const auto& plain : other.memory) {
-      if (plain->kind == Kind::kDevice && plain->device != mapped->block->device) return true;
+      if (is_device_memory(*plain) && plain->device != mapped->block->device) return true;
     }
   }
   return false;

@@ -108,7 +108,7 @@ struct Backing {
 uintptr_t reserve_addresses(size_t size, size_t alignment, uintptr_t hint = 0);
 void release_addresses(uintptr_t address, size_t size);
 
-enum class Kind { kDevice, kManaged, kPinned, kRegistered, kMapping };
+enum class Kind { kDevice, kManaged, kPinned, kRegistered, kMapping, kImported };
 
 struct Block {
   size_t size;
@@ -161,7 +161,13 @@ struct Memory {
   std::shared_ptr<Block> block;              // kMapping
   std::map<int, unsigned long long> access;  // kMapping: device ordinal, or kHost -> flags
   static constexpr int kHost = -1;
+  ino_t file = 0;                        // kImported: tells one block of the exporter from another
+  std::map<uintptr_t, unsigned> opened;  // kImported: address that was answered -> how often
 };
+
+inline bool is_device_memory(const Memory& memory) {
+  return memory.kind == Kind::kDevice || memory.kind == Kind::kImported;
+}
 
 struct Located {
   std::shared_ptr<Memory> memory;
@@ -191,6 +197,11 @@ class Ending {
 };
 
 void free_memory_of(const Context& context);
+
+// Whether another process has the block open (ipc.cpp).
+bool is_imported_elsewhere(const Backing& backing);
+// What the file of a slab is called, by which other processes find it.
+std::string name_of_slab(uintptr_t address, const Device& device);
 bool is_readable(uintptr_t address);
 size_t reservation_around(uintptr_t address, uintptr_t* base);  // size, 0 for none
 void charge(Device& device, uint64_t size);
@@ -262,6 +273,33 @@ struct Record {
   Point point;
   Clock clock;
   std::chrono::steady_clock::time_point time;
+  uint64_t ticket = 0;  // in the page of a shared event
+};
+
+// What the processes know of an event that they share: a page of memory that all of them map (ipc.cpp).
+class SharedEvent {
+ public:
+  explicit SharedEvent(uint64_t id);  // a new one, which keeps the file for others to find
+  explicit SharedEvent(int file);     // of another process; the file stays the caller's
+  ~SharedEvent();
+  SharedEvent(const SharedEvent&) = delete;
+  SharedEvent& operator=(const SharedEvent&) = delete;
+
+  uint64_t latest() const;  // ticket of the most recent record of any process, 0 for none
+  void enlist();            // before the first record of this process
+  uint64_t add_record();    // from now on the most recent one
+  void complete(uint64_t ticket);
+  bool is_complete(uint64_t ticket) const;  // also when the process that recorded it has ended
+  // The same after a wait for a moment. Called without the driver's lock.
+  bool await(uint64_t ticket) const;
+
+  const uint64_t id;  // 0 for one of another process
+
+ private:
+  struct Page;
+  Page* page_ = nullptr;
+  int file_ = -1;
+  unsigned place_ = 0;  // of this process in the page, from 1 on
 };
 
 struct Event {
@@ -269,6 +307,7 @@ struct Event {
   unsigned flags;
   std::shared_ptr<Record> record;
   std::shared_ptr<Stream> captured_in;  // when last recorded in a capture
+  std::shared_ptr<SharedEvent> shared;  // CU_EVENT_INTERPROCESS
 };
 
 // Captured operations, which run one after the other. Instantiating a graph makes another one of the same.
@@ -276,6 +315,7 @@ struct Graph {
   std::vector<std::function<void()>> nodes;
 };
 
+std::shared_ptr<Event> find_event(CUevent handle);
 // Of a device that is not lost.
 std::shared_ptr<Stream> find_stream(CUstream handle);
 void enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> run,
@@ -357,6 +397,7 @@ Handle next_handle() {
 void wait_until(const std::function<bool()>& ready);
 void wait_until_or(const std::function<bool()>& ready, std::chrono::milliseconds limit);
 void pause(unsigned microseconds);  // the same
+void without_lock(const std::function<void()>& run);
 
 // The calling thread's stack of current contexts.
 std::vector<CUcontext>& context_stack();

@@ -205,10 +205,14 @@ void wait_until_or(const std::function<bool()>& ready, std::chrono::milliseconds
 }
 
 void pause(unsigned microseconds) {
-  if (microseconds == 0) return;
-  t_lock->unlock();
-  usleep(microseconds);
-  t_lock->lock();
+  if (microseconds != 0) without_lock([&] { usleep(microseconds); });
+}
+
+void without_lock(const std::function<void()>& run) {
+  std::unique_lock<std::mutex>* lock = t_lock;
+  lock->unlock();
+  run();
+  lock->lock();
 }
 
 uint64_t calls_of(const std::string& function) {

@@ -65,8 +65,14 @@ std::shared_ptr<Slab> make_slab(Device& device, Kind kind, unsigned flags, size_
   slab->device = &device;
   slab->charged = charged ? size : 0;
   if (kind == Kind::kDevice) {
-    slab->backing = std::make_shared<Backing>(size, Backing::Sharing::kFile);
     slab->address = reserve_addresses(size, kSlab, place_beside(device, kind, size));
+    try {
+      slab->backing = std::make_shared<Backing>(size, Backing::Sharing::kFile, 0,
+                                                name_of_slab(slab->address, device).c_str());
+    } catch (...) {
+      release_addresses(slab->address, size);
+      throw;
+    }
   } else {
     // A forked child inherits pinned memory from the real driver, and managed memory not.
     auto sharing = kind == Kind::kPinned ? Backing::Sharing::kInherited : Backing::Sharing::kAnonymous;
@@ -199,6 +205,8 @@ CUresult free_memory(uintptr_t address, const char* function, bool host) {
   bool own = !context_stack().empty() && context_stack().back() == memory.context->handle;
   if (memory.kind == Kind::kDevice && !own)
     violation("wrong-context", std::string(function) + " outside the memory's context");
+  if (memory.kind == Kind::kDevice && memory.slab->used.size() == 1 && is_imported_elsewhere(*memory.backing))
+    violation("freed-while-imported", std::string(function) + " while another process has the block open");
   remove_memory(found.memory);
   driver().freed.insert(address);
   return CUDA_SUCCESS;
@@ -210,8 +218,9 @@ unsigned long long access_of_device(const Memory& memory) {
   const Device* device = current ? current->device : memory.device;
   if (memory.kind == Kind::kMapping) return device != nullptr ? rights_of(memory, device->ordinal) : 0;
   if (memory.read_only) return CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READ;
-  bool remote = memory.kind == Kind::kDevice && memory.device != device;
-  bool allowed = !remote || current->peers.contains(memory.context->handle);
+  bool remote = is_device_memory(memory) && memory.device != device;
+  bool opened_here = memory.kind == Kind::kImported && current == memory.context;
+  bool allowed = !remote || opened_here || current->peers.contains(memory.context->handle);
   return allowed ? CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE : CU_POINTER_ATTRIBUTE_ACCESS_FLAG_NONE;
 }
 
@@ -286,7 +295,7 @@ Piece piece_around(const Located& found) {
 Answer ask(CUpointer_attribute attribute, const Located& found) {
   const Memory& memory = *found.memory;
   bool mapping = memory.kind == Kind::kMapping;
-  bool cpu_can = memory.kind != Kind::kDevice && (!mapping || rights_of(memory, Memory::kHost) != 0);
+  bool cpu_can = !is_device_memory(memory) && (!mapping || rights_of(memory, Memory::kHost) != 0);
   uintptr_t base = memory.address;
   size_t range = memory.size;
   if (mapping) range = reservation_around(memory.address, &base);
@@ -438,6 +447,7 @@ void remove_memory(const std::shared_ptr<Memory>& memory) {
   if (memory->device_address != memory->address) release_addresses(memory->device_address, memory->size);
   if (memory->slab) release_from_slab(*memory);
   if (memory->block) --memory->block->mappings;
+  if (memory->kind == Kind::kImported) release_addresses(memory->address, memory->size);
 }
 
 Ending::Ending(uintptr_t address)

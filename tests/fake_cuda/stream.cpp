@@ -138,13 +138,6 @@ void order_with_legacy(Stream& stream, std::vector<Point>& after) {
   }
 }
 
-std::shared_ptr<Event> find_event(CUevent handle) {
-  auto event = driver().events.find(handle);
-  if (!event) violation("stale-handle", "event");
-  require(event != nullptr, CUDA_ERROR_INVALID_HANDLE);
-  return event;
-}
-
 std::shared_ptr<Stream> find_created_stream(CUstream handle) {
   auto stream = driver().streams.find(handle);
   if (!stream) violation("stale-handle", "stream");
@@ -163,6 +156,35 @@ void refuse_if_captured(Event& event) {
   CUresult forbidden = refuse_in_capture();
   require(forbidden == CUDA_SUCCESS, forbidden);
 }
+
+// The ticket of the most recent record if another process made it, or another handle of this one; else 0.
+uint64_t foreign_ticket(const Event& event) {
+  if (!event.shared) return 0;
+  const uint64_t latest = event.shared->latest();
+  const bool own = event.record != nullptr && event.record->ticket == latest;
+  return own ? 0 : latest;
+}
+
+// A record of another process is complete: what this one had given it to wait for is so too. What that was is
+// not known, so everything counts that is complete and was shared.
+void observe_through_others() {
+  for (const auto& [handle, event] : driver().events.all()) {
+    if (event->shared && event->record && is_complete(event->record->point)) observe(event->record->clock);
+  }
+}
+
+// Completes a record of a shared event, also when the operation is dropped and never runs.
+struct Recording {
+  explicit Recording(std::shared_ptr<SharedEvent> of) : event(std::move(of)) {}
+  ~Recording() { complete(); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  void complete() {
+    if (ticket != 0) event->complete(std::exchange(ticket, 0));
+  }
+  std::shared_ptr<SharedEvent> event;
+  uint64_t ticket = 0;
+};
 
 CUresult create_stream(CUstream* handle, unsigned flags, int priority) {
   require(handle != nullptr);
@@ -201,7 +223,7 @@ CUresult write_value(CUstream handle, CUdeviceptr address, Word value, unsigned 
   auto* target = reinterpret_cast<Word*>(word.memory->bytes + word.offset);
   // The CPU can read the word, and see by it that all before it is complete.
   Clock seen;
-  if (word.memory->kind != Kind::kDevice) {
+  if (!is_device_memory(*word.memory)) {
     seen = tail_of(*stream);
     ++seen[stream->id];
   }
@@ -260,6 +282,13 @@ CUresult wait_value(CUstream handle, CUdeviceptr address, Word value, unsigned f
 }
 
 }  // namespace
+
+std::shared_ptr<Event> find_event(CUevent handle) {
+  auto event = driver().events.find(handle);
+  if (!event) violation("stale-handle", "event");
+  require(event != nullptr, CUDA_ERROR_INVALID_HANDLE);
+  return event;
+}
 
 std::shared_ptr<Stream> find_stream(CUstream handle) {
   if (handle == nullptr || handle == CU_STREAM_LEGACY) {
@@ -459,6 +488,18 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent event_handle, unsigned flags
     require(stream->capture.status == CU_STREAM_CAPTURE_STATUS_ACTIVE, CUDA_ERROR_NOT_SUPPORTED);
     return CUDA_SUCCESS;
   }
+  if (const uint64_t ticket = foreign_ticket(*event)) {
+    refuse_if_captured(*stream);
+    enqueue(stream, [shared = event->shared, ticket, waiting = stream.get()] {
+      while (!shared->await(ticket)) {
+        std::lock_guard lock(driver().mutex);
+        if (waiting->abandoned || waiting->context->device->sticky != CUDA_SUCCESS) return;
+      }
+      std::lock_guard lock(driver().mutex);
+      observe_through_others();
+    });
+    return CUDA_SUCCESS;
+  }
   if (!event->record) return CUDA_SUCCESS;
   enqueue(stream, [] {}, {}, {event->record->point});
   merge(stream->clock, event->record->clock);
@@ -638,6 +679,7 @@ CUresult cuEventCreate(CUevent* handle, unsigned flags) {
   auto event = std::make_shared<Event>();
   event->context = current_context();
   event->flags = flags;
+  if ((flags & CU_EVENT_INTERPROCESS) != 0) event->shared = std::make_shared<SharedEvent>(next_id());
   *handle = next_handle<CUevent>();
   driver().events.add(*handle, event);
   return CUDA_SUCCESS;
@@ -656,7 +698,17 @@ CUresult cuEventRecord(CUevent handle, CUstream stream_handle) {
   auto record = std::make_shared<Record>();
   event->captured_in = is_captured(*stream) ? stream : nullptr;
   if (event->captured_in) return CUDA_SUCCESS;
-  enqueue(stream, [record] { record->time = std::chrono::steady_clock::now(); });
+  std::shared_ptr<Recording> recording;
+  if (event->shared) {
+    event->shared->enlist();
+    recording = std::make_shared<Recording>(event->shared);
+  }
+  enqueue(stream, [record, recording] {
+    record->time = std::chrono::steady_clock::now();
+    if (recording) recording->complete();
+  });
+  // The operation cannot have begun: its worker needs the lock to take it.
+  if (recording) record->ticket = recording->ticket = event->shared->add_record();
   record->point = {stream, stream->enqueued};
   record->clock = tail_of(*stream);
   event->record = record;
@@ -667,6 +719,11 @@ CUresult cuEventQuery(CUevent handle) {
   auto event = find_event(handle);
   require_healthy(*event->context->device);
   refuse_if_captured(*event);
+  if (const uint64_t ticket = foreign_ticket(*event)) {
+    if (!event->shared->is_complete(ticket)) return CUDA_ERROR_NOT_READY;
+    observe_through_others();
+    return CUDA_SUCCESS;
+  }
   if (!event->record) return CUDA_SUCCESS;
   if (!is_complete(event->record->point)) return CUDA_ERROR_NOT_READY;
   observe(event->record->clock);
@@ -677,6 +734,14 @@ CUresult cuEventSynchronize(CUevent handle) {
   auto event = find_event(handle);
   require_healthy(*event->context->device);
   refuse_if_captured(*event);
+  if (const uint64_t ticket = foreign_ticket(*event)) {
+    bool complete = event->shared->is_complete(ticket);
+    while (!complete && event->context->device->sticky == CUDA_SUCCESS)
+      without_lock([&] { complete = event->shared->await(ticket); });
+    require_healthy(*event->context->device);
+    observe_through_others();
+    return CUDA_SUCCESS;
+  }
   auto record = event->record;
   if (!record) return CUDA_SUCCESS;
   wait_until([&] { return is_complete(record->point); });
