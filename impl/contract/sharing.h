@@ -15,6 +15,8 @@
 
 namespace gpumem::backend {
 
+class Device;
+
 // Lets another process open a memory or an event.
 struct Ticket {
   std::array<uint8_t, 64> bytes{};
@@ -35,6 +37,7 @@ struct BlocksRequest {
   int32_t numa_node = -1;
   gpumem_access access = GPUMEM_ACCESS_READWRITE;
   void* address = nullptr;  // where it must begin, if not null: ALREADY_EXISTS
+  Device* home = nullptr;   // the device that has the memory, if another, to which this one has a link
 };
 
 class Sharing {

@@ -55,6 +55,11 @@ constexpr std::array kCapabilities{
     CapabilityName{GPUMEM_CAPABILITY_VMM_HANDLE_FABRIC, "vmm.handle_fabric"},
     CapabilityName{GPUMEM_CAPABILITY_VMM_COMPRESSIBLE, "vmm.compressible"},
     CapabilityName{GPUMEM_CAPABILITY_VMM_RDMA, "vmm.rdma"},
+    CapabilityName{GPUMEM_CAPABILITY_SHARE_LEGACY, "share.legacy"},
+    CapabilityName{GPUMEM_CAPABILITY_SHARE_EVENTS, "share.events"},
+    CapabilityName{GPUMEM_CAPABILITY_SHARE_CHANNEL, "share.channel"},
+    CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF, "share.dma_buf"},
+    CapabilityName{GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE, "share.dma_buf_pcie"},
 };
 
 // Whether an answer holds for good. A trial that failed for another reason, such as a lack of memory, says

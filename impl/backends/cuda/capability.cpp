@@ -3,7 +3,9 @@
 #include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/peers.h"
+#include "backends/cuda/sharing.h"
 #include "base/cleanup.h"
+#include "platform/descriptor.h"
 #include "platform/numa.h"
 #include "platform/pages.h"
 
@@ -62,6 +64,22 @@ Capability try_memory(Device& device, Make make, const char* what) {
   if (!released) released = (*memory)->release();
   if (!released) return failed(released.error(), GPUMEM_ANSWER_FROM_TRIAL);
   return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "%s worked", what);
+}
+
+// The same for an allocation, and something that is done with it.
+template <class Use>
+Capability try_with_memory(Device& device, const backend::MemoryRequest& request, Use use, const char* what) {
+  return try_memory(
+      device,
+      [&]() -> Result<std::unique_ptr<backend::Memory>> {
+        auto memory = device.create_memory(request);
+        if (!memory) return memory;
+        const Result<void> used = use(**memory);
+        if (used) return memory;
+        if (auto released = (*memory)->release(); !released) (void)(*memory)->release();
+        return used.error();
+      },
+      what);
 }
 
 Capability try_write_combined(Device& device) {
@@ -195,29 +213,77 @@ Capability try_node(Device& device) {
     return lacks("the cuMemPrefetchAsync that takes nodes", "12.2");
   const int32_t node = std::max(device.facts().numa_node, 0);
   bool kept = false;
-  const Capability tried = try_memory(
-      device,
-      [&]() -> Result<std::unique_ptr<backend::Memory>> {
-        auto memory = device.create_memory(managed_page());
-        if (!memory) return memory;
+  const Capability tried = try_with_memory(
+      device, managed_page(),
+      [&](backend::Memory& memory) -> Result<void> {
         backend::Span span;
-        span.memory = memory->get();
-        span.address = span.memory->facts().host_pointer;
+        span.memory = &memory;
+        span.address = memory.facts().host_pointer;
         span.managed = true;
         auto advised =
             device.managed()->advise(span, platform::page_size(), GPUMEM_ADVICE_SET_PREFERRED_LOCATION,
                                      {GPUMEM_LOCATION_HOST_NUMA, node});
-        if (advised) {
-          kept = *advised;
-          return memory;
-        }
-        if (auto released = (*memory)->release(); !released) (void)(*memory)->release();
-        return advised.error();
+        if (!advised) return advised.error();
+        kept = *advised;
+        return {};
       },
       "naming a node");
   if (tried.value == GPUMEM_ANSWER_NO) return tried;
   return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "naming node %d worked%s", node,
                 kept ? "" : ", but the driver ignores it in advice: only prefetches take nodes");
+}
+
+// Device memory that is made for a trial.
+backend::MemoryRequest device_bytes(uint64_t size) {
+  backend::MemoryRequest request;
+  request.size = size;
+  request.sort = backend::MemorySort::kDevice;
+  return request;
+}
+
+Capability try_export(Device& device) {
+  return try_with_memory(
+      device, device_bytes(1),
+      [&](backend::Memory& memory) -> Result<void> {
+        auto ticket = device.sharing()->export_memory(memory);
+        return ticket ? Result<void>() : ticket.error();
+      },
+      "exporting device memory by a handle of the driver");
+}
+
+Capability try_event(Device& device) {
+  RelaxedScope scope(device);  // around all, so that what could be made can also be released
+  if (auto entered = scope.entered(); !entered) return failed(entered.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  auto event = device.create_event(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
+  if (!event) return failed(event.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  const auto ticket = device.sharing()->export_event(**event);
+  auto released = (*event)->release();
+  if (!released) released = (*event)->release();
+  if (!ticket) return failed(ticket.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  if (!released) return failed(released.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "exporting an event worked");
+}
+
+Capability try_dma_buf(Device& device, bool pcie) {
+  Capability tried = try_with_memory(
+      device, device_bytes(kBlock),
+      [&](backend::Memory& memory) -> Result<void> {
+        auto& sharing = static_cast<Sharing&>(*device.sharing());
+        auto made = sharing.try_dma_buf(memory.facts().device_pointer, kBlock, pcie);
+        if (!made) return made.error();
+        platform::close_descriptor(*made);
+        return {};
+      },
+      pcie ? "making a dma-buf for PCIe" : "making a dma-buf");
+  // What an older driver says to a flag that it does not know.
+  if (tried.status == GPUMEM_ERROR_INVALID_ARGUMENT) tried.status = GPUMEM_ERROR_UNSUPPORTED;
+  return tried;
+}
+
+Capability try_channel() {
+  if (auto passed = platform::try_passing(); !passed) return failed(passed.error(), GPUMEM_ANSWER_FROM_TRIAL);
+  return answer(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
+                "sending a file descriptor over a Unix socket worked");
 }
 
 }  // namespace
@@ -297,6 +363,28 @@ Capability Device::vmm_capability(gpumem_capability capability) {
                         trial.what);
   }
   return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT, "no capability of physical memory");
+}
+
+Capability Device::share_capability(gpumem_capability capability) {
+  switch (capability) {
+    case GPUMEM_CAPABILITY_SHARE_LEGACY:
+      return try_export(*this);
+    case GPUMEM_CAPABILITY_SHARE_EVENTS: {
+      // Older drivers share events and do not know the attribute.
+      constexpr int kKnowsAttribute = 12020;
+      const Capability said = GPUMEM_BY_ATTRIBUTE(IPC_EVENT_SUPPORTED);
+      return said.value == GPUMEM_ANSWER_NO && cu_.version >= kKnowsAttribute ? said : try_event(*this);
+    }
+    case GPUMEM_CAPABILITY_SHARE_CHANNEL:
+      return try_channel();
+    default: {
+      if (cu_.MemGetHandleForAddressRange.function == nullptr)
+        return lacks("cuMemGetHandleForAddressRange", "11.7");
+      const Capability said = GPUMEM_BY_ATTRIBUTE(DMA_BUF_SUPPORTED);
+      if (said.value == GPUMEM_ANSWER_NO) return said;
+      return try_dma_buf(*this, capability == GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE);
+    }
+  }
 }
 
 Capability Device::capability(gpumem_capability capability, backend::Device* peer) {
@@ -436,6 +524,12 @@ Capability Device::capability(gpumem_capability capability, backend::Device* pee
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_MIN:
     case GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED:
       return unit_of_physical(*this, capability == GPUMEM_CAPABILITY_VMM_GRANULARITY_RECOMMENDED);
+    case GPUMEM_CAPABILITY_SHARE_LEGACY:
+    case GPUMEM_CAPABILITY_SHARE_EVENTS:
+    case GPUMEM_CAPABILITY_SHARE_CHANNEL:
+    case GPUMEM_CAPABILITY_SHARE_DMA_BUF:
+    case GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE:
+      return share_capability(capability);
     default:
       return answer(GPUMEM_ANSWER_NO, GPUMEM_ANSWER_FROM_CONTRACT,
                     "unknown to this version of the cuda backend");

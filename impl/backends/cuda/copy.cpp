@@ -50,6 +50,11 @@ void CUDA_CB stop_keeping(void* number) {
   freed = all.blocks.extract(address_of(number));
 }
 
+// Whether the bytes lie in mapped blocks.
+bool is_mapped(const backend::Span& span) {
+  return span.in_range || (span.memory != nullptr && static_cast<const Memory&>(*span.memory).in_blocks());
+}
+
 constexpr const char* kNotEnqueued = "the copy cannot be enqueued";
 
 }  // namespace
@@ -84,9 +89,9 @@ Outcome Stream::enqueue(const backend::CopySegment& segment) {
   const Driver& cu = device_.cu();
   const uint64_t to = address_of(segment.destination.address);
   const uint64_t from = address_of(segment.source.address);
-  // Without one, a copy between a range and another device's memory ends the process (measured).
+  // Without one, a copy between mapped blocks and another device's memory ends the process (measured).
   std::optional<Scope> scope;
-  if (segment.destination.in_range || segment.source.in_range) [[unlikely]] {
+  if (is_mapped(segment.destination) || is_mapped(segment.source)) [[unlikely]] {
     scope.emplace(device_);
     if (!scope->outcome().ok()) return scope->outcome();
   }

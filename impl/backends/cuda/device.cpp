@@ -8,6 +8,7 @@
 #include "backends/cuda/managed.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/pointer.h"
+#include "backends/cuda/sharing.h"
 #include "backends/cuda/stream.h"
 #include "backends/cuda/vmm.h"
 #include "base/arithmetic.h"
@@ -22,6 +23,7 @@ Device::Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordi
       fences_(std::make_unique<Fences>(*this)),
       managed_(std::make_unique<Managed>(*this)),
       virtual_memory_(std::make_unique<VirtualMemory>(*this)),
+      sharing_(std::make_unique<Sharing>(*this)),
       held_peers_(all.size()) {
   facts_.ordinal = ordinal;
   facts_.copies_by_cpu = true;  // measured: docs/measured/virtual-memory.md
@@ -175,6 +177,8 @@ Result<void> Device::synchronize() {
 }
 
 backend::VirtualMemory* Device::vmm() { return virtual_memory_.get(); }
+
+backend::Sharing* Device::sharing() { return sharing_.get(); }
 
 Result<void*> Device::foreign_device_pointer(const void* pointer) {
   RelaxedScope scope(*this);

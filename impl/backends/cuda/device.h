@@ -15,6 +15,7 @@ namespace gpumem::cuda {
 
 class Fences;
 class Managed;
+class Sharing;
 class VirtualMemory;
 struct Peers;
 
@@ -30,6 +31,7 @@ class Device final : public backend::Device {
   const Driver& cu() const { return cu_; }
   CUdevice handle() const { return handle_; }
   CUcontext context() const { return context_; }
+  bool has_primary_context() const { return retained_; }  // else the caller's
   const std::vector<CUdevice>& all() const { return all_; }
 
   // 0 for an attribute that is newer than the driver.
@@ -91,6 +93,7 @@ class Device final : public backend::Device {
   Result<void> disable_peer_access(backend::Device& peer) override;
   backend::Capability capability(gpumem_capability capability, backend::Device* peer) override;
   backend::VirtualMemory* vmm() override;
+  backend::Sharing* sharing() override;
 
  private:
   Device(const Driver& cu, const std::vector<CUdevice>& all, uint32_t ordinal);
@@ -103,6 +106,7 @@ class Device final : public backend::Device {
   void drop_all_peers();
   backend::Capability try_peer_access(Device& peer);
   backend::Capability vmm_capability(gpumem_capability capability);
+  backend::Capability share_capability(gpumem_capability capability);
 
   const Driver& cu_;
   const std::vector<CUdevice> all_;
@@ -116,6 +120,7 @@ class Device final : public backend::Device {
   const std::unique_ptr<Fences> fences_;
   const std::unique_ptr<Managed> managed_;
   const std::unique_ptr<VirtualMemory> virtual_memory_;
+  const std::unique_ptr<Sharing> sharing_;
   // By ordinal: the peer's context that this device holds access to, or null. Guarded by the mutex of Peers.
   std::vector<CUcontext> held_peers_;
 };
@@ -124,10 +129,12 @@ class Device final : public backend::Device {
 // current already, the driver is asked for nothing more.
 class Scope {
  public:
-  explicit Scope(Device& device) : device_(device) {
+  explicit Scope(Device& device) : Scope(device, device.context()) {}
+  // The same with another context of the device.
+  Scope(Device& device, CUcontext context) : device_(device) {
     CUcontext current = nullptr;
-    if (device.cu().CtxGetCurrent(&current).ok() && current == device.context()) return;
-    pushed_ = device.cu().CtxPushCurrent(device.context());
+    if (device.cu().CtxGetCurrent(&current).ok() && current == context) return;
+    pushed_ = device.cu().CtxPushCurrent(context);
     pops_ = pushed_.ok();
   }
   ~Scope() {
@@ -191,14 +198,15 @@ class Relaxed {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the mode to swap with
 };
 
-// Both. A scope within one of the same device asks the driver for nothing, so that entering it cannot fail.
+// Both. A scope within one of the same context asks the driver for nothing, so that entering it cannot fail.
 class RelaxedScope {
  public:
-  explicit RelaxedScope(Device& device) : outer_(entered_), within_(entered_ == &device) {
+  explicit RelaxedScope(Device& device) : RelaxedScope(device, device.context()) {}
+  RelaxedScope(Device& device, CUcontext context) : outer_(entered_), within_(entered_ == context) {
     if (within_) return;
-    scope_.emplace(device);
+    scope_.emplace(device, context);
     relaxed_.emplace(device.cu());
-    entered_ = scope_->entered() ? &device : nullptr;
+    entered_ = scope_->entered() ? context : nullptr;
   }
   ~RelaxedScope() {
     if (!within_) entered_ = outer_;
@@ -210,9 +218,9 @@ class RelaxedScope {
   Result<void> entered_for_release() { return within_ ? Result<void>() : scope_->entered_for_release(); }
 
  private:
-  static inline thread_local const Device* entered_ = nullptr;  // the thread's innermost scope
+  static inline thread_local CUcontext entered_ = nullptr;  // of the thread's innermost scope
 
-  const Device* const outer_;
+  const CUcontext outer_;
   const bool within_;
   std::optional<Scope> scope_;
   std::optional<Relaxed> relaxed_;  // ends before the context is switched back

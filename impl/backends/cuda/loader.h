@@ -120,6 +120,13 @@ struct Entry<CUresult (*)(Arguments...)> {
   OPTIONAL(MemRetainAllocationHandle, 11000, "")            \
   OPTIONAL(MemExportToShareableHandle, 10020, "")           \
   OPTIONAL(MemImportFromShareableHandle, 10020, "")         \
+  OPTIONAL(MemGetHandleForAddressRange, 11070, "")          \
+  OPTIONAL(MemGetAddressRange, 3020, "_v2")                 \
+  OPTIONAL(IpcGetMemHandle, 4010, "")                       \
+  OPTIONAL(IpcOpenMemHandle, 11000, "_v2")                  \
+  OPTIONAL(IpcCloseMemHandle, 4010, "")                     \
+  OPTIONAL(IpcGetEventHandle, 4010, "")                     \
+  OPTIONAL(IpcOpenEventHandle, 4010, "")                    \
   OPTIONAL(PointerGetAttributes, 7000, "")                  \
   OPTIONAL(MemcpyAsync, 4000, "")                           \
   OPTIONAL(MemcpyHtoDAsync, 3020, "_v2")                    \

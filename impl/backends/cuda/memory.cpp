@@ -21,7 +21,7 @@ namespace {
 // Alignment that cuMemAlloc and cuMemHostAlloc guarantee.
 constexpr uint64_t kDriverAlignment = 256;
 // The driver allocates in units of this size, so an alignment may waste as much (COM-3).
-constexpr uint64_t kAlignmentSlackMax = uint64_t{2} << 20;
+constexpr uint64_t kAlignmentSlackMax = kBlock;
 // Larger requests fail without searching for an address range.
 constexpr uint64_t kAlignmentMax = uint64_t{1} << 40;
 
@@ -77,6 +77,21 @@ class LinearMemory final : public Memory {
     }
     return {};
   }
+
+  // In blocks of its own. An importer finds the memory at their beginning.
+  Result<void> allocate_alone(uint64_t size, uint64_t alignment) {
+    GPUMEM_TRY(allocate(round_up(size, kBlock), 0));
+    if (base_ % std::max(alignment, kDriverAlignment) != 0) {
+      if (!release()) (void)release();
+      return unmet_alignment(alignment);
+    }
+    facts_.allocation = facts_.device_pointer;
+    facts_.allocation_size = facts_.granted_size;
+    facts_.granted = GPUMEM_MEMORY_SHAREABLE;
+    return {};
+  }
+
+  CUdeviceptr linear_base() const override { return base_; }
 
   Result<void> release() override {
     if (base_ == 0) return {};
@@ -149,6 +164,7 @@ class AlignedMemory final : public Memory {
                              Place::kDevice, "cannot give device %u access to its memory", ordinal));
     facts_.device_pointer = pointer_to(address_);
     facts_.granted_size = granted;
+    in_blocks_ = true;
     return {};
   }
 
@@ -196,8 +212,19 @@ class AlignedMemory final : public Memory {
 };
 
 Result<std::unique_ptr<backend::Memory>> create_on_device(Device& device,
-                                                          const backend::MemoryRequest& request) {
+                                                          const backend::MemoryRequest& request,
+                                                          gpumem_memory_flags wanted) {
   if (request.alignment > kAlignmentMax) return unmet_alignment(request.alignment);
+  if ((wanted & GPUMEM_MEMORY_SHAREABLE) != 0) {
+    if (request.alignment > kBlock) {
+      return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                        "memory that is shareable cannot be aligned to %llu bytes; request 2 MiB at most",
+                        static_cast<unsigned long long>(request.alignment));
+    }
+    auto memory = std::make_unique<LinearMemory>(device);
+    GPUMEM_TRY(memory->allocate_alone(request.size, request.alignment));
+    return std::unique_ptr<backend::Memory>(std::move(memory));
+  }
   if (request.alignment <= std::max(kAlignmentSlackMax, request.size / 8)) {
     auto memory = std::make_unique<LinearMemory>(device);
     GPUMEM_TRY(memory->allocate(request.size, request.alignment));
@@ -574,7 +601,7 @@ Result<std::unique_ptr<backend::Memory>> make_preferred(Device& device, const Re
 Result<std::unique_ptr<backend::Memory>> Device::create_memory(const backend::MemoryRequest& request) {
   switch (request.sort) {
     case backend::MemorySort::kDevice:
-      return create_on_device(*this, request);
+      return make_preferred(*this, request, create_on_device);
     case backend::MemorySort::kPinned:
       return make_preferred(*this, request, create_pinned);
     case backend::MemorySort::kManaged:

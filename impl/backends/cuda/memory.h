@@ -14,10 +14,18 @@ class Memory : public backend::Memory {
 
   // Whether a device can use the device pointer.
   virtual bool reachable_from(const Device&) const { return facts_.device_pointer != nullptr; }
+  // Address of the allocation of cuMemAlloc; 0 if there is none.
+  virtual CUdeviceptr linear_base() const { return 0; }
+  // Whether it lies in mapped blocks, as what is in a range does.
+  bool in_blocks() const { return in_blocks_; }
 
  protected:
   Device& device_;
+  bool in_blocks_ = false;
 };
+
+// The driver gives an allocation of a multiple of it blocks of its own, which begin at a multiple of it.
+inline constexpr uint64_t kBlock = uint64_t{2} << 20;
 
 // Registers a range of host memory in pieces, all or nothing. Pieces end at whole pages, so only the first
 // and the last page of a range can be shared with a neighbour; the driver accepts that as long as no byte is.

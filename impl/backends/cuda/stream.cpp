@@ -206,6 +206,7 @@ Result<void> Event::create(gpumem_event_flags flags) {
   unsigned native_flags = CU_EVENT_DEFAULT;
   if ((flags & GPUMEM_EVENT_DISABLE_TIMING) != 0) native_flags |= CU_EVENT_DISABLE_TIMING;
   if ((flags & GPUMEM_EVENT_BLOCKING_SYNC) != 0) native_flags |= CU_EVENT_BLOCKING_SYNC;
+  if ((flags & GPUMEM_EVENT_INTERPROCESS) != 0) native_flags |= CU_EVENT_INTERPROCESS;
   Scope scope(device_);
   GPUMEM_TRY(scope.entered());
   return device_.check(device_.cu().EventCreate(&native_, native_flags), Place::kDevice,

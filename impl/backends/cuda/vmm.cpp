@@ -43,14 +43,7 @@ class Physical final : public backend::Physical {
     int file_descriptor = -1;
     const Outcome outcome = device_.cu().MemExportToShareableHandle(
         &file_descriptor, native_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (!outcome.ok() && platform::out_of_descriptors()) {
-      return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                        "the process has no free file descriptor; close some, or raise the limit (ulimit -n)")
-          .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
-    }
-    GPUMEM_TRY(device_.check(outcome, Place::kHost, "cannot export the physical memory"));
-    platform::close_on_exec(file_descriptor);
-    return file_descriptor;
+    return check_descriptor(device_, outcome, file_descriptor, "cannot export the physical memory");
   }
 
   Result<gpumem_fabric_handle> export_fabric() override {
@@ -280,6 +273,17 @@ class Reservation final : public backend::Reservation {
 };
 
 }  // namespace
+
+Result<int> check_descriptor(Device& device, Outcome outcome, int file_descriptor, const char* what) {
+  if (!outcome.ok() && !outcome.missing() && platform::out_of_descriptors()) {
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)")
+        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+  }
+  GPUMEM_TRY(device.check(outcome, Place::kHost, "%s", what));
+  platform::close_on_exec(file_descriptor);
+  return file_descriptor;
+}
 
 // ---- the facet ----
 

@@ -10,6 +10,9 @@
 
 namespace gpumem::cuda {
 
+// Checks a call that makes a file descriptor, and closes that on exec.
+Result<int> check_descriptor(Device& device, Outcome outcome, int file_descriptor, const char* what);
+
 class VirtualMemory final : public backend::VirtualMemory {
  public:
   explicit VirtualMemory(Device& device) : device_(device) {}
