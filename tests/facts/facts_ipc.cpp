@@ -187,11 +187,11 @@ void legacy_misuse(int) {
   const CUmemAllocationProp prop = shareable();
   must(cu.MemCreate(&block, kSize, &prop, 0), "cuMemCreate");
   say("get_virtual", cu.IpcGetMemHandle(&handle, map_with_access(block)));
+  must(cu.MemFree(mine), "cuMemFree");
+  say("get_freed", cu.IpcGetMemHandle(&handle, mine));
   CUdeviceptr pooled = 0;
   must(cu.MemAllocAsync(&pooled, kMiB, nullptr), "cuMemAllocAsync");
   say("get_pool", cu.IpcGetMemHandle(&handle, pooled));
-  must(cu.MemFree(mine), "cuMemFree");
-  say("get_freed", cu.IpcGetMemHandle(&handle, mine));
   exporter.signal();
 }
 

@@ -10,7 +10,9 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -1484,6 +1486,542 @@ TEST_F(FakeCuda, AForkedChildHasNoDriverAndOnlyPinnedMemory) {
   free(device);
 }
 
+// --- Sharing between processes ---
+
+constexpr size_t kBlock = size_t{2} << 20;
+
+struct Request {
+  char what;
+  uint64_t number;
+  uint64_t fill;
+  char handle[CU_IPC_HANDLE_SIZE];
+};
+
+struct Answer {
+  CUresult code;
+  uint64_t number;
+  char handle[CU_IPC_HANDLE_SIZE];
+};
+
+template <class Handle>
+Handle handle_of(const char (&bytes)[CU_IPC_HANDLE_SIZE]) {
+  Handle handle;
+  std::memcpy(&handle, bytes, sizeof(handle));
+  return handle;
+}
+
+// The other process: does what it is asked until the socket closes.
+class Server {
+ public:
+  int serve(int socket) {
+    CUcontext context = nullptr;
+    bool ready = CALL(cuInit, 2000, 0) == CUDA_SUCCESS &&
+                 CALL(cuDevicePrimaryCtxRetain, 7000, &context, 0) == CUDA_SUCCESS &&
+                 CALL(cuCtxSetCurrent, 4000, context) == CUDA_SUCCESS &&
+                 CALL(cuStreamCreate, 2000, &stream_, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS;
+    Request request;
+    while (ready && recv(socket, &request, sizeof(request), 0) == sizeof(request)) {
+      Answer answer = {};
+      answer.code = act(request, answer);
+      if (send(socket, &answer, sizeof(answer), MSG_NOSIGNAL) != sizeof(answer)) break;
+    }
+    return ready ? 0 : 1;
+  }
+
+ private:
+  CUresult act(const Request& request, Answer& answer) {
+    CUresult code = CUDA_ERROR_UNKNOWN;
+    switch (request.what) {
+      case 'a': {  // allocate, fill, export
+        CUipcMemHandle handle = {};
+        CUdeviceptr address = 0;
+        code = CALL(cuMemAlloc, 3020, &address, request.number);
+        if (code == CUDA_SUCCESS)
+          code = CALL(cuMemsetD8, 3020, address, static_cast<unsigned char>(request.fill), request.number);
+        if (code == CUDA_SUCCESS) code = CALL(cuCtxSynchronize, 2000);
+        if (code == CUDA_SUCCESS) code = CALL(cuIpcGetMemHandle, 4010, &handle, address);
+        std::memcpy(answer.handle, &handle, sizeof(handle));
+        answer.number = address;
+        return code;
+      }
+      case 'r': {  // read a byte
+        unsigned char byte = 0;
+        code = CALL(cuMemcpyDtoH, 3020, &byte, request.number, 1);
+        answer.number = byte;
+        return code;
+      }
+      case 'f':
+        return CALL(cuMemFree, 3020, request.number);
+      case 'v':  // violations
+        answer.number = FAKE(fake_cuda_violations)(answer.handle, sizeof(answer.handle));
+        return CUDA_SUCCESS;
+      case 'e': {  // event
+        CUipcEventHandle handle = {};
+        code = CALL(cuEventCreate, 2000, &event_, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+        if (code == CUDA_SUCCESS) code = CALL(cuIpcGetEventHandle, 4010, &handle, event_);
+        std::memcpy(answer.handle, &handle, sizeof(handle));
+        return code;
+      }
+      case 'h':  // record, held up
+        released_ = false;
+        code = CALL(cuLaunchHostFunc, 10000, stream_, wait_for_release, &released_);
+        return code == CUDA_SUCCESS ? CALL(cuEventRecord, 2000, event_, stream_) : code;
+      case 'g':
+        released_ = true;
+        return CALL(cuStreamSynchronize, 2000, stream_);
+      case 'q':
+        return CALL(cuEventQuery, 2000, event_);
+      case 's':
+        return CALL(cuEventSynchronize, 2000, event_);
+      case 'w': {  // record behind an event of the other process
+        CUevent other = nullptr;
+        code = CALL(cuIpcOpenEventHandle, 4010, &other, handle_of<CUipcEventHandle>(request.handle));
+        if (code == CUDA_SUCCESS) code = CALL(cuStreamWaitEvent, 3020, stream_, other, 0);
+        return code == CUDA_SUCCESS ? CALL(cuEventRecord, 2000, event_, stream_) : code;
+      }
+      default:
+        return code;
+    }
+  }
+
+  static void wait_for_release(void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load())
+      usleep(100);
+  }
+
+  CUstream stream_ = nullptr;
+  CUevent event_ = nullptr;
+  std::atomic<bool> released_ = false;
+};
+
+enum class Birth { kForked, kExecuted };
+
+class Peer {
+ public:
+  explicit Peer(Birth birth = Birth::kExecuted) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) std::abort();
+    child_ = fork();
+    if (child_ == 0) {
+      close(ends[0]);
+      if (birth == Birth::kForked) _exit(Server().serve(ends[1]));
+      const std::string socket = std::to_string(ends[1]);
+      execl("/proc/self/exe", "fake_cuda_test", "peer", socket.c_str(), nullptr);
+      _exit(127);
+    }
+    close(ends[1]);
+    socket_ = ends[0];
+  }
+  ~Peer() { leave(); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  Answer ask(char what, uint64_t number = 0, uint64_t fill = 0, const void* handle = nullptr) {
+    Request request = {what, number, fill, {}};
+    if (handle != nullptr) std::memcpy(request.handle, handle, sizeof(request.handle));
+    Answer answer = {CUDA_ERROR_UNKNOWN, 0, {}};
+    EXPECT_EQ(send(socket_, &request, sizeof(request), MSG_NOSIGNAL), ssize_t{sizeof(request)});
+    EXPECT_EQ(recv(socket_, &answer, sizeof(answer), 0), ssize_t{sizeof(answer)});
+    return answer;
+  }
+  Answer must(char what, uint64_t number = 0, uint64_t fill = 0, const void* handle = nullptr) {
+    Answer answer = ask(what, number, fill, handle);
+    EXPECT_EQ(answer.code, CUDA_SUCCESS) << what;
+    return answer;
+  }
+  void leave() { part(0); }
+  void kill() { part(SIGKILL); }
+
+ private:
+  void part(int signal) {
+    if (child_ <= 0) return;
+    if (signal != 0) ::kill(child_, signal);
+    close(socket_);
+    int status = 0;
+    EXPECT_EQ(waitpid(child_, &status, 0), child_);
+    EXPECT_EQ(signal, WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+    child_ = 0;
+  }
+
+  pid_t child_ = 0;
+  int socket_ = -1;
+};
+
+class FakeCudaSharing : public FakeCuda {
+ protected:
+  CUresult try_open(const Answer& exported, CUdeviceptr* address) {
+    return CALL(cuIpcOpenMemHandle, 11000, address, handle_of<CUipcMemHandle>(exported.handle),
+                CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  }
+  CUdeviceptr open_memory(const Answer& exported) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(try_open(exported, &address), CUDA_SUCCESS);
+    return address;
+  }
+  void close_memory(CUdeviceptr address) {
+    EXPECT_EQ(CALL(cuIpcCloseMemHandle, 4010, address), CUDA_SUCCESS);
+  }
+  int byte_at(CUdeviceptr address) {
+    unsigned char byte = 0;
+    EXPECT_EQ(CALL(cuMemcpyDtoH, 3020, &byte, address, 1), CUDA_SUCCESS);
+    return byte;
+  }
+  void fill(CUdeviceptr address, unsigned char byte, size_t size) {
+    EXPECT_EQ(CALL(cuMemsetD8, 3020, address, byte, size), CUDA_SUCCESS);
+    EXPECT_EQ(CALL(cuCtxSynchronize, 2000), CUDA_SUCCESS);
+  }
+  CUevent open_event(const Answer& exported) {
+    CUevent event = nullptr;
+    EXPECT_EQ(CALL(cuIpcOpenEventHandle, 4010, &event, handle_of<CUipcEventHandle>(exported.handle)),
+              CUDA_SUCCESS);
+    return event;
+  }
+  CUresult query(CUevent event) { return CALL(cuEventQuery, 2000, event); }
+  CUresult query(CUstream stream) { return CALL(cuStreamQuery, 2000, stream); }
+};
+
+TEST_F(FakeCudaSharing, MemoryIsOneInBothProcesses) {
+  Peer peer;
+  open();
+  const Answer made = peer.must('a', 2 * kBlock, 0x11);
+  const auto handle = handle_of<CUipcMemHandle>(made.handle);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(CALL(cuIpcOpenMemHandle, 11000, &address, handle, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuIpcOpenMemHandle, 11000, &address, handle, 2), CUDA_ERROR_INVALID_VALUE);
+  address = open_memory(made);
+  EXPECT_EQ(byte_at(address), 0x11);
+  EXPECT_EQ(byte_at(address + 2 * kBlock - 1), 0x11);
+  EXPECT_TRUE(load_faults(address));
+  fill(address, 0x22, 100);
+  EXPECT_EQ(peer.must('r', made.number + 99).number, 0x22u);
+  EXPECT_EQ(peer.must('r', made.number + 100).number, 0x11u);
+  EXPECT_EQ(open_memory(made), address);
+  EXPECT_EQ(live(FAKE_CUDA_IMPORT), 1u);
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, address + 100), CUDA_SUCCESS);
+  EXPECT_EQ(base, address);
+  EXPECT_EQ(size, 2 * kBlock);
+  close_memory(address);
+  EXPECT_EQ(byte_at(address), 0x22);
+  close_memory(address);
+  EXPECT_EQ(live(FAKE_CUDA_IMPORT), 0u);
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, address), CUDA_ERROR_NOT_FOUND);
+}
+
+TEST_F(FakeCudaSharing, AnImportIsClosedByItsAddressAndNotOtherwiseUsed) {
+  Peer peer;
+  open();
+  CUdeviceptr address = open_memory(peer.must('a', kBlock, 0x11));
+  CUipcMemHandle handle = {};
+  EXPECT_EQ(CALL(cuIpcGetMemHandle, 4010, &handle, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(violations(), "");
+  EXPECT_EQ(CALL(cuMemFree, 3020, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuIpcCloseMemHandle, 4010, address + 4096), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuIpcCloseMemHandle, 4010, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("stray-free"), 3u);
+  EXPECT_EQ(FAKE(fake_cuda_check_leaks)(), 2u);
+  EXPECT_EQ(occurrences("leak: 1 of import"), 1u);
+  close_memory(address);
+  EXPECT_EQ(CALL(cuIpcCloseMemHandle, 4010, address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(occurrences("double-free"), 1u);
+  violations_expected_ = true;
+}
+
+TEST_F(FakeCudaSharing, SmallAllocationsBringTheirNeighbours) {
+  Peer peer;
+  open();
+  const Answer first = peer.must('a', 1000, 0x31);
+  const Answer second = peer.must('a', 1000, 0x32);
+  const Answer alone = peer.must('a', kBlock, 0x33);
+  const size_t apart = second.number - first.number;
+  ASSERT_LT(apart, kBlock);
+  const CUdeviceptr address = open_memory(second);
+  EXPECT_EQ(byte_at(address), 0x32);
+  EXPECT_EQ(byte_at(address - apart), 0x31) << "the neighbour is in reach";
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, address), CUDA_SUCCESS);
+  EXPECT_EQ(base, address - second.number % kBlock);
+  EXPECT_EQ(size, kBlock);
+  EXPECT_EQ(open_memory(first), address - apart);
+  EXPECT_EQ(live(FAKE_CUDA_IMPORT), 1u);
+  const CUdeviceptr other = open_memory(alone);
+  EXPECT_EQ(CALL(cuMemGetAddressRange, 3020, &base, &size, other), CUDA_SUCCESS);
+  EXPECT_EQ(base, other);
+  EXPECT_EQ(size, kBlock);
+  close_memory(address);
+  EXPECT_EQ(byte_at(address - apart), 0x31);
+  close_memory(address - apart);
+  close_memory(other);
+}
+
+TEST_F(FakeCudaSharing, AHandleNamesAnAddressOfALivingProcess) {
+  Peer peer;
+  open();
+  const Answer old = peer.must('a', kBlock, 0x41);
+  close_memory(open_memory(old));
+  EXPECT_EQ(peer.must('f', old.number).code, CUDA_SUCCESS);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(try_open(old, &address), CUDA_ERROR_INVALID_VALUE);
+  const Answer again = peer.must('a', kBlock, 0x42);
+  ASSERT_EQ(again.number, old.number);
+  EXPECT_NE(std::memcmp(again.handle, old.handle, sizeof(old.handle)), 0);
+  address = open_memory(old);
+  EXPECT_EQ(byte_at(address), 0x42);
+  close_memory(address);
+  Answer damaged = again;
+  damaged.handle[CU_IPC_HANDLE_SIZE - 1] = 1;
+  EXPECT_EQ(try_open(damaged, &address), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(try_open(Answer{}, &address), CUDA_ERROR_INVALID_VALUE);
+  peer.leave();
+  EXPECT_EQ(try_open(again, &address), CUDA_ERROR_INVALID_HANDLE);
+  const CUdeviceptr own = allocate(kBlock);
+  CUipcMemHandle handle = {};
+  EXPECT_EQ(CALL(cuIpcGetMemHandle, 4010, &handle, own), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuIpcOpenMemHandle, 11000, &address, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
+            CUDA_ERROR_INVALID_CONTEXT);
+  free(own);
+}
+
+TEST_F(FakeCudaSharing, AnImportOutlivesItsExporter) {
+  for (const bool killed : {false, true}) {
+    Peer peer;
+    if (context_ == nullptr) open();
+    const CUdeviceptr address = open_memory(peer.must('a', kBlock, 0x51));
+    killed ? peer.kill() : peer.leave();
+    EXPECT_EQ(byte_at(address + kBlock - 1), 0x51);
+    fill(address, 0x52, kBlock);
+    EXPECT_EQ(byte_at(address + kBlock - 1), 0x52);
+    close_memory(address);
+  }
+}
+
+TEST_F(FakeCudaSharing, MemoryThatIsFreedWhileOthersHaveItOpenIsRecorded) {
+  Peer peer;
+  open();
+  const Answer made = peer.must('a', kBlock, 0x61);
+  const CUdeviceptr address = open_memory(made);
+  peer.must('f', made.number);
+  const Answer recorded = peer.must('v');
+  EXPECT_EQ(recorded.number, 1u);
+  EXPECT_EQ(std::string(recorded.handle).find("freed-while-imported: cuMemFree"), 0u) << recorded.handle;
+  EXPECT_EQ(byte_at(address), 0x61);
+  // The address may be given out again while the old import is open.
+  const Answer again = peer.must('a', kBlock, 0x62);
+  const CUdeviceptr newer = open_memory(again);
+  EXPECT_NE(newer, address);
+  EXPECT_EQ(byte_at(newer), 0x62);
+  close_memory(newer);
+  close_memory(address);
+  peer.must('f', again.number);
+  EXPECT_EQ(peer.must('v').number, 1u) << "no record for memory that everybody has closed";
+}
+
+TEST_F(FakeCudaSharing, AnImportOfAnotherDeviceNeedsALink) {
+  Peer peer;
+  configure("FAKE_CUDA_DEVICES", "2");
+  configure("FAKE_CUDA_PEERS", "none");
+  init();
+  CUcontext second = nullptr;
+  ASSERT_EQ(CALL(cuDevicePrimaryCtxRetain, 7000, &second, 1), CUDA_SUCCESS);
+  ASSERT_EQ(CALL(cuCtxSetCurrent, 4000, second), CUDA_SUCCESS);
+  const Answer made = peer.must('a', kBlock, 0x71);
+  CUdeviceptr address = 0;
+  EXPECT_EQ(try_open(made, &address), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
+  EXPECT_EQ(live(FAKE_CUDA_IMPORT), 0u);
+  configure("FAKE_CUDA_PEERS", "1>0");
+  address = open_memory(made);
+  int ordinal = -1;
+  EXPECT_EQ(CALL(cuPointerGetAttribute, 4000, &ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, address),
+            CUDA_SUCCESS);
+  EXPECT_EQ(ordinal, 0);
+  EXPECT_EQ(byte_at(address), 0x71);
+  close_memory(address);
+  EXPECT_EQ(CALL(cuDevicePrimaryCtxRelease, 11000, 1), CUDA_SUCCESS);
+}
+
+TEST_F(FakeCudaSharing, EventsAreOneInBothProcesses) {
+  Peer peer;
+  open();
+  const Answer exported = peer.must('e');
+  CUevent event = open_event(exported);
+  EXPECT_EQ(query(event), CUDA_SUCCESS) << "never recorded";
+  peer.must('h');
+  EXPECT_EQ(query(event), CUDA_ERROR_NOT_READY);
+  CUstream stream = make_stream();
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, stream, event, 0), CUDA_SUCCESS);
+  usleep(50'000);
+  EXPECT_EQ(query(stream), CUDA_ERROR_NOT_READY);
+  peer.must('g');
+  wait(stream);
+  EXPECT_EQ(query(event), CUDA_SUCCESS);
+  // Recorded here, waited for there.
+  std::atomic<bool> released = false;
+  hold(stream, released);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(query(event), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(peer.ask('q').code, CUDA_ERROR_NOT_READY);
+  std::thread later([&] {
+    usleep(50'000);
+    released = true;
+  });
+  peer.must('s');
+  EXPECT_TRUE(released);
+  later.join();
+  EXPECT_EQ(CALL(cuEventSynchronize, 2000, event), CUDA_SUCCESS);
+  destroy(stream);
+  destroy(event);
+}
+
+TEST_F(FakeCudaSharing, WhatEventsRefuse) {
+  Peer peer;
+  open();
+  CUevent event = open_event(peer.must('e'));
+  CUipcEventHandle handle = {};
+  float milliseconds = 0;
+  EXPECT_EQ(CALL(cuEventElapsedTime, 2000, &milliseconds, event, event), CUDA_ERROR_INVALID_HANDLE);
+  EXPECT_EQ(CALL(cuIpcGetEventHandle, 4010, &handle, event), CUDA_ERROR_INVALID_HANDLE);
+  CUevent ordinary = make_event();
+  EXPECT_EQ(CALL(cuIpcGetEventHandle, 4010, &handle, ordinary), CUDA_ERROR_INVALID_HANDLE);
+  CUevent own = make_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  EXPECT_EQ(CALL(cuIpcGetEventHandle, 4010, &handle, own), CUDA_SUCCESS);
+  CUevent none = nullptr;
+  EXPECT_EQ(CALL(cuIpcOpenEventHandle, 4010, &none, handle), CUDA_ERROR_INVALID_CONTEXT);
+  configure("FAKE_CUDA_ATTRIBUTE_125", "0");
+  EXPECT_EQ(CALL(cuIpcGetEventHandle, 4010, &handle, own), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(CALL(cuIpcOpenEventHandle, 4010, &none, handle), CUDA_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(none, nullptr);
+  for (CUevent each : {event, ordinary, own})
+    destroy(each);
+}
+
+TEST_F(FakeCudaSharing, AProcessThatIsKilledHoldsNobodyUp) {
+  Peer peer;
+  open();
+  const Answer exported = peer.must('e');
+  CUevent event = open_event(exported);
+  peer.must('h');
+  CUstream stream = make_stream();
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, stream, event, 0), CUDA_SUCCESS);
+  std::thread waiting([&] { EXPECT_EQ(CALL(cuEventSynchronize, 2000, event), CUDA_SUCCESS); });
+  usleep(50'000);
+  EXPECT_EQ(query(stream), CUDA_ERROR_NOT_READY);
+  peer.kill();
+  waiting.join();
+  wait(stream);
+  EXPECT_EQ(query(event), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, event, stream), CUDA_SUCCESS);
+  wait(stream);
+  EXPECT_EQ(query(event), CUDA_SUCCESS);
+  CUevent none = nullptr;
+  EXPECT_EQ(CALL(cuIpcOpenEventHandle, 4010, &none, handle_of<CUipcEventHandle>(exported.handle)),
+            CUDA_ERROR_MAP_FAILED);
+  destroy(stream);
+  destroy(event);
+}
+
+TEST_F(FakeCudaSharing, AWaitForAnotherProcessTakesNoTime) {
+  Peer peer;
+  open();
+  CUevent event = open_event(peer.must('e'));
+  peer.must('h');
+  CUstream stream = make_stream();
+  EXPECT_EQ(CALL(cuStreamWaitEvent, 3020, stream, event, 0), CUDA_SUCCESS);
+  const auto used = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  };
+  const double before = used();
+  usleep(400'000);
+  EXPECT_LT(used() - before, 0.1) << "seconds of the processor in 0.4 seconds";
+  peer.must('g');
+  wait(stream);
+  destroy(stream);
+  destroy(event);
+}
+
+TEST_F(FakeCudaSharing, AnotherProcessMayShowThatWorkIsComplete) {
+  Peer peer;
+  open();
+  CUevent done = open_event(peer.must('e'));
+  CUevent ready = make_event(CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING);
+  CUipcEventHandle handle = {};
+  ASSERT_EQ(CALL(cuIpcGetEventHandle, 4010, &handle, ready), CUDA_SUCCESS);
+  CUstream stream = make_stream();
+  const CUdeviceptr address = allocate(kBlock);
+  EXPECT_EQ(CALL(cuMemsetD8Async, 3020, address, 1, kBlock, stream), CUDA_SUCCESS);
+  EXPECT_EQ(CALL(cuEventRecord, 2000, ready, stream), CUDA_SUCCESS);
+  peer.must('w', 0, 0, &handle);
+  EXPECT_EQ(CALL(cuEventSynchronize, 2000, done), CUDA_SUCCESS);
+  free(address);
+  EXPECT_EQ(occurrences("free-in-flight"), 0u);
+  destroy(stream);
+  destroy(done);
+  destroy(ready);
+}
+
+TEST_F(FakeCudaSharing, ProcessesThatWereForkedBeforeTheDriverWasUsed) {
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    execl("/proc/self/exe", "fake_cuda_test", "family", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(FakeCudaSharing, DmaBufDescriptors) {
+  open();
+  const CUdeviceptr address = allocate(2 * kBlock);
+  const auto ask = [](CUdeviceptr start, size_t size, unsigned long long flags) {
+    int file = -1;
+    const CUresult code = CALL(cuMemGetHandleForAddressRange, 11070, &file, start, size,
+                               CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, flags);
+    EXPECT_EQ(file >= 0, code == CUDA_SUCCESS);
+    if (file >= 0) {
+      EXPECT_EQ(close(file), 0);
+    }
+    return code;
+  };
+  EXPECT_EQ(ask(address, 2 * kBlock, 0), CUDA_SUCCESS);
+  EXPECT_EQ(ask(address + kBlock, 4096, 0), CUDA_SUCCESS);
+  EXPECT_EQ(ask(address + 100, 4096, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(address, 100, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(address, 0, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(address, 4 * kBlock, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(ask(address, kBlock, CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE), CUDA_ERROR_NOT_SUPPORTED);
+  void* pinned = nullptr;
+  ASSERT_EQ(CALL(cuMemHostAlloc, 2020, &pinned, kBlock, 0), CUDA_SUCCESS);
+  EXPECT_EQ(ask(reinterpret_cast<CUdeviceptr>(pinned), kBlock, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(CALL(cuMemFreeHost, 2000, pinned), CUDA_SUCCESS);
+  configure("FAKE_CUDA_ATTRIBUTE_124", "0");
+  EXPECT_EQ(ask(address, kBlock, 0), CUDA_ERROR_NOT_SUPPORTED);
+  free(address);
+}
+
+// Two processes of one program, neither of which has used the driver before the other was there.
+int run_family() {
+  Peer exporter(Birth::kForked);
+  CUcontext context = nullptr;
+  const bool ready = CALL(cuInit, 2000, 0) == CUDA_SUCCESS &&
+                     CALL(cuDevicePrimaryCtxRetain, 7000, &context, 0) == CUDA_SUCCESS &&
+                     CALL(cuCtxSetCurrent, 4000, context) == CUDA_SUCCESS;
+  if (!ready) return 2;
+  const Answer made = exporter.ask('a', kBlock, 0x77);
+  CUdeviceptr address = 0;
+  const CUresult opened = CALL(cuIpcOpenMemHandle, 11000, &address, handle_of<CUipcMemHandle>(made.handle),
+                               CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (made.code != CUDA_SUCCESS || opened != CUDA_SUCCESS) return 3;
+  unsigned char byte = 0;
+  if (CALL(cuMemcpyDtoH, 3020, &byte, address, 1) != CUDA_SUCCESS || byte != 0x77) return 4;
+  return CALL(cuIpcCloseMemHandle, 4010, address) == CUDA_SUCCESS ? 0 : 5;
+}
+
 TEST_F(FakeCuda, ManyThreads) {
   configure("FAKE_CUDA_DELAY_US", "20");
   open();
@@ -1515,3 +2053,11 @@ TEST_F(FakeCuda, ManyThreads) {
 }
 
 }  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string role = argc > 1 ? argv[1] : "";
+  if (role == "peer") return Server().serve(std::atoi(argv[2]));
+  if (role == "family") return run_family();
+  return RUN_ALL_TESTS();
+}
