@@ -169,7 +169,9 @@ uint64_t foreign_ticket(const Event& event) {
 // not known, so everything counts that is complete and was shared.
 void observe_through_others() {
   for (const auto& [handle, event] : driver().events.all()) {
-    if (event->shared && event->record && is_complete(event->record->point)) observe(event->record->clock);
+    // Others know it from the page, a moment before the stream does.
+    const bool complete = event->shared && event->record && event->shared->is_complete(event->record->ticket);
+    if (complete) observe(event->record->clock);
   }
 }
 
