@@ -40,8 +40,8 @@ Handle handle_of(const backend::Ticket& ticket) {
 // Why a handle could not be opened. The driver tells what was freed, what never was and what is of a process
 // that has ended by codes that say nothing more (measured: docs/measured/facts-h200-driver580.txt).
 Error explain(Device& device, Outcome outcome, const char* what) {
-  const auto because = [&](Status status, const char* format) {
-    return make_error(status, format, what, what)
+  const auto because = [&](Status status, const char* why) {
+    return make_error(status, "cannot import the %s: %s", what, why)
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
   };
   switch (outcome.code) {
@@ -49,14 +49,13 @@ Error explain(Device& device, Outcome outcome, const char* what) {
     case CUDA_ERROR_MAP_FAILED:
     case CUDA_ERROR_INVALID_HANDLE:
       return because(GPUMEM_ERROR_STALE_HANDLE,
-                     "the exporter has ended, or has no such %s any more; ask it to export the %s again");
+                     "its exporter has released it or has ended; ask for a new export");
     case CUDA_ERROR_INVALID_CONTEXT:
       return because(GPUMEM_ERROR_INVALID_STATE,
-                     "this process exported the %s, and the driver does not open its own handles; use the %s "
+                     "this process exported it, and the driver does not open its own handles; use the object "
                      "itself");
     case CUDA_ERROR_ALREADY_MAPPED:
-      return because(GPUMEM_ERROR_BUSY,
-                     "other code of this process has the %s open; close the %s there first");
+      return because(GPUMEM_ERROR_BUSY, "other code of this process has it open; close it there first");
     default:
       return device.check(outcome, Place::kDevice, "cannot import the %s", what).error();
   }
