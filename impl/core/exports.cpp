@@ -186,6 +186,7 @@ const ExporterId& Exports::exporter() {
     exporter_.instance = platform::random_id();
     exporter_.pid = platform::process_id();
     exporter_.start_time = platform::start_time_of(exporter_.pid);
+    exporter_.process_namespace = platform::process_namespace();
   });
   return exporter_;
 }

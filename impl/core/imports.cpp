@@ -65,7 +65,8 @@ Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector
 bool is_own(const ExporterId& exporter) {
   const int32_t process = platform::process_id();
   return exporter.boot == platform::boot_id() && exporter.pid == process &&
-         exporter.start_time == platform::start_time_of(process);
+         exporter.start_time == platform::start_time_of(process) &&
+         exporter.process_namespace == platform::process_namespace();
 }
 
 Result<void> check_origin(const ImportRequest& request, const Instance& instance, gpumem_share_type type) {
@@ -258,6 +259,10 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
     blocks.numa_node = recorded.numa_node;
     blocks.access = access;
     blocks.address = request.address;
+    for (const auto& known : instance_.devices()) {
+      if (known->facts().uuid == recorded.device_uuid && known.get() != &device.device())
+        blocks.home = &known->backend();
+    }
     return facet->import_blocks(blocks);
   };
   NewImport wanted;

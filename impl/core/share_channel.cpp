@@ -37,12 +37,14 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
       return make_error(GPUMEM_ERROR_PEER_GONE, "the other process has hung up");
     if (got->truncated) {
       if (platform::out_of_descriptors()) {
-        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                          "the process has no free descriptor for what another one sent; close some, or raise the "
-                          "limit (ulimit -n)");
+        return make_error(
+            GPUMEM_ERROR_LIMIT_EXCEEDED,
+            "the process has no free descriptor for what another one sent; close some, or raise the "
+            "limit (ulimit -n)");
       }
-      return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                        "a message of another process is damaged: it is too long, or has too many descriptors");
+      return make_error(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          "a message of another process is damaged: it is too long, or has too many descriptors");
     }
     auto whole = assembler_.take({room.data(), got->size}, std::move(got->descriptors), descriptors_max);
     if (!whole || *whole) return whole;

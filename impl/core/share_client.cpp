@@ -83,7 +83,8 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   } else {
     questions_[number].place = nullptr;
   }
-  return make_error(GPUMEM_ERROR_BUSY, "the other process did not answer in time; try again, or pass a longer timeout");
+  return make_error(GPUMEM_ERROR_BUSY,
+                    "the other process did not answer in time; try again, or pass a longer timeout");
 }
 
 // A failure shows in ended_.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The asking end of a connection. Calls send from their own threads; the sharing thread of the instance receives.
+// The asking end of a connection. Calls send from their own threads; the sharing thread of the instance
+// receives.
 #pragma once
 
 #include <atomic>

@@ -38,7 +38,8 @@ struct Bytes {
   Token instance;
   Token token;
   std::array<uint8_t, 64> payload;
-  std::array<uint8_t, 56> unused;
+  uint64_t process_namespace;
+  std::array<uint8_t, 48> unused;
   uint64_t check;
 };
 static_assert(sizeof(Bytes) == sizeof(gpumem_share_handle));
@@ -89,6 +90,7 @@ gpumem_share_handle encode(const ShareHandle& handle) {
   bytes.start_time = handle.exporter.start_time;
   bytes.fd_count = handle.fd_count;
   bytes.device_uuid = handle.device_uuid;
+  bytes.process_namespace = handle.exporter.process_namespace;
   bytes.boot = handle.exporter.boot;
   bytes.instance = handle.exporter.instance;
   bytes.token = handle.token;
@@ -119,7 +121,7 @@ Result<ShareHandle> decode(const gpumem_share_handle& given) {
   handle.buffer_id = bytes.buffer_id;
   handle.fd_count = bytes.fd_count;
   handle.device_uuid = bytes.device_uuid;
-  handle.exporter = {bytes.boot, bytes.instance, bytes.pid, bytes.start_time};
+  handle.exporter = {bytes.boot, bytes.instance, bytes.pid, bytes.start_time, bytes.process_namespace};
   handle.token = bytes.token;
   handle.payload = bytes.payload;
   return handle;

@@ -20,8 +20,9 @@ using Token = std::array<uint8_t, 16>;
 struct ExporterId {
   Token boot{};
   Token instance{};
-  int32_t pid = 0;          // in its own namespace
-  uint64_t start_time = 0;  // of the process, in clock ticks after the boot
+  int32_t pid = 0;                 // in its own namespace
+  uint64_t start_time = 0;         // of the process, in clock ticks after the boot
+  uint64_t process_namespace = 0;  // in which it has that pid
 };
 
 struct ShareHandle {

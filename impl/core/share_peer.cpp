@@ -12,23 +12,30 @@ namespace {
 
 // Why nobody listens at the address of an exporter.
 Error not_there(const ExporterId& exporter) {
+  if (exporter.process_namespace != platform::process_namespace()) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "the exporter is in another process namespace, and cannot be reached from here; let it "
+                      "send the handle with gpumem_share_send(), or publish it in a hub with a path");
+  }
   switch (platform::whereabouts_of(exporter.pid, exporter.start_time)) {
     case platform::Whereabouts::kSameNetwork:
       return make_error(GPUMEM_ERROR_STALE_HANDLE,
                         "process %d has closed the instance that exported the handle; ask it for a new one",
                         exporter.pid);
     case platform::Whereabouts::kOtherNetwork:
-      return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                        "process %d is in another network namespace; send the handle with gpumem_share_send(), or "
-                        "publish it in a hub with a path",
-                        exporter.pid);
+      return make_error(
+          GPUMEM_ERROR_UNSUPPORTED,
+          "process %d is in another network namespace; send the handle with gpumem_share_send(), or "
+          "publish it in a hub with a path",
+          exporter.pid);
     case platform::Whereabouts::kEnded:
       break;
   }
-  return make_error(GPUMEM_ERROR_PEER_GONE,
-                    "process %d, which exported the handle, has ended; or it is in another namespace, where only "
-                    "gpumem_share_send() and a hub with a path reach it",
-                    exporter.pid);
+  return make_error(
+      GPUMEM_ERROR_PEER_GONE,
+      "process %d, which exported the handle, has ended; or it is in another namespace, where only "
+      "gpumem_share_send() and a hub with a path reach it",
+      exporter.pid);
 }
 
 }  // namespace
@@ -38,8 +45,9 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
   ShareServer& server = instance.share_server();
   if (auto known = server.find_peer(exporter.instance)) return known;
   if (exporter.boot != platform::boot_id()) {
-    return make_error(GPUMEM_ERROR_PEER_GONE,
-                      "the handle was exported before this system started, or on another machine; ask for a new one");
+    return make_error(
+        GPUMEM_ERROR_PEER_GONE,
+        "the handle was exported before this system started, or on another machine; ask for a new one");
   }
   const platform::Deadline deadline = answer_deadline(timeout_ns);
   auto socket = platform::connect_to(abstract_address(exporter.instance), deadline);

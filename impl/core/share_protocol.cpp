@@ -208,8 +208,8 @@ void write_body(Writer& out, const Message& message) {
       break;
     case MessageType::kRefused:
       out.number(message.status);
-      out.counted(message.text.substr(0, whole_characters(message.text.data(),
-                                                          std::min(message.text.size(), kTextMax))));
+      out.counted(message.text.substr(
+          0, whole_characters(message.text.data(), std::min(message.text.size(), kTextMax))));
       break;
     case MessageType::kPass:
       out.handle(message.handle);
@@ -383,10 +383,11 @@ Result<MessageHeader> decode_header(std::span<const uint8_t> bytes) {
   if (magic != kMagic) return bad_message("it does not begin as one of gpumem");
   const auto version = in.number<uint16_t>();
   if (version != kProtocolVersion) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "the other process speaks version %u of the protocol, and this one version %u; use the same "
-                      "version of the library",
-                      version, kProtocolVersion);
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "the other process speaks version %u of the protocol, and this one version %u; use the same "
+        "version of the library",
+        version, kProtocolVersion);
   }
   MessageHeader header;
   const auto type = in.number<uint16_t>();
@@ -456,7 +457,8 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
   auto message = decode_message(bytes);
   if (!message) return message.error();
   const bool more = message->type == MessageType::kMore;
-  if (more != open_.has_value()) return bad_message("it came in the middle of another one, or without its beginning");
+  if (more != open_.has_value())
+    return bad_message("it came in the middle of another one, or without its beginning");
   if (more && message->number != open_->message.number) return bad_message("it belongs to another one");
   const uint32_t missing = more ? missing_ : message->descriptor_count;
   const size_t expected = std::min<size_t>(missing, platform::kDescriptorsPerPacket);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // What processes that share say to each other.
 //
-// A message is one packet of a Unix socket: a header of 24 bytes and a body. Up to 253 of its descriptors come with
-// it, the others with packets MORE that follow it at once. On a caller's own stream socket the bytes are the same.
+// A message is one packet of a Unix socket: a header of 24 bytes and a body. Up to 253 of its descriptors
+// come with it, the others with packets MORE that follow it at once. On a caller's own stream socket the
+// bytes are the same.
 //
 //   offset  bytes
 //        0      4  magic "gpms"
@@ -12,28 +13,31 @@
 //       12      4  descriptors: of the message in its first packet, of the packet in MORE
 //       16      8  number of a request; that of the request in its answer and in MORE; else 0
 //
-// A holder holds exports. Its connection goes to the abstract address of an instance, or came as a descriptor with
-// PASS or WELCOME. A link asks a hub. State by state, what the server takes:
+// A holder holds exports. Its connection goes to the abstract address of an instance, or came as a descriptor
+// with PASS or WELCOME. A link asks a hub. State by state, what the server takes:
 //
 //   state    begins                   takes                                   answers, and becomes
-//   -------  -----------------------  --------------------------------------  ------------------------------------------
-//   greeted  accepted at an address   HELLO                                   WELCOME: holder or link; REFUSED: ended
-//   holder   greeted, or handed out   CLAIM of a token                        GRANTED with descriptors, or REFUSED
+//   -------  -----------------------  --------------------------------------
+//   ------------------------------------------ greeted  accepted at an address   HELLO WELCOME: holder or
+//   link; REFUSED: ended holder   greeted, or handed out   CLAIM of a token                        GRANTED
+//   with descriptors, or REFUSED
 //                                     RELEASE of a token that it has claimed  nothing
-//   link     greeted at a hub         ENUMERATE, FETCH, WITHDRAW              ENTRY, GRANTED, DONE, or REFUSED
-//                                     WAIT, also once                         ENTRY when there is one, or REFUSED
-//                                     CANCEL of a WAIT                        nothing
-//                                     PUBLISH with descriptors                PUBLISHED or REFUSED
-//   any      MORE is missing          MORE of the same number                 as the message that is complete with it
+//   link     greeted at a hub         ENUMERATE, FETCH, WITHDRAW              ENTRY, GRANTED, DONE, or
+//   REFUSED
+//                                     WAIT, also once                         ENTRY when there is one, or
+//                                     REFUSED CANCEL of a WAIT                        nothing PUBLISH with
+//                                     descriptors                PUBLISHED or REFUSED
+//   any      MORE is missing          MORE of the same number                 as the message that is complete
+//   with it
 //
-// The server also says WITHDRAWN of a token to a holder that has claimed it, at most once. Requests of one connection
-// are answered in their order, but for WAIT.
+// The server also says WITHDRAWN of a token to a holder that has claimed it, at most once. Requests of one
+// connection are answered in their order, but for WAIT.
 //
 // A connection ends when one side hangs up, and when it does anything else than the table says: a message of
-// another state, a body that is too long, too short or has a value out of range, other descriptors than announced, a
-// RELEASE of what is not claimed, an answer to no question. It ends if it takes too long for HELLO, for MORE, or to
-// take what was sent to it; a connection that was handed out, if it claims nothing during its lease. With it end its
-// claims, its waits, and what it has not finished to say.
+// another state, a body that is too long, too short or has a value out of range, other descriptors than
+// announced, a RELEASE of what is not claimed, an answer to no question. It ends if it takes too long for
+// HELLO, for MORE, or to take what was sent to it; a connection that was handed out, if it claims nothing
+// during its lease. With it end its claims, its waits, and what it has not finished to say.
 #pragma once
 
 #include <array>
@@ -151,8 +155,8 @@ struct Incoming {
 // Puts the packets of a connection together.
 class Assembler {
  public:
-  // Nothing if more packets belong to the message. After a failure the connection must end. Takes no more than
-  // `descriptors_max` descriptors, and closes the others.
+  // Nothing if more packets belong to the message. After a failure the connection must end. Takes no more
+  // than `descriptors_max` descriptors, and closes the others.
   Result<std::optional<Incoming>> take(std::span<const uint8_t> bytes, platform::Descriptors descriptors,
                                        uint32_t descriptors_max);
   // A message has begun and not ended.

@@ -249,8 +249,8 @@ Result<void> ShareServer::add_to_poll(int socket, uint64_t id, uint32_t events) 
   event.events = events;
   event.data.u64 = id;
   if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket, &event) == 0) return {};
-  return platform::system_error(errno == EPERM ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_ERROR_LIMIT_EXCEEDED, errno,
-                                "epoll_ctl", "cannot watch a connection");
+  return platform::system_error(errno == EPERM ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                errno, "epoll_ctl", "cannot watch a connection");
 }
 
 Result<uint64_t> ShareServer::add_listener(platform::Listener listener, uint64_t hub) {
@@ -316,8 +316,8 @@ void ShareServer::accept_all(Listening& listening) {
     platform::PeerFacts facts;
     if (auto admitted = admit(*socket, listening.hub, facts); !admitted) {
       if (Hub* const hub = find_hub(listening.hub)) ++hub->refused;
-      note("refused process " + std::to_string(facts.process) + " of user " + std::to_string(facts.user) + ": " +
-           admitted.error().message);
+      note("refused process " + std::to_string(facts.process) + " of user " + std::to_string(facts.user) +
+           ": " + admitted.error().message);
       Message refusal = message_of(MessageType::kRefused);
       refusal.status = admitted.error().status;
       refusal.text = admitted.error().message;
@@ -336,14 +336,16 @@ void ShareServer::accept_all(Listening& listening) {
 
 // What was handed out to a link that has ended counts like a link.
 uint32_t ShareServer::links_of(uint64_t hub) const {
-  return static_cast<uint32_t>(std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
-    const Connection& connection = *entry.second;
-    return connection.hub == hub && !connection.doomed &&
-           (connection.role != Role::kHolder || !connections_.contains(connection.partner));
-  }));
+  return static_cast<uint32_t>(
+      std::count_if(connections_.begin(), connections_.end(), [&](const auto& entry) {
+        const Connection& connection = *entry.second;
+        return connection.hub == hub && !connection.doomed &&
+               (connection.role != Role::kHolder || !connections_.contains(connection.partner));
+      }));
 }
 
-Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id, platform::PeerFacts& facts) {
+Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub_id,
+                                platform::PeerFacts& facts) {
   auto found = platform::peer_of(socket.get());
   if (!found) return found.error();
   facts = std::move(*found);
@@ -451,7 +453,8 @@ void ShareServer::answer(Connection& connection, Message message, platform::Desc
 
 void ShareServer::refuse(Connection& connection, uint64_t number, const Error& error) {
   // What was only not found is not counted.
-  const bool counts = error.status == GPUMEM_ERROR_PERMISSION_DENIED || error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
+  const bool counts = error.status == GPUMEM_ERROR_PERMISSION_DENIED ||
+                      error.status == GPUMEM_ERROR_LIMIT_EXCEEDED ||
                       error.status == GPUMEM_ERROR_INVALID_ARGUMENT;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr && counts) ++hub->refused;
   Message message = message_of(MessageType::kRefused);
@@ -463,8 +466,8 @@ void ShareServer::refuse(Connection& connection, uint64_t number, const Error& e
 
 void ShareServer::turn_away(Connection& connection, uint64_t number, const Error& error) {
   refuse(connection, number, error);
-  note("refused process " + std::to_string(connection.process) + " of user " + std::to_string(connection.user) +
-       ": " + error.message);
+  note("refused process " + std::to_string(connection.process) + " of user " +
+       std::to_string(connection.user) + ": " + error.message);
   doom(connection, nullptr);
 }
 
@@ -541,7 +544,8 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
     const HubTable::Version* const version = hub->table.find(token);
     if (version == nullptr)
-      return refused(make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
+      return refused(
+          make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
     access = version->handle.access;
     exported = !version->kept;
     if (version->kept) {
@@ -693,16 +697,19 @@ Result<Message> ShareServer::fetch(Hub& hub, const Message& message, platform::D
 Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming incoming) {
   Message& message = incoming.message;
   if (incoming.too_many) {
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
-                      "with a higher limit",
-                      hub.request.limits.descriptors, message.descriptor_count);
+    return make_error(
+        GPUMEM_ERROR_LIMIT_EXCEEDED,
+        "the hub has fds_max = %u, and the handle needs %u descriptors; withdraw something, or open it "
+        "with a higher limit",
+        hub.request.limits.descriptors, message.descriptor_count);
   }
   ShareHandle& handle = message.handle;
-  if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY || handle.fd_count == 0) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
-                      "process");
+  if (handle.way != GPUMEM_SHARE_WAY_POSIX_FD || handle.type != GPUMEM_SHARE_TYPE_MEMORY ||
+      handle.fd_count == 0) {
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives its "
+        "process");
   }
   for (const platform::Descriptor& descriptor : incoming.descriptors) {
     const platform::DescriptorFacts facts = platform::describe(descriptor.get());
@@ -711,7 +718,8 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   }
   const gpumem_access access = message.access != 0 ? message.access : GPUMEM_ACCESS_READ;
   if (access > handle.access)
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the export allows only reading; pass GPUMEM_ACCESS_READ");
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the export allows only reading; pass GPUMEM_ACCESS_READ");
   handle.access = access;
   HubTable::Request request;
   request.name = std::move(message.name);
@@ -962,7 +970,9 @@ void ShareServer::forget(const ShareClient& client) noexcept {
   clients_.erase(client.id_);
 }
 
-void ShareServer::ignore(int socket) noexcept { (void)epoll_ctl(poll_.get(), EPOLL_CTL_DEL, socket, nullptr); }
+void ShareServer::ignore(int socket) noexcept {
+  (void)epoll_ctl(poll_.get(), EPOLL_CTL_DEL, socket, nullptr);
+}
 
 void ShareServer::set_interest(int socket, uint64_t id, bool to_write) noexcept {
   epoll_event event{};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The sharing thread of an instance: answers importers and links, and hears what other processes say to its own
-// connections. It starts when it is first needed, sleeps while nobody asks, and makes no driver call.
+// The sharing thread of an instance: answers importers and links, and hears what other processes say to its
+// own connections. It starts when it is first needed, sleeps while nobody asks, and makes no driver call.
 #pragma once
 
 #include <atomic>
@@ -113,8 +113,8 @@ class ShareServer {
     uint64_t hub = 0;  // 0: none
     int32_t process = 0;
     uint32_t user = 0;
-    uint64_t time_ns = 0;      // for a message
-    uint64_t partner = 0;      // of a holder, its link; of a link, its holder
+    uint64_t time_ns = 0;  // for a message
+    uint64_t partner = 0;  // of a holder, its link; of a link, its holder
     std::map<Token, Claim> claims;
     std::optional<Token> lent;  // held for it until it claims
     std::vector<Wait> waits;

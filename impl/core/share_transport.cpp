@@ -30,7 +30,8 @@ Result<SocketType> check_socket(int socket) {
   const SocketType type = platform::socket_type(socket);
   if (type != SocketType::kNone) return type;
   return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                    "descriptor %d is not a connected Unix socket of type SOCK_STREAM or SOCK_SEQPACKET", socket);
+                    "descriptor %d is not a connected Unix socket of type SOCK_STREAM or SOCK_SEQPACKET",
+                    socket);
 }
 
 // `begun` says whether a part of the message is in the socket.
@@ -38,8 +39,9 @@ Result<void> send_packet(int socket, const Packet& packet, platform::Deadline de
   size_t done = 0;
   while (done < packet.bytes.size()) {
     const bool first = done == 0;
-    auto sent = platform::send_some(socket, std::span(packet.bytes).subspan(done),
-                                    first ? std::span(packet.descriptors) : std::span<const platform::Descriptor>());
+    auto sent =
+        platform::send_some(socket, std::span(packet.bytes).subspan(done),
+                            first ? std::span(packet.descriptors) : std::span<const platform::Descriptor>());
     if (!sent) return sent.error();
     if (sent->state == Sending::kDone) {
       done += sent->size;
@@ -56,17 +58,18 @@ Result<void> send_packet(int socket, const Packet& packet, platform::Deadline de
     if (!waited) return waited.error();
     if (*waited == Waited::kTimeout) {
       return make_error(GPUMEM_ERROR_BUSY, "%s",
-                        *begun ? "the receiver took only a part of the message in time; close the socket, since "
-                                 "nothing else can be sent over it"
-                               : "the socket had no room in time; try again when the receiver has read");
+                        *begun
+                            ? "the receiver took only a part of the message in time; close the socket, since "
+                              "nothing else can be sent over it"
+                            : "the socket had no room in time; try again when the receiver has read");
     }
   }
   return {};
 }
 
 Error damaged(const char* what) {
-  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what came over the socket is not a message of gpumem_share_send(): %s",
-                    what);
+  return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                    "what came over the socket is not a message of gpumem_share_send(): %s", what);
 }
 
 // Reads messages of the library, and nothing behind them.
@@ -118,9 +121,10 @@ class Reader {
         return damaged("the sender hung up in the middle");
       }
       if (got->truncated && platform::out_of_descriptors()) {
-        return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                          "the process has no free descriptor for those of the handle; close some, or raise the limit "
-                          "(ulimit -n)");
+        return make_error(
+            GPUMEM_ERROR_LIMIT_EXCEEDED,
+            "the process has no free descriptor for those of the handle; close some, or raise the limit "
+            "(ulimit -n)");
       }
       if (got->truncated) return damaged("it is too long, or has too many descriptors");
       if (!begun_) {
