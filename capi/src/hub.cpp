@@ -84,7 +84,7 @@ core::PublishRequest decode_publish(capi::Decoder& decode, const char* name, con
   return request;
 }
 
-gpumem_entry_info info_of(const core::Entry& entry) {
+gpumem_entry_info info_of(const core::HubEntry& entry) {
   gpumem_entry_info info = GPUMEM_ENTRY_INFO_INIT;
   capi::copy_text(info.name, entry.name.c_str());
   info.version = entry.version;
@@ -246,7 +246,7 @@ gpumem_status gpumem_link_wait(gpumem_link link, const char* name, uint64_t afte
     const std::string wanted = decode_entry_name(decode, name);
     if (out_info != nullptr) decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
-    core::Entry entry;
+    core::HubEntry entry;
     auto waited = object->wait(wanted, after_version, timeout_ns, &entry);
     if (!waited || *waited != GPUMEM_SUCCESS) return waited;
     if (out_info != nullptr) capi::answer(out_info, info_of(entry));

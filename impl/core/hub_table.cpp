@@ -24,8 +24,8 @@ Error other_user(const std::string& name) {
 
 }  // namespace
 
-Entry HubTable::entry_of(const std::string& name, uint64_t number, const Version& version) {
-  Entry entry;
+HubEntry HubTable::entry_of(const std::string& name, uint64_t number, const Version& version) {
+  HubEntry entry;
   entry.name = name;
   entry.version = number;
   entry.size = version.handle.size;
@@ -211,7 +211,7 @@ const HubTable::Version* HubTable::find(const Token& token) const {
   return best;
 }
 
-Result<Entry> HubTable::at(uint32_t index) const {
+Result<HubEntry> HubTable::at(uint32_t index) const {
   uint64_t left = index;
   for (const auto& [name, known] : names_) {
     if (left >= known.versions.size()) {
@@ -224,7 +224,7 @@ Result<Entry> HubTable::at(uint32_t index) const {
   return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has %u versions of names, so none at %u", version_count_, index);
 }
 
-bool HubTable::newest(const std::string& name, uint64_t after, Entry* entry) const {
+bool HubTable::newest(const std::string& name, uint64_t after, HubEntry* entry) const {
   const auto known = names_.find(name);
   if (known == names_.end() || known->second.versions.empty()) return false;
   const auto& [number, version] = *known->second.versions.rbegin();

@@ -56,9 +56,9 @@ class HubTable {
   // The most that is allowed for an export by one of its names.
   const Version* find(const Token& token) const;
   // NOT_FOUND past the end.
-  Result<Entry> at(uint32_t index) const;
+  Result<HubEntry> at(uint32_t index) const;
   // The newest version, if it is newer than that.
-  bool newest(const std::string& name, uint64_t after, Entry* entry) const;
+  bool newest(const std::string& name, uint64_t after, HubEntry* entry) const;
 
   uint32_t name_count() const { return static_cast<uint32_t>(names_.size()); }
   uint32_t version_count() const { return version_count_; }
@@ -73,7 +73,7 @@ class HubTable {
   };
   using Names = std::map<std::string, Name>;
 
-  static Entry entry_of(const std::string& name, uint64_t number, const Version& version);
+  static HubEntry entry_of(const std::string& name, uint64_t number, const Version& version);
   uint64_t last_of(const std::string& name) const;
   void forget(const Version& version) noexcept;
   const Name* owner_of(const Token& token) const;

@@ -68,7 +68,7 @@ Result<Incoming> Link::call(Message request, MessageType answer, platform::Descr
   return client_->call(std::move(request), std::move(descriptors), answer, answer_deadline(timeout_ns_));
 }
 
-Result<Entry> Link::enumerate(uint32_t index) {
+Result<HubEntry> Link::enumerate(uint32_t index) {
   GPUMEM_TRY(outside_host_function());
   Message request = message_of(MessageType::kEnumerate);
   request.index = index;
@@ -77,7 +77,7 @@ Result<Entry> Link::enumerate(uint32_t index) {
   return std::move(answer->message.entry);
 }
 
-Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, Entry* entry) {
+Result<Status> Link::wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry) {
   GPUMEM_TRY(outside_host_function());
   Message request = message_of(MessageType::kWait, name, after);
   request.once = timeout_ns == 0;

@@ -29,9 +29,9 @@ class Link final : public Object {
   const std::string& address() const { return address_; }
   gpumem_link_info info() const;
 
-  Result<Entry> enumerate(uint32_t index);
+  Result<HubEntry> enumerate(uint32_t index);
   // NOT_READY without an entry, if there was none in time.
-  Result<Status> wait(const std::string& name, uint64_t after, uint64_t timeout_ns, Entry* entry);
+  Result<Status> wait(const std::string& name, uint64_t after, uint64_t timeout_ns, HubEntry* entry);
   Result<ShareHandle> fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
   Result<uint64_t> publish(const PublishRequest& request);
   Result<void> withdraw(const std::string& name, uint64_t version);

@@ -126,7 +126,7 @@ class Reader {
   std::optional<Error> problem_;
 };
 
-void write_entry(Writer& out, const Entry& entry) {
+void write_entry(Writer& out, const HubEntry& entry) {
   out.counted(entry.name);
   out.number(entry.version);
   out.number(entry.size);
@@ -138,8 +138,8 @@ void write_entry(Writer& out, const Entry& entry) {
   out.array(entry.fingerprint);
 }
 
-Entry read_entry(Reader& in) {
-  Entry entry;
+HubEntry read_entry(Reader& in) {
+  HubEntry entry;
   entry.name = in.name();
   entry.version = in.number<uint64_t>();
   entry.size = in.number<uint64_t>();

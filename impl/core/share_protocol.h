@@ -88,7 +88,7 @@ enum class MessageType : uint16_t {
 };
 
 // One version of a name, as links see it.
-struct Entry {
+struct HubEntry {
   std::string name;
   uint64_t version = 0;
   uint64_t size = 0;
@@ -117,7 +117,7 @@ struct Message {
   gpumem_access access = 0;  // 0: the default
   uint32_t keep = 0;
   Fingerprint fingerprint{};
-  Entry entry;
+  HubEntry entry;
   Status status = GPUMEM_ERROR_INTERNAL;
   std::string text;
 };

@@ -424,7 +424,7 @@ void let_go(Shared& shared, Allocation& allocation) {
   allocation.slot.let_rest();
   // What is imported again is perhaps wanted at the same addresses.
   if (allocation.imported) {
-    allocation.host_range = allocation.device_range = Range();
+    allocation.device_range = Range();
     return;
   }
   shared.quarantine.add(std::move(allocation.host_range));
