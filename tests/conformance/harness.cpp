@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -532,6 +533,8 @@ bool write_faults(void* address) {
 
 namespace {
 
+constexpr int kPassedDescriptor = 3;  // of a child
+
 std::map<std::string, void (*)()>& children() {
   static auto& map = *new std::map<std::string, void (*)()>;
   return map;
@@ -606,8 +609,12 @@ ProcessResult in_forked_child(const std::function<void()>& code) {
   return output.wait_for(pid);
 }
 
-ProcessResult run_child(const std::string& name, const std::vector<std::string>& environment,
-                        const std::vector<std::string>& arguments) {
+namespace {
+
+// The pid, or -1 and why not in `problem`. A descriptor at 0 or above is passed on as number 3.
+pid_t start_child(const std::string& name, const std::vector<std::string>& environment,
+                  const std::vector<std::string>& arguments, const Output& output, int passed,
+                  std::string* problem) {
   std::vector<std::string> variables;
   for (char** entry = environ; *entry; ++entry) {
     const std::string variable = *entry;
@@ -630,21 +637,87 @@ ProcessResult run_child(const std::string& name, const std::vector<std::string>&
     list.push_back(nullptr);
     return list;
   };
-  const Output output;
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_adddup2(&actions, output.out(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&actions, output.err(), STDERR_FILENO);
+  if (passed >= 0) posix_spawn_file_actions_adddup2(&actions, passed, kPassedDescriptor);
   pid_t pid = -1;
-  const int problem = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, pointers(words).data(),
+  const int failure = posix_spawn(&pid, "/proc/self/exe", &actions, nullptr, pointers(words).data(),
                                   pointers(variables).data());
   posix_spawn_file_actions_destroy(&actions);
-  if (problem != 0) {
-    ProcessResult result;
-    result.err = std::string("cannot start: ") + std::strerror(problem);
-    return result;
+  if (failure == 0) return pid;
+  *problem = std::string("cannot start: ") + std::strerror(failure);
+  return -1;
+}
+
+}  // namespace
+
+ProcessResult run_child(const std::string& name, const std::vector<std::string>& environment,
+                        const std::vector<std::string>& arguments) {
+  const Output output;
+  ProcessResult result;
+  const pid_t pid = start_child(name, environment, arguments, output, -1, &result.err);
+  return pid < 0 ? result : output.wait_for(pid);
+}
+
+struct Peer::Started {
+  Output output;
+  std::string problem;
+};
+
+Peer::Peer(const std::string& name, const std::vector<std::string>& arguments)
+    : started_(std::make_unique<Started>()) {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  socket_ = ends[0];
+  pid_ = start_child(name, {}, arguments, started_->output, ends[1], &started_->problem);
+  EXPECT_GT(pid_, 0) << started_->problem;
+  close(ends[1]);
+}
+
+Peer::~Peer() {
+  if (pid_ > 0) {
+    const ProcessResult result = end();
+    EXPECT_TRUE(result.ok()) << result;
   }
-  return output.wait_for(pid);
+  if (socket_ >= 0) close(socket_);
+}
+
+ProcessResult Peer::end() {
+  close(std::exchange(socket_, -1));
+  return started_->output.wait_for(std::exchange(pid_, -1));
+}
+
+void Peer::kill() {
+  ::kill(pid_, SIGKILL);
+  started_->output.wait_for(std::exchange(pid_, -1));
+}
+
+int Peer::other_side() { return kPassedDescriptor; }
+
+bool send_bytes(int socket, const void* bytes, size_t size) {
+  const char* at = static_cast<const char*>(bytes);
+  while (size != 0) {
+    const ssize_t sent = send(socket, at, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent <= 0) return false;
+    at += sent;
+    size -= static_cast<size_t>(sent);
+  }
+  return true;
+}
+
+bool receive_bytes(int socket, void* bytes, size_t size) {
+  char* at = static_cast<char*>(bytes);
+  while (size != 0) {
+    const ssize_t got = recv(socket, at, size, 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    size -= static_cast<size_t>(got);
+  }
+  return true;
 }
 
 const std::vector<std::string>& child_arguments() { return arguments_of_child; }

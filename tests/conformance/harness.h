@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
@@ -142,8 +143,8 @@ gpumem_access device_access(gpumem_instance instance, const void* pointer, uint3
 gpumem_access cpu_access(gpumem_instance instance, const void* pointer);
 gpumem_stats stats(gpumem_instance instance);
 gpumem_kind_stats kind_stats(gpumem_instance instance, gpumem_kind kind);
-inline constexpr std::array kCountedKinds{GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED,
-                                          GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL};
+inline constexpr std::array kCountedKinds{GPUMEM_KIND_DEVICE,  GPUMEM_KIND_PINNED,  GPUMEM_KIND_REGISTERED,
+                                          GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL, GPUMEM_KIND_IMPORTED};
 
 // Everything that an instance counts.
 struct Counters {
@@ -287,6 +288,34 @@ ProcessResult in_forked_child(const std::function<void()>& code);
 // backend. `environment` holds "NAME=value" entries to set and "NAME" entries to remove.
 ProcessResult run_child(const std::string& name, const std::vector<std::string>& environment = {},
                         const std::vector<std::string>& arguments = {});
+
+// The same beside this process, with a socket between the two.
+class Peer {
+ public:
+  explicit Peer(const std::string& name, const std::vector<std::string>& arguments = {});
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  // Hangs up and waits; fails the test unless the process was killed or its checks all held.
+  ~Peer();
+  int socket() const { return socket_; }
+  pid_t pid() const { return pid_; }
+  // Hangs up and waits.
+  ProcessResult end();
+  // Kills it, and waits.
+  void kill();
+  // Of a running child: its side of the socket.
+  static int other_side();
+
+ private:
+  struct Started;
+  std::unique_ptr<Started> started_;
+  pid_t pid_ = -1;
+  int socket_ = -1;
+};
+
+// Whole messages over the socket. Receiving fails at the end of the other side.
+bool send_bytes(int socket, const void* bytes, size_t size);
+bool receive_bytes(int socket, void* bytes, size_t size);
 
 // Arguments of the running child.
 const std::vector<std::string>& child_arguments();

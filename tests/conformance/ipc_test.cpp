@@ -1,0 +1,1108 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The rules IPC-1 to IPC-25, and those of VMM about sharing. The test imports what a second process exports.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "buffers.h"
+#include "exporter.h"
+
+namespace conformance {
+namespace {
+
+constexpr uint64_t kKiB = 1024;
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+constexpr uint64_t kSize = 4 * kMiB;
+
+class Ipc : public Conformance {
+ protected:
+  struct Import {
+    Memory memory;
+    uint8_t* pointer = nullptr;
+  };
+
+  gpumem_status try_import(const gpumem_share_handle& handle, Import* out, gpumem_access access = 0,
+                           gpumem_device device = nullptr, gpumem_import_flags flags = 0) {
+    gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+    desc.access = access;
+    desc.device = device;
+    desc.flags = flags;
+    gpumem_memory memory = nullptr;
+    void* pointer = nullptr;
+    const gpumem_status status =
+        gpumem_share_import(instance_, &handle, nullptr, 0, &desc, &pointer, &memory, why());
+    if (status == GPUMEM_SUCCESS) {
+      out->memory = Memory(memory);
+      out->pointer = static_cast<uint8_t*>(pointer);
+    } else {
+      EXPECT_EQ(memory, nullptr);
+      EXPECT_EQ(pointer, nullptr);
+    }
+    return status;
+  }
+  Import import(const gpumem_share_handle& handle, gpumem_access access = 0) {
+    Import made;
+    EXPECT_OK(try_import(handle, &made, access));
+    return made;
+  }
+  gpumem_status import_status(const gpumem_share_handle& handle) {
+    Import made;
+    return try_import(handle, &made);
+  }
+  gpumem_import_info info_of(gpumem_memory memory) {
+    gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
+    EXPECT_OK(gpumem_memory_get_import_info(memory, &info, why()));
+    return info;
+  }
+  // What another process does is seen a little later.
+  template <class Ask>
+  static bool eventually(Ask ask) {
+    for (int i = 0; i < 1000; ++i) {
+      if (ask()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
+  }
+  bool has_state(gpumem_memory memory, gpumem_import_state state) {
+    return eventually([&] { return info_of(memory).state == state; });
+  }
+  // Memory of this instance that can be exported.
+  Memory shareable(uint64_t size = kMiB) {
+    return create_memory(device_, memory_desc(GPUMEM_KIND_DEVICE, size, GPUMEM_MEMORY_SHAREABLE));
+  }
+  gpumem_status export_status(const void* pointer, const gpumem_export_desc* desc = nullptr) {
+    gpumem_share_handle handle{};
+    return gpumem_share_export(instance_, pointer, desc, &handle, why());
+  }
+};
+
+gpumem_share_info share_info(const gpumem_share_handle& handle) {
+  gpumem_share_info info = GPUMEM_SHARE_INFO_INIT;
+  EXPECT_OK(gpumem_share_get_info(&handle, &info, why()));
+  return info;
+}
+
+// ---- handles ----
+
+TEST_F(Ipc, ipc_1) {
+  const Memory memory = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, memory.device() + 12'345, nullptr, &handle, why()));
+  const gpumem_share_info info = share_info(handle);
+  EXPECT_EQ(info.type, GPUMEM_SHARE_TYPE_MEMORY);
+  EXPECT_EQ(info.way, GPUMEM_SHARE_WAY_LEGACY);
+  EXPECT_EQ(info.backend, backend());
+  EXPECT_EQ(info.access, GPUMEM_ACCESS_READWRITE);
+  EXPECT_EQ(info.location, GPUMEM_LOCATION_DEVICE);
+  EXPECT_EQ(info.exporter_pid, getpid());
+  EXPECT_EQ(info.size, kMiB);
+  EXPECT_EQ(info.offset, 12'345u);
+  EXPECT_EQ(info.buffer_id, memory.info().buffer_id);
+  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_OK(gpumem_device_get_info(device_, &device, why()));
+  EXPECT_EQ(std::memcmp(info.device_uuid, device.uuid, sizeof info.device_uuid), 0);
+
+  // No address is in it.
+  const uint64_t address = reinterpret_cast<uint64_t>(memory.device());
+  for (size_t at = 0; at + sizeof address <= sizeof handle.bytes; ++at)
+    EXPECT_NE(std::memcmp(handle.bytes + at, &address, sizeof address), 0) << at;
+
+  for (size_t at = 0; at < sizeof handle.bytes; ++at) {
+    gpumem_share_handle damaged = handle;
+    damaged.bytes[at] ^= 0x10;
+    gpumem_share_info unread = GPUMEM_SHARE_INFO_INIT;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_share_get_info(&damaged, &unread, why())) << at;
+    EXPECT_EQ(unread.size, 0u);
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_status(damaged)) << at;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_share_revoke(instance_, &damaged, why())) << at;
+  }
+}
+
+TEST_F(Ipc, ipc_1_of_another_backend) {
+  if (on_host()) SKIP_RULE("the cuda backend's run does it, for both backends are here then");
+  const Instance host = open_backend(GPUMEM_BACKEND_HOST);
+  const Memory memory =
+      create_memory(host.device(), memory_desc(GPUMEM_KIND_DEVICE, kMiB, GPUMEM_MEMORY_SHAREABLE));
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(host, memory.device(), nullptr, &handle, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_status(handle));
+}
+
+TEST_F(Ipc, ipc_2) {
+  Pages pages(page_size());
+  const Memory pinned = alloc_pinned(device_, kKiB);
+  const Memory registered = register_memory(device_, pages.get(), page_size());
+  const Counters before = counters(instance_);
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, export_status(pinned.host()));
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, export_status(registered.host()));
+  int ordinary = 0;
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, export_status(&ordinary));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, export_status(reinterpret_cast<void*>(uintptr_t{4096})));
+  if (capability(device_, GPUMEM_CAPABILITY_MANAGED).value != GPUMEM_ANSWER_NO) {
+    const Memory managed = create_memory(device_, memory_desc(GPUMEM_KIND_MANAGED, kKiB));
+    EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, export_status(managed.host()));
+  }
+  const Memory memory = shareable();
+  gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+  for (const gpumem_share_way way : {GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_SHARE_WAY_FABRIC}) {
+    desc.way = way;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, export_status(memory.device(), &desc));
+  }
+  desc.way = GPUMEM_SHARE_WAY_DMA_BUF;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, export_status(memory.device(), &desc));
+  desc = GPUMEM_EXPORT_DESC_INIT;
+  desc.access = GPUMEM_ACCESS_READ;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, export_status(memory.device(), &desc));
+  EXPECT_EQ(counters(instance_).all.live_count, before.all.live_count + 1);  // the memory of this test
+}
+
+TEST_F(Ipc, ipc_2_physical_memory_without_a_handle_type) {
+  if (!has_vmm(device_)) SKIP_RULE("the device has no virtual memory management");
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = kMiB;
+  desc.reserve = kSize;
+  gpumem_buffer plain = nullptr;
+  ASSERT_OK(gpumem_buffer_create(device_, &desc, &plain, why()));
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_OK(gpumem_buffer_get_info(plain, &info, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, export_status(info.base));
+  // Behind what is mapped.
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                export_status(static_cast<uint8_t*>(info.base) + info.reserved - 1));
+  EXPECT_OK(gpumem_buffer_destroy(plain, why()));
+}
+
+TEST_F(Ipc, ipc_3) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  exporter.put(number, 0, kSize, 1);
+  const Import inside = import(exporter.share(number, 1'000'001));
+  EXPECT_EQ(inside.memory.info().kind, GPUMEM_KIND_IMPORTED);
+  EXPECT_EQ(inside.memory.info().size, kSize);
+  EXPECT_EQ(inside.pointer, inside.memory.device() + 1'000'001);
+  EXPECT_TRUE(holds_pattern(instance_, inside.memory.device(), kSize, 1));
+  // What is written here is there.
+  put_pattern(instance_, inside.memory.device(), kSize, 2);
+  EXPECT_TRUE(exporter.holds(number, 0, kSize, 2));
+}
+
+TEST_F(Ipc, ipc_4) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  const gpumem_share_handle first = exporter.share(number);
+  const gpumem_share_handle again = exporter.share(number);
+  EXPECT_EQ(std::memcmp(&first, &again, sizeof first), 0);
+  const uint64_t address = exporter.address(number);
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_SUCCESS);
+  // The driver gives the address out again; the host backend does not.
+  const uint64_t next = exporter.alloc(kSize);
+  if (on_cuda()) {
+    EXPECT_EQ(exporter.address(next), address);
+  }
+  const gpumem_share_handle other = exporter.share(next);
+  EXPECT_NE(std::memcmp(&first, &other, sizeof first), 0);
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, import_status(first));
+  EXPECT_STATUS(GPUMEM_SUCCESS, import_status(other));
+}
+
+TEST_F(Ipc, ipc_5) {
+  const Memory memory = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, memory.device(), nullptr, &handle, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, import_status(handle));
+  const Instance other = open_instance();
+  gpumem_memory unused = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE,
+                gpumem_share_import(other, &handle, nullptr, 0, nullptr, nullptr, &unused, why()));
+  const Event event = create_event(device_, GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
+  ASSERT_OK(gpumem_event_export(event, &handle, why()));
+  gpumem_event none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_import(device_, &handle, nullptr, 0, &none, why()));
+}
+
+TEST_F(Ipc, ipc_6) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  exporter.put(number, 0, kSize, 3);
+  const gpumem_share_handle handle = exporter.share(number);
+  Import first = import(handle);
+  Import second = import(exporter.share(number, 4096));
+  EXPECT_EQ(first.memory.get(), second.memory.get());
+  EXPECT_EQ(second.pointer, first.pointer + 4096);
+  EXPECT_EQ(info_of(first.memory).count, 2u);
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_IMPORTED).live_count, 1u);
+  first.memory.destroy();
+  EXPECT_EQ(info_of(second.memory).count, 1u);
+  EXPECT_TRUE(holds_pattern(instance_, second.memory.device(), kSize, 3));
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);
+  const gpumem_memory last = second.memory.get();
+  second.memory.destroy();
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, gpumem_memory_destroy(last, why()));
+  EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+}
+
+TEST_F(Ipc, ipc_6_from_threads) {
+  Exporter exporter;
+  const gpumem_share_handle handle = exporter.share(exporter.alloc(kSize));
+  std::vector<std::thread> threads;
+  for (int index = 0; index < 4; ++index) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 50; ++round) {
+        gpumem_memory memory = nullptr;
+        void* pointer = nullptr;
+        gpumem_status status =
+            gpumem_share_import(instance_, &handle, nullptr, 0, nullptr, &pointer, &memory, nullptr);
+        EXPECT_EQ(status, GPUMEM_SUCCESS);
+        uint8_t byte = 0;
+        EXPECT_EQ(gpumem_copy(instance_, &byte, pointer, 1, nullptr, nullptr), GPUMEM_SUCCESS);
+        status = gpumem_memory_destroy(memory, nullptr);
+        EXPECT_EQ(status, GPUMEM_SUCCESS);
+      }
+    });
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_IMPORTED).live_count, 0u);
+}
+
+TEST_F(Ipc, ipc_7) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  const Import made = import(exporter.share(number));
+  const gpumem_pointer_info info = pointer_info(instance_, made.pointer + 99);
+  EXPECT_EQ(info.kind, GPUMEM_KIND_IMPORTED);
+  EXPECT_EQ(info.location, GPUMEM_LOCATION_DEVICE);
+  EXPECT_EQ(info.base, made.memory.device());
+  EXPECT_EQ(info.size, kSize);
+  EXPECT_EQ(info.memory, made.memory.get());
+  EXPECT_EQ(device_access(instance_, made.pointer, 0), GPUMEM_ACCESS_READWRITE);
+  if (on_host()) {
+    EXPECT_TRUE(read_faults(made.pointer));
+  }
+}
+
+TEST_F(Ipc, ipc_8) {
+  Exporter exporter;
+  Exporter other;
+  const uint64_t number = exporter.alloc(kSize);
+  exporter.put(number, 0, kSize, 4);
+  const gpumem_share_handle handle = exporter.share(number);
+  Import made = import(handle);
+  EXPECT_EQ(other.import(handle), GPUMEM_SUCCESS);
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_free(instance_, made.pointer, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_unregister(instance_, made.pointer, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, export_status(made.pointer));
+  const Memory own = shareable();
+  gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_memory_get_import_info(own, &info, why()));
+  made.memory.destroy();
+  EXPECT_TRUE(exporter.holds(number, 0, kSize, 4));
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);  // the other importer's
+  other.end();
+  EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+}
+
+TEST_F(Ipc, ipc_9) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  const gpumem_share_handle handle = exporter.share(number);
+  Import made = import(handle);
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);
+  // Revoking lets nobody else in, and those who are in stay.
+  EXPECT_EQ(exporter.revoke(handle), GPUMEM_SUCCESS);
+  EXPECT_EQ(exporter.revoke(handle), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);
+  EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_WITHDRAWN));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, import_status(handle));
+  made.memory.destroy();
+  EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+}
+
+TEST_F(Ipc, ipc_10) {
+  std::optional<Exporter> exporter(std::in_place);
+  const uint64_t number = exporter->alloc(kSize);
+  const gpumem_share_handle freed = exporter->share(number);
+  EXPECT_EQ(exporter->destroy(number), GPUMEM_SUCCESS);
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, import_status(freed));
+  const gpumem_share_handle handle = exporter->share(exporter->alloc(kSize));
+  exporter.reset();
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, import_status(handle));
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, import_status(freed));
+}
+
+TEST_F(Ipc, ipc_11) {
+  const gpumem_device second = second_device();
+  if (second == nullptr) SKIP_RULE("there is no second device");
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  exporter.put(number, 0, kSize, 5);
+  const gpumem_share_handle handle = exporter.share(number);
+  Import made;
+  const bool linked = capability(second, GPUMEM_CAPABILITY_PEER_ACCESS, device_).value == GPUMEM_ANSWER_YES;
+  if (!linked) {
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_import(handle, &made, 0, second));
+    return;
+  }
+  ASSERT_OK(try_import(handle, &made, 0, second));
+  EXPECT_EQ(made.memory.info().device_ordinal, 1u);
+  EXPECT_EQ(device_access(instance_, made.pointer, 1), GPUMEM_ACCESS_READWRITE);
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 5));
+}
+
+TEST_F(Ipc, ipc_11_no_link) {
+  if (!on_host()) SKIP_RULE("the links of cuda devices cannot be chosen");
+  const Instance apart =
+      open_instance([](gpumem_instance_desc&, gpumem_host_options& options) { options.peers = "none"; });
+  Exporter exporter;
+  const gpumem_share_handle handle = exporter.share(exporter.alloc(kSize));
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.device = apart.device(1);
+  gpumem_memory memory = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
+                gpumem_share_import(apart, &handle, nullptr, 0, &desc, nullptr, &memory, why()));
+  desc.device = device_;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_import(apart, &handle, nullptr, 0, &desc, nullptr, &memory, why()));
+}
+
+// ---- transport ----
+
+TEST_F(Ipc, ipc_12) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(3 * kMiB);
+  exporter.put(number, 0, 3 * kMiB, 6);
+  const gpumem_share_handle handle = exporter.share(number);
+  exporter.send(handle);
+  gpumem_share_handle received{};
+  ASSERT_OK(gpumem_share_receive(instance_, exporter.socket(), GPUMEM_TIMEOUT_INFINITE, &received, why()));
+  char answer[sizeof(gpumem_share_handle) + 16];
+  ASSERT_TRUE(receive_bytes(exporter.socket(), answer, sizeof answer));
+  EXPECT_EQ(std::memcmp(&handle, &received, sizeof handle), 0);
+  const Import made = import(received, GPUMEM_ACCESS_READWRITE);
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, 3 * kMiB, 6));
+  EXPECT_EQ(info_of(made.memory).state, GPUMEM_IMPORT_LIVE);
+}
+
+TEST_F(Ipc, ipc_12_bad_messages) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  gpumem_share_handle handle{};
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_share_receive(instance_, ends[0], 1'000'000, &handle, why()));
+  const Snapshot before = Snapshot::take();
+  for (const size_t size : {size_t{1}, size_t{16}, size_t{300}, size_t{4000}}) {
+    // Surplus descriptors of what is no message.
+    std::vector<uint8_t> bytes(size, 0x5A);
+    iovec part{bytes.data(), bytes.size()};
+    constexpr int kCount = 3;
+    alignas(cmsghdr) char control[CMSG_SPACE(kCount * sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(kCount * sizeof(int));
+    const int sent[kCount] = {0, 1, 2};
+    std::memcpy(CMSG_DATA(header), sent, sizeof sent);
+    ASSERT_EQ(sendmsg(ends[1], &message, 0), static_cast<ssize_t>(size));
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_share_receive(instance_, ends[0], 1'000'000'000, &handle, why()));
+  }
+  EXPECT_TRUE(nothing_left_since(before));
+  close(ends[1]);
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE,
+                gpumem_share_receive(instance_, ends[0], GPUMEM_TIMEOUT_INFINITE, &handle, why()));
+  close(ends[0]);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_receive(instance_, pipe_ends[0], 1'000'000, &handle, why()));
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+}
+
+TEST_F(Ipc, ipc_12_taken_back) {
+  const Memory memory = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, memory.device(), nullptr, &handle, why()));
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  gpumem_send_desc desc = GPUMEM_SEND_DESC_INIT;
+  desc.lease_ns = 50'000'000;
+  EXPECT_OK(gpumem_share_send(instance_, &handle, ends[0], &desc, why()));
+  // Held until the lease ends; and when the receiver hangs up.
+  Memory again = shareable();
+  gpumem_share_handle other{};
+  ASSERT_OK(gpumem_share_export(instance_, again.device(), nullptr, &other, why()));
+  EXPECT_OK(gpumem_share_send(instance_, &other, ends[0], nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(again, why()));
+  close(ends[1]);
+  const gpumem_memory waiting = again.release();
+  EXPECT_TRUE(eventually([&] { return gpumem_memory_destroy(waiting, nullptr) == GPUMEM_SUCCESS; }));
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_share_send(instance_, &handle, ends[0], nullptr, why()));
+  close(ends[0]);
+}
+
+TEST_F(Ipc, ipc_12_the_lease) {
+  Memory memory = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, memory.device(), nullptr, &handle, why()));
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  gpumem_send_desc desc = GPUMEM_SEND_DESC_INIT;
+  desc.lease_ns = 100'000'000;
+  EXPECT_OK(gpumem_share_send(instance_, &handle, ends[0], &desc, why()));
+  const gpumem_memory waiting = memory.release();
+  EXPECT_TRUE(eventually([&] { return gpumem_memory_destroy(waiting, nullptr) == GPUMEM_SUCCESS; }));
+  close(ends[0]);
+  close(ends[1]);
+}
+
+TEST_F(Ipc, ipc_13) {
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = kSize;
+  desc.reserve = 16 * kMiB;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_OK(gpumem_buffer_create(device_, &desc, &buffer, why()));
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  EXPECT_OK(gpumem_buffer_get_info(buffer, &info, why()));
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, info.base, nullptr, &handle, why()));
+  uint32_t count = 0;
+  EXPECT_OK(gpumem_share_get_fds(instance_, &handle, nullptr, 0, &count, why()));
+  ASSERT_EQ(count, share_info(handle).fd_count);
+  ASSERT_GT(count, 0u);
+  {
+    const Snapshot before = Snapshot::take();
+    std::vector<int32_t> fds(count, -1);
+    EXPECT_OK(gpumem_share_get_fds(instance_, &handle, fds.data(), count, &count, why()));
+    for (const int32_t fd : fds)
+      EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    // Another instance of this process imports them, and leaves them open.
+    put_pattern(instance_, info.base, kSize, 7);
+    {
+      const Instance other = open_instance();
+      gpumem_memory memory = nullptr;
+      void* pointer = nullptr;
+      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_share_import(other, &handle, fds.data(), count + 1,
+                                                                       nullptr, &pointer, &memory, why()));
+      ASSERT_OK(gpumem_share_import(other, &handle, fds.data(), count, nullptr, &pointer, &memory, why()));
+      EXPECT_TRUE(holds_pattern(other, pointer, kSize, 7));
+      gpumem_import_info imported = GPUMEM_IMPORT_INFO_INIT;
+      EXPECT_OK(gpumem_memory_get_import_info(memory, &imported, why()));
+      EXPECT_EQ(imported.state, GPUMEM_IMPORT_UNKNOWN);
+      EXPECT_OK(gpumem_memory_destroy(memory, why()));
+    }
+    for (const int32_t fd : fds) {
+      EXPECT_GE(fcntl(fd, F_GETFD), 0);
+      close(fd);
+    }
+    EXPECT_TRUE(nothing_left_since(before));
+  }
+  EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_share_get_fds(instance_, &handle, nullptr, 0, &count, why()));
+}
+
+// ---- rights ----
+
+TEST_F(Ipc, ipc_15) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 8);
+  const Import reader = import(exporter.share(number), GPUMEM_ACCESS_READ);
+  EXPECT_EQ(reader.memory.info().granted_flags & GPUMEM_MEMORY_READ_ONLY, GPUMEM_MEMORY_READ_ONLY);
+  EXPECT_EQ(info_of(reader.memory).access, GPUMEM_ACCESS_READ);
+  EXPECT_EQ(device_access(instance_, reader.pointer, 0), GPUMEM_ACCESS_READ);
+  EXPECT_TRUE(holds_pattern(instance_, reader.pointer, kSize, 8));
+  const Stream stream = create_stream(device_);
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, gpumem_fill_async(stream, reader.pointer, kSize, 1, 1, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS,
+                gpumem_copy(instance_, reader.pointer, reader.pointer + kMiB, kKiB, nullptr, why()));
+  stream.synchronize();
+  EXPECT_TRUE(exporter.holds(number, 0, kSize, 8));
+  // The same memory once more, to be written.
+  const Import writer = import(exporter.share(number), GPUMEM_ACCESS_READWRITE);
+  EXPECT_NE(writer.memory.get(), reader.memory.get());
+  put_pattern(instance_, writer.pointer, kSize, 9);
+  EXPECT_TRUE(holds_pattern(instance_, reader.pointer, kSize, 9));
+}
+
+TEST_F(Ipc, ipc_15_what_the_exporter_allows) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(kSize);
+  const gpumem_share_handle handle = exporter.share(number, 0, GPUMEM_ACCESS_READ);
+  Import made;
+  EXPECT_STATUS(GPUMEM_ERROR_NO_ACCESS, try_import(handle, &made, GPUMEM_ACCESS_READWRITE));
+  EXPECT_OK(try_import(handle, &made));
+  EXPECT_EQ(info_of(made.memory).access, GPUMEM_ACCESS_READ);
+  const gpumem_share_handle whole = exporter.share(exporter.alloc(kSize));
+  Import legacy;
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_import(whole, &legacy, GPUMEM_ACCESS_READ));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_import(whole, &legacy, 2));
+}
+
+// ---- how it ends ----
+
+TEST_F(Ipc, ipc_16) {
+  for (const bool killed : {false, true}) {
+    SCOPED_TRACE(killed);
+    Exporter exporter;
+    const uint64_t number = exporter.buffer(kSize);
+    exporter.put(number, 0, kSize, 10);
+    const Import made = import(exporter.share(number));
+    EXPECT_EQ(exporter.destroy(number), GPUMEM_SUCCESS);
+    EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_WITHDRAWN));
+    EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 10));
+    if (killed) {
+      exporter.kill();
+    } else {
+      exporter.end();
+    }
+    EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
+    EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 10));
+    put_pattern(instance_, made.pointer, kSize, 11);
+    EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 11));
+  }
+}
+
+TEST_F(Ipc, ipc_17) {
+  for (const bool killed : {false, true}) {
+    SCOPED_TRACE(killed);
+    Exporter exporter;
+    Import made = import(exporter.share(exporter.alloc(kSize)));
+    const gpumem_share_handle handle = exporter.share(exporter.event());
+    gpumem_event imported = nullptr;
+    ASSERT_OK(gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+    Event event(imported);
+    if (killed) {
+      exporter.kill();
+    } else {
+      exporter.end();
+    }
+    EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
+    uint8_t byte = 0;
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_copy(instance_, &byte, made.pointer, 1, nullptr, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_fill(instance_, made.pointer, 1, 0, 1, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_event_query(event, why()));
+    const Stream stream = create_stream(device_);
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_event_record(event, stream, why()));
+    EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_stream_wait_event(stream, event, why()));
+    event.destroy();
+    made.memory.destroy();
+  }
+}
+
+TEST_F(Ipc, ipc_18) {
+  Memory memory = shareable();
+  gpumem_share_handle handle{};
+  ASSERT_OK(gpumem_share_export(instance_, memory.device(), nullptr, &handle, why()));
+  Exporter importer;
+  EXPECT_EQ(importer.import(handle), GPUMEM_SUCCESS);
+  EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_memory_destroy(memory, why()));
+  importer.kill();
+  const gpumem_memory waiting = memory.release();
+  EXPECT_TRUE(eventually([&] { return gpumem_memory_destroy(waiting, nullptr) == GPUMEM_SUCCESS; }));
+}
+
+// ---- events ----
+
+TEST_F(Ipc, ipc_19) {
+  gpumem_event_desc desc = GPUMEM_EVENT_DESC_INIT;
+  desc.flags = GPUMEM_EVENT_INTERPROCESS;
+  gpumem_event event = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_event_create(device_, &desc, &event, why()));
+  const Event plain = create_event(device_, GPUMEM_EVENT_DISABLE_TIMING);
+  gpumem_share_handle handle{};
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_event_export(plain, &handle, why()));
+  const Event shared = create_event(device_, GPUMEM_EVENT_DISABLE_TIMING | GPUMEM_EVENT_INTERPROCESS);
+  EXPECT_OK(gpumem_event_export(shared, &handle, why()));
+  EXPECT_EQ(share_info(handle).type, GPUMEM_SHARE_TYPE_EVENT);
+  EXPECT_EQ(share_info(handle).size, 0u);
+  Import none;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, try_import(handle, &none));
+}
+
+TEST_F(Ipc, ipc_20) {
+  Exporter exporter;
+  const uint64_t number = exporter.event();
+  const gpumem_share_handle handle = exporter.share(number);
+  gpumem_event imported = nullptr;
+  ASSERT_OK(gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+  const Event event(imported);
+  EXPECT_OK(gpumem_event_query(event, why()));  // never recorded
+  // Recorded there, waited for here.
+  exporter.record(number, true);
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_synchronize(event, 1'000'000, why()));
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_stream_query(stream, why()));
+  exporter.let_go();
+  stream.synchronize();
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  // Recorded here.
+  EXPECT_OK(gpumem_event_record(event, stream, why()));
+  EXPECT_OK(gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  int64_t time = 0;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_get_elapsed_time(event, event, &time, why()));
+  gpumem_share_handle again{};
+  EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_event_export(event, &again, why()));
+}
+
+// What the event orders is seen in the bytes.
+TEST_F(Ipc, ipc_20_order_by_content) {
+  Exporter exporter;
+  const uint64_t memory = exporter.alloc(kSize);
+  const uint64_t number = exporter.event();
+  const Import made = import(exporter.share(memory));
+  const gpumem_share_handle handle = exporter.share(number);
+  gpumem_event imported = nullptr;
+  ASSERT_OK(gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+  const Event event(imported);
+  std::vector<uint8_t> bytes(kSize);
+  const Memory copy = alloc_device(device_, kSize);
+  const Stream stream = create_stream(device_);
+  for (uint32_t round = 1; round <= 5; ++round) {
+    exporter.record(number, true);
+    EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
+    EXPECT_OK(gpumem_copy_async(stream, copy.device(), made.pointer, kSize, nullptr, why()));
+    exporter.put(memory, 0, kSize, round);
+    exporter.let_go();
+    stream.synchronize();
+    EXPECT_TRUE(holds_pattern(instance_, copy.device(), kSize, round));
+  }
+}
+
+TEST_F(Ipc, ipc_21) {
+  Exporter exporter;
+  const uint64_t number = exporter.event();
+  const gpumem_share_handle handle = exporter.share(number);
+  gpumem_event imported = nullptr;
+  ASSERT_OK(gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+  Event event(imported);
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);
+  event.destroy();
+  EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE,
+                gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+}
+
+// ---- other forms, and what can be ----
+
+TEST_F(Ipc, ipc_23) {
+  const Memory memory = shareable(2 * kMiB);
+  int32_t fd = -1;
+  if (capability(device_, GPUMEM_CAPABILITY_SHARE_DMA_BUF).value != GPUMEM_ANSWER_YES) {
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED,
+                  gpumem_share_export_dma_buf(instance_, memory.device(), kMiB, 0, &fd, why()));
+    EXPECT_EQ(fd, -1);
+    return;
+  }
+  for (const gpumem_dma_buf_flags flags : {gpumem_dma_buf_flags{0}, GPUMEM_DMA_BUF_PREFER_PCIE}) {
+    ASSERT_OK(gpumem_share_export_dma_buf(instance_, memory.device() + page_size(), kMiB, flags, &fd, why()));
+    EXPECT_EQ(fcntl(fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    close(fd);
+  }
+  const auto status = [&](const uint8_t* pointer, uint64_t size) {
+    int32_t none = -1;
+    return gpumem_share_export_dma_buf(instance_, pointer, size, 0, &none, why());
+  };
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status(memory.device() + 1, kMiB));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status(memory.device(), 1));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status(memory.device(), 0));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, status(memory.device(), 3 * kMiB));
+  const Memory pinned = alloc_pinned(device_, kMiB);
+  EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, status(pinned.host(), kMiB));
+}
+
+TEST_F(Ipc, ipc_24) {
+  const Memory alone = shareable();
+  const Memory pinned = alloc_pinned(device_, kKiB);
+  const Memory small = alloc_device(device_, kKiB);
+  int ordinary = 0;
+  const void* const pointers[] = {alone.device(), pinned.host(), small.device(), &ordinary,
+                                  reinterpret_cast<void*>(uintptr_t{4096})};
+  for (const void* pointer : pointers) {
+    for (gpumem_share_way way = GPUMEM_SHARE_WAY_LEGACY; way <= GPUMEM_SHARE_WAY_FABRIC; ++way) {
+      SCOPED_TRACE(way);
+      gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+      EXPECT_OK(gpumem_share_get_way(instance_, pointer, way, GPUMEM_PEER_OTHER_PROCESS, &info, why()));
+      gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+      desc.way = way;
+      gpumem_share_handle handle{};
+      EXPECT_STATUS(info.status, gpumem_share_export(instance_, pointer, &desc, &handle, why()));
+      if (info.status == GPUMEM_SUCCESS) {
+        EXPECT_EQ(info.fd_count, share_info(handle).fd_count);
+      } else {
+        EXPECT_NE(info.message[0], '\0');
+      }
+    }
+  }
+  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  EXPECT_OK(gpumem_share_get_way(instance_, alone.device(), GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_SAME_PROCESS,
+                                 &info, why()));
+  EXPECT_EQ(info.status, GPUMEM_ERROR_INVALID_STATE);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_get_way(instance_, alone.device(), 0, GPUMEM_PEER_OTHER_PROCESS, &info, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_get_way(instance_, alone.device(), 1, 77, &info, why()));
+}
+
+TEST_F(Ipc, ipc_25) {
+  Exporter exporter;
+  const uint64_t small = exporter.alloc(kKiB, 0);
+  gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+  EXPECT_EQ(exporter.try_share(small, 0, desc).status, GPUMEM_ERROR_UNSUPPORTED);
+  desc.flags = GPUMEM_EXPORT_NEIGHBOURS;
+  const Exporter::Shared open = exporter.try_share(small, 0, desc);
+  ASSERT_EQ(open.status, GPUMEM_SUCCESS);
+  exporter.put(small, 0, kKiB, 12);
+  const Import made = import(open.handle);
+  EXPECT_EQ(made.memory.info().size, kKiB);
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, kKiB, 12));
+
+  const Memory alone = shareable(kKiB);
+  EXPECT_EQ(alone.info().granted_flags & GPUMEM_MEMORY_SHAREABLE, GPUMEM_MEMORY_SHAREABLE);
+  EXPECT_EQ(alone.info().size, kKiB);
+  EXPECT_GE(alone.info().granted_size, page_size());
+  EXPECT_EQ(alone.info().granted_size % page_size(), 0u);
+}
+
+// ---- physical memory ----
+
+// Sizes and borders of the pieces are those of the exporter, whose order they have.
+TEST_F(Ipc, vmm_28) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(2 * kMiB);
+  exporter.put(number, 0, 2 * kMiB, 13);
+  const gpumem_share_handle before = exporter.share(number);
+  const Import early = import(before);
+  for (uint64_t size : {6 * kMiB, 8 * kMiB, 16 * kMiB})
+    EXPECT_EQ(exporter.resize(number, size), GPUMEM_SUCCESS);
+  exporter.put(number, 0, 16 * kMiB, 14);
+  const gpumem_share_handle after = exporter.share(number, 5 * kMiB);
+  EXPECT_NE(std::memcmp(&before, &after, sizeof before), 0);
+  EXPECT_EQ(share_info(after).size, 16 * kMiB);
+  EXPECT_EQ(share_info(after).fd_count, 4u);
+  const Import whole = import(after);
+  EXPECT_EQ(whole.pointer, whole.memory.device() + 5 * kMiB);
+  EXPECT_TRUE(holds_pattern(instance_, whole.memory.device(), 16 * kMiB, 14));
+  EXPECT_TRUE(holds_pattern(instance_, early.pointer, 2 * kMiB, 14));
+  // One copy over all pieces.
+  const Memory copy = alloc_device(device_, 16 * kMiB);
+  EXPECT_OK(gpumem_copy(instance_, copy.device(), whole.memory.device(), 16 * kMiB, nullptr, why()));
+  EXPECT_TRUE(holds_pattern(instance_, copy.device(), 16 * kMiB, 14));
+  // What a buffer gives back is not exported any more, and importers keep it.
+  EXPECT_EQ(exporter.resize(number, 2 * kMiB), GPUMEM_SUCCESS);
+  EXPECT_TRUE(has_state(whole.memory, GPUMEM_IMPORT_WITHDRAWN));
+  EXPECT_STATUS(GPUMEM_ERROR_STALE_HANDLE, import_status(after));
+  EXPECT_TRUE(holds_pattern(instance_, whole.memory.device(), 16 * kMiB, 14));
+}
+
+TEST_F(Ipc, vmm_28_more_pieces_than_a_handle_holds) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(2 * kMiB);
+  uint64_t size = 2 * kMiB;
+  for (uint64_t piece = 1; piece <= 10; ++piece) {
+    size += piece % 2 == 0 ? 2 * kMiB : 4 * kMiB;
+    EXPECT_EQ(exporter.resize(number, size), GPUMEM_SUCCESS);
+  }
+  exporter.put(number, 0, size, 15);
+  const gpumem_share_handle handle = exporter.share(number);
+  EXPECT_EQ(share_info(handle).fd_count, 12u);  // of eleven pieces, and of the list of their sizes
+  const Import made = import(handle);
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, size, 15));
+}
+
+TEST_F(Ipc, vmm_28_of_the_host) {
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_HOST_NUMA).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("host memory cannot be mapped here");
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(2 * kMiB, GPUMEM_LOCATION_HOST_NUMA);
+  exporter.put(number, 0, 2 * kMiB, 16);
+  const Import made = import(exporter.share(number));
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, 2 * kMiB, 16));
+  EXPECT_TRUE(has_pattern(made.pointer, 2 * kMiB, 16));  // the CPU reads it in place
+}
+
+TEST_F(Ipc, vmm_25_descriptors_of_something_else) {
+  Exporter exporter;
+  const gpumem_share_handle handle = exporter.share(exporter.buffer(2 * kMiB));
+  ASSERT_EQ(share_info(handle).fd_count, 1u);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  const int file = memfd_create("a file", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(file, 2 * kMiB), 0);
+  for (const int32_t wrong : {pipe_ends[0], file}) {
+    gpumem_memory memory = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_share_import(instance_, &handle, &wrong, 1, nullptr, nullptr, &memory, why()));
+    EXPECT_EQ(memory, nullptr);
+  }
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  close(file);
+}
+
+// ---- the cache ----
+
+TEST_F(Ipc, ipc_6_kept_for_a_while) {
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 17);
+  const gpumem_share_handle handle = exporter.share(number);
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = UINT64_C(60'000'000'000);
+  EXPECT_OK(gpumem_share_set_cache(instance_, &cache, why()));
+  const uint8_t* address = nullptr;
+  {
+    const Import made = import(handle);
+    address = made.pointer;
+  }
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_IMPORTED).live_count, 0u);
+  EXPECT_EQ(pointer_info(instance_, address).kind, GPUMEM_KIND_UNKNOWN);
+  {
+    const Import again = import(handle);
+    EXPECT_EQ(again.pointer, address);
+    EXPECT_TRUE(holds_pattern(instance_, again.pointer, kSize, 17));
+  }
+  EXPECT_OK(gpumem_share_flush_cache(instance_, why()));
+  EXPECT_OK(gpumem_share_flush_cache(instance_, why()));
+  const Import fresh = import(handle);
+  EXPECT_TRUE(holds_pattern(instance_, fresh.pointer, kSize, 17));
+  EXPECT_OK(gpumem_share_set_cache(instance_, nullptr, why()));
+}
+
+// ---- hubs ----
+
+class Hub : public Ipc {
+ protected:
+  static std::string path() { return "@gpumem-test-" + std::to_string(getpid()); }
+  using Link = Owned<gpumem_link, gpumem_link_close>;
+
+  gpumem_status connect(const std::string& where, const std::string& token, gpumem_link* out) {
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = where.c_str();
+    desc.token = token.empty() ? nullptr : token.data();
+    desc.token_size = static_cast<uint32_t>(token.size());
+    return gpumem_link_connect(instance_, &desc, out, why());
+  }
+  Link connect(const std::string& where = path()) {
+    gpumem_link link = nullptr;
+    EXPECT_OK(connect(where, {}, &link));
+    return Link(link);
+  }
+  gpumem_share_handle fetch(gpumem_link link, const std::string& name, uint64_t version = 0) {
+    gpumem_fetch_desc desc = GPUMEM_FETCH_DESC_INIT;
+    desc.version = version;
+    gpumem_share_handle handle{};
+    EXPECT_OK(gpumem_link_fetch(link, name.c_str(), &desc, &handle, why()));
+    return handle;
+  }
+  gpumem_status fetch_status(gpumem_link link, const std::string& name, uint64_t version = 0) {
+    gpumem_fetch_desc desc = GPUMEM_FETCH_DESC_INIT;
+    desc.version = version;
+    gpumem_share_handle handle{};
+    return gpumem_link_fetch(link, name.c_str(), &desc, &handle, why());
+  }
+};
+
+TEST_F(Hub, ipc_14_names_and_versions) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  EXPECT_EQ(exporter.open_hub(path()), GPUMEM_ERROR_ALREADY_EXISTS);
+  const Link link = connect();
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_link_enumerate(link, 0, &entry, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_link_wait(link, "weights", 0, 10'000'000, &entry, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "weights"));
+  const uint64_t first = exporter.buffer(kSize);
+  const uint64_t second = exporter.buffer(kSize);
+  exporter.put(first, 0, kSize, 20);
+  exporter.put(second, 0, kSize, 21);
+  const gpumem_share_handle one = exporter.share(first);
+  const gpumem_share_handle two = exporter.share(second);
+  EXPECT_EQ(exporter.publish("weights", one, 5), GPUMEM_SUCCESS);
+  ASSERT_OK(gpumem_link_wait(link, "weights", 0, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
+  EXPECT_STREQ(entry.name, "weights");
+  EXPECT_EQ(entry.version, 5u);
+  EXPECT_EQ(entry.size, kSize);
+  EXPECT_EQ(entry.access, GPUMEM_ACCESS_READ);
+  EXPECT_EQ(entry.publisher_pid, exporter.pid());
+  const Import old = import(fetch(link, "weights"));
+  // The next version is there at once, and who reads the last one keeps it.
+  EXPECT_EQ(exporter.publish("weights", two, 5), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(exporter.publish("weights", two, 4), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(exporter.publish("weights", two), GPUMEM_SUCCESS);
+  ASSERT_OK(gpumem_link_wait(link, "weights", 5, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
+  EXPECT_EQ(entry.version, 6u);
+  const Import fresh = import(fetch(link, "weights"));
+  EXPECT_TRUE(holds_pattern(instance_, old.pointer, kSize, 20));
+  EXPECT_TRUE(holds_pattern(instance_, fresh.pointer, kSize, 21));
+  EXPECT_EQ(info_of(fresh.memory).access, GPUMEM_ACCESS_READ);
+  EXPECT_STATUS(GPUMEM_SUCCESS, fetch_status(link, "weights", 5));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "weights", 7));
+  // Withdrawn: nobody else gets it.
+  EXPECT_EQ(exporter.withdraw("weights", 5), GPUMEM_SUCCESS);
+  EXPECT_TRUE(has_state(old.memory, GPUMEM_IMPORT_WITHDRAWN));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "weights", 5));
+  EXPECT_EQ(exporter.withdraw("weights"), GPUMEM_SUCCESS);
+  EXPECT_EQ(exporter.withdraw("weights"), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_TRUE(holds_pattern(instance_, fresh.pointer, kSize, 21));
+  // Numbers do not run backwards, also when a name comes again.
+  EXPECT_EQ(exporter.publish("weights", one, 6), GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_EQ(exporter.close_hub(), GPUMEM_SUCCESS);
+  EXPECT_TRUE(eventually([&] {
+    gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+    EXPECT_OK(gpumem_link_get_info(link, &info, why()));
+    return info.connected == 0;
+  }));
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_link_enumerate(link, 0, &entry, why()));
+  gpumem_link none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, connect(path(), {}, &none));
+}
+
+TEST_F(Hub, ipc_14_by_fingerprint) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const gpumem_share_handle handle = exporter.share(exporter.buffer(kSize));
+  for (const uint8_t mark : {1, 2, 1, 3})
+    EXPECT_EQ(exporter.publish("model", handle, 0, 10, 0, mark), GPUMEM_SUCCESS);
+  gpumem_fetch_desc desc = GPUMEM_FETCH_DESC_INIT;
+  gpumem_share_handle fetched{};
+  desc.fingerprint[0] = 1;
+  EXPECT_OK(gpumem_link_fetch(link, "model", &desc, &fetched, why()));
+  desc.fingerprint[0] = 9;
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_link_fetch(link, "model", &desc, &fetched, why()));
+  uint32_t count = 0;
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  while (gpumem_link_enumerate(link, count, &entry, why()) == GPUMEM_SUCCESS)
+    ++count;
+  EXPECT_EQ(count, 4u);
+}
+
+TEST_F(Hub, ipc_14_the_token) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path(), "open sesame"), GPUMEM_SUCCESS);
+  gpumem_link link = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED, connect(path(), {}, &link));
+  EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED, connect(path(), "open sesamf", &link));
+  EXPECT_STATUS(GPUMEM_ERROR_PERMISSION_DENIED, connect(path(), "open sesame ", &link));
+  EXPECT_OK(connect(path(), "open sesame", &link));
+  EXPECT_OK(gpumem_link_close(link, why()));
+}
+
+TEST_F(Hub, ipc_14_limits_and_names) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path(), {}, 0, 2), GPUMEM_SUCCESS);
+  const gpumem_share_handle handle = exporter.share(exporter.buffer(2 * kMiB));
+  EXPECT_EQ(exporter.publish("one", handle), GPUMEM_SUCCESS);
+  EXPECT_EQ(exporter.publish("two", handle), GPUMEM_SUCCESS);
+  EXPECT_EQ(exporter.publish("three", handle), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(exporter.publish("one", handle), GPUMEM_SUCCESS);
+  for (const char* name : {"", "a/b", "line\nbreak", "\xff\xfe"})
+    EXPECT_EQ(exporter.publish(name, handle), GPUMEM_ERROR_INVALID_ARGUMENT) << name;
+  const gpumem_share_handle whole = exporter.share(exporter.alloc(kMiB));
+  EXPECT_EQ(exporter.publish("one", whole, 0, 0, GPUMEM_ACCESS_READ), GPUMEM_ERROR_INVALID_ARGUMENT);
+}
+
+TEST_F(Hub, ipc_14_a_file) {
+  char folder[] = "/tmp/gpumem-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string file = std::string(folder) + "/hub";
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(file), GPUMEM_SUCCESS);
+  { const Link link = connect(file); }
+  exporter.kill();
+  // What a dead process has left is replaced.
+  gpumem_link none = nullptr;
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, connect(file, {}, &none));
+  Exporter next;
+  ASSERT_EQ(next.open_hub(file), GPUMEM_SUCCESS);
+  { const Link link = connect(file); }
+  EXPECT_EQ(next.close_hub(), GPUMEM_SUCCESS);
+  EXPECT_NE(access(file.c_str(), F_OK), 0);
+  EXPECT_EQ(rmdir(folder), 0);
+}
+
+TEST_F(Hub, ipc_14_the_publisher_dies) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 22);
+  EXPECT_EQ(exporter.publish("weights", exporter.share(number)), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const Import made = import(fetch(link, "weights"));
+  const gpumem_share_handle later = fetch(link, "weights");
+  gpumem_status waited = GPUMEM_SUCCESS;
+  std::thread waiter(
+      [&] { waited = gpumem_link_wait(link, "another", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr); });
+  exporter.kill();
+  waiter.join();
+  EXPECT_EQ(waited, GPUMEM_ERROR_PEER_GONE);
+  EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 22));
+  // What was fetched has its descriptors.
+  const Import late = import(later);
+  EXPECT_TRUE(holds_pattern(instance_, late.pointer, kSize, 22));
+}
+
+TEST_F(Hub, ipc_16_a_keeper_outlives_its_publishers) {
+  Exporter keeper;
+  ASSERT_EQ(keeper.open_hub(path(), {}, GPUMEM_HUB_KEEPER), GPUMEM_SUCCESS);
+  {
+    Exporter publisher;
+    const uint64_t number = publisher.buffer(kSize);
+    publisher.put(number, 0, kSize, 23);
+    ASSERT_EQ(publisher.deposit(path(), "state", publisher.share(number)), GPUMEM_SUCCESS);
+    // No memory of the driver's own handles.
+    EXPECT_EQ(publisher.deposit(path(), "other", publisher.share(publisher.alloc(kMiB))),
+              GPUMEM_ERROR_UNSUPPORTED);
+    publisher.kill();
+  }
+  const Link link = connect();
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  EXPECT_TRUE(eventually([&] {
+    EXPECT_OK(gpumem_link_enumerate(link, 0, &entry, why()));
+    return entry.publisher_gone == 1;
+  }));
+  EXPECT_STREQ(entry.name, "state");
+  const Import made = import(fetch(link, "state"));
+  EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 23));
+  EXPECT_OK(gpumem_link_withdraw(link, "state", 0, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
+}
+
+TEST_F(Hub, ipc_14_no_keeper) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  Exporter other;
+  EXPECT_EQ(other.deposit(path(), "state", other.share(other.buffer(2 * kMiB))), GPUMEM_ERROR_UNSUPPORTED);
+}
+
+TEST_F(Hub, ipc_14_a_waiting_link_is_closed) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  Link link = connect();
+  gpumem_status waited = GPUMEM_SUCCESS;
+  std::thread waiter([&, handle = link.get()] {
+    waited = gpumem_link_wait(handle, "never", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr);
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  link.destroy();
+  waiter.join();
+  EXPECT_EQ(waited, GPUMEM_ERROR_STALE_HANDLE);
+}
+
+}  // namespace
+}  // namespace conformance
