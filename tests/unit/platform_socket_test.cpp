@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Unix sockets: descriptors on their way, files of dead processes, permissions, hang-ups.
+#include "platform/socket.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "platform/folder.h"
+#include "process_support.h"
+
+namespace gpumem::platform {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::array<uint8_t, 3> kBytes{1, 2, 3};
+Deadline soon() { return std::chrono::steady_clock::now() + 5s; }
+
+// A folder of its own, which goes with it.
+class SocketTest : public testing::Test {
+ public:
+  SocketTest() {
+    std::string text = "/tmp/gpumem-socket-XXXXXX";
+    folder_ = mkdtemp(text.data());
+  }
+  ~SocketTest() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name = "s") const { return folder_ + "/" + name; }
+
+  SocketPair pair() {
+    auto ends = socket_pair();
+    EXPECT_TRUE(ends);
+    return std::move(*ends);
+  }
+  static Descriptors files(size_t count) {
+    Descriptors made;
+    for (size_t i = 0; i < count; ++i)
+      made.emplace_back(memfd_create("test", MFD_CLOEXEC));
+    return made;
+  }
+
+ private:
+  std::string folder_;
+};
+
+struct stat status_of_file(const std::string& path) {
+  struct stat status {};
+  EXPECT_EQ(lstat(path.c_str(), &status), 0) << path;
+  return status;
+}
+
+TEST_F(SocketTest, CarriesBytesAndDescriptorsThatAreClosedOnExec) {
+  const SocketPair ends = pair();
+  const uint64_t before = test::open_files();
+  {
+    Descriptors files = SocketTest::files(kDescriptorsPerPacket);
+    auto sent = send_some(ends.ours.get(), kBytes, files);
+    ASSERT_TRUE(sent);
+    EXPECT_EQ(sent->state, Sending::kDone);
+    std::array<uint8_t, 16> room{};
+    auto got = receive_some(ends.theirs.get(), room);
+    ASSERT_TRUE(got) << got.error().message;
+    EXPECT_EQ(got->state, Received::State::kBytes);
+    EXPECT_EQ(got->size, kBytes.size());
+    EXPECT_FALSE(got->truncated);
+    ASSERT_EQ(got->descriptors.size(), kDescriptorsPerPacket);
+    for (size_t i = 0; i < files.size(); ++i) {
+      const int one = got->descriptors[i].get();
+      EXPECT_NE(fcntl(one, F_GETFD) & FD_CLOEXEC, 0);
+      EXPECT_EQ(describe(one).inode, describe(files[i].get()).inode);
+    }
+  }
+  EXPECT_EQ(test::open_files(), before);
+}
+
+TEST_F(SocketTest, SaysThatAPacketWasCutAndLosesNoDescriptor) {
+  const SocketPair ends = pair();
+  const uint64_t before = test::open_files();
+  {
+    const Descriptors files = SocketTest::files(2);
+    ASSERT_TRUE(send_some(ends.ours.get(), kBytes, files));
+    std::array<uint8_t, 2> room{};
+    auto got = receive_some(ends.theirs.get(), room);
+    ASSERT_TRUE(got);
+    EXPECT_TRUE(got->truncated);
+    EXPECT_EQ(got->descriptors.size(), 2U);
+  }
+  EXPECT_EQ(test::open_files(), before);
+}
+
+TEST_F(SocketTest, SaysWhenTheProcessHasNoRoomForDescriptors) {
+  const SocketPair ends = pair();
+  const Descriptors files = SocketTest::files(3);
+  ASSERT_TRUE(send_some(ends.ours.get(), kBytes, files));
+  const uint64_t before = test::open_files();
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  rlimit lower = limit;
+  lower.rlim_cur = static_cast<rlim_t>(files.back().get()) + 2;  // room for one
+  setrlimit(RLIMIT_NOFILE, &lower);
+  {
+    std::array<uint8_t, 16> room{};
+    auto got = receive_some(ends.theirs.get(), room);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    ASSERT_TRUE(got);
+    EXPECT_TRUE(got->truncated);
+    EXPECT_LT(got->descriptors.size(), 3U);
+  }
+  EXPECT_EQ(test::open_files(), before);
+}
+
+TEST_F(SocketTest, NothingWaitsAndAFullSocketSaysSo) {
+  const SocketPair ends = pair();
+  std::array<uint8_t, 16> room{};
+  auto got = receive_some(ends.theirs.get(), room);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->state, Received::State::kNothing);
+  const std::vector<uint8_t> much(4096);
+  Sending state = Sending::kDone;
+  for (int i = 0; i < 10000 && state == Sending::kDone; ++i) {
+    auto sent = send_some(ends.ours.get(), much, {});
+    ASSERT_TRUE(sent);
+    state = sent->state;
+  }
+  EXPECT_EQ(state, Sending::kFull);
+  auto waited = wait_for(ends.ours.get(), true, std::chrono::steady_clock::now() + 10ms);
+  ASSERT_TRUE(waited);
+  EXPECT_EQ(*waited, Waited::kTimeout);
+}
+
+TEST_F(SocketTest, HangUpIsSeenAtBothEndsAndWhatWasSaidBeforeIsRead) {
+  SocketPair ends = pair();
+  // A copy, as a forked child has one.
+  const Descriptor copy(dup(ends.ours.get()));
+  ASSERT_TRUE(send_some(ends.ours.get(), kBytes, {}));
+  ASSERT_TRUE(send_some(ends.theirs.get(), kBytes, {}));  // never read
+  hang_up(ends.ours.get());
+  ends.ours = Descriptor();
+  std::array<uint8_t, 16> room{};
+  auto got = receive_some(ends.theirs.get(), room);
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(got->size, kBytes.size());
+  got = receive_some(ends.theirs.get(), room);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->state, Received::State::kHungUp);
+  auto sent = send_some(ends.theirs.get(), kBytes, {});
+  ASSERT_FALSE(sent);
+  EXPECT_EQ(sent.error().status, GPUMEM_ERROR_PEER_GONE);
+}
+
+TEST_F(SocketTest, AResetDoesNotHideTheLastWords) {
+  SocketPair ends = pair();
+  ASSERT_TRUE(send_some(ends.ours.get(), kBytes, {}));
+  ASSERT_TRUE(send_some(ends.theirs.get(), kBytes, {}));
+  ends.ours = Descriptor();  // with a packet that it has not read
+  std::array<uint8_t, 16> room{};
+  auto got = receive_some(ends.theirs.get(), room);
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(got->state, Received::State::kBytes);
+  EXPECT_EQ(got->size, kBytes.size());
+}
+
+TEST_F(SocketTest, ListensWithTheModeAskedForWhateverTheMaskIs) {
+  for (const uint32_t mode : {0600U, 0660U, 0666U, 0777U}) {
+    const mode_t mask = umask(077);
+    auto listener = Listener::open(path(), mode);
+    umask(mask);
+    ASSERT_TRUE(listener) << listener.error().message;
+    EXPECT_EQ(status_of_file(path()).st_mode & 07777, mode);
+    EXPECT_TRUE(S_ISSOCK(status_of_file(path()).st_mode));
+  }
+  EXPECT_NE(access(path().c_str(), F_OK), 0) << "the file stayed";
+}
+
+TEST_F(SocketTest, AcceptsAndKnowsWhoConnects) {
+  for (const std::string& address : {path(), "@gpumem-test-" + std::to_string(getpid())}) {
+    auto listener = Listener::open(address, 0600);
+    ASSERT_TRUE(listener) << listener.error().message;
+    auto nobody = listener->accept();
+    ASSERT_TRUE(nobody);
+    EXPECT_FALSE(*nobody);
+    auto client = connect_to(address, soon());
+    ASSERT_TRUE(client) << client.error().message;
+    auto server = listener->accept();
+    ASSERT_TRUE(server);
+    ASSERT_TRUE(*server);
+    auto facts = peer_of(server->get());
+    ASSERT_TRUE(facts);
+    EXPECT_EQ(facts->process, getpid());
+    EXPECT_EQ(facts->user, geteuid());
+    EXPECT_FALSE(facts->groups.empty());
+    EXPECT_NE(fcntl(server->get(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_NE(fcntl(client->get(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_EQ(socket_type(client->get()), SocketType::kPackets);
+  }
+}
+
+TEST_F(SocketTest, NobodyThereIsNotFound) {
+  for (const std::string& address : {path(), std::string("@gpumem-nobody-is-here")}) {
+    auto client = connect_to(address, soon());
+    ASSERT_FALSE(client);
+    EXPECT_EQ(client.error().status, GPUMEM_ERROR_NOT_FOUND);
+  }
+}
+
+TEST_F(SocketTest, ALivingListenerIsNotReplaced) {
+  for (const std::string& address : {path(), "@gpumem-taken-" + std::to_string(getpid())}) {
+    auto first = Listener::open(address, 0600);
+    ASSERT_TRUE(first);
+    auto second = Listener::open(address, 0600);
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+    EXPECT_TRUE(connect_to(address, soon()));
+  }
+}
+
+// The file that a process leaves when it is killed.
+void leave_stale_socket(const std::string& path) {
+  const Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  ASSERT_EQ(bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(socket.get(), 1), 0);
+}
+
+TEST_F(SocketTest, TheFileOfADeadProcessIsReplaced) {
+  leave_stale_socket(path());
+  EXPECT_EQ(connect_to(path(), soon()).error().status, GPUMEM_ERROR_NOT_FOUND);
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_TRUE(listener) << listener.error().message;
+  EXPECT_TRUE(connect_to(path(), soon()));
+}
+
+TEST_F(SocketTest, OfManyWhoReplaceItOneWins) {
+  for (int round = 0; round < 20; ++round) {
+    leave_stale_socket(path());
+    std::atomic<int> winners{0};
+    std::atomic<int> taken{0};
+    std::vector<std::thread> threads;
+    std::array<Result<Listener>, 4> made{Listener(), Listener(), Listener(), Listener()};
+    for (Result<Listener>& one : made) {
+      threads.emplace_back([&, this] {
+        one = Listener::open(path(), 0600);
+        if (one) {
+          ++winners;
+        } else if (one.error().status == GPUMEM_ERROR_ALREADY_EXISTS) {
+          ++taken;
+        }
+      });
+    }
+    for (std::thread& thread : threads)
+      thread.join();
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(taken, 3);
+    EXPECT_TRUE(connect_to(path(), soon()));
+  }
+}
+
+TEST_F(SocketTest, AFileThatIsNoSocketStays) {
+  const Descriptor file(open(path().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_FALSE(listener);
+  EXPECT_EQ(listener.error().status, GPUMEM_ERROR_ALREADY_EXISTS);
+  EXPECT_TRUE(S_ISREG(status_of_file(path()).st_mode));
+  EXPECT_EQ(connect_to(path(), soon()).error().status, GPUMEM_ERROR_NOT_FOUND);
+}
+
+TEST_F(SocketTest, WhatAnotherHasPutInItsPlaceIsNotRemoved) {
+  auto listener = Listener::open(path(), 0600);
+  ASSERT_TRUE(listener);
+  ASSERT_EQ(unlink(path().c_str()), 0);
+  const Descriptor file(open(path().c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  listener->close();
+  EXPECT_EQ(access(path().c_str(), F_OK), 0);
+}
+
+TEST_F(SocketTest, BadAddressesAreRefused) {
+  for (const std::string& address : {std::string(), std::string(kAddressMax + 1, 'a')}) {
+    EXPECT_EQ(Listener::open(address, 0600).error().status, GPUMEM_ERROR_INVALID_ARGUMENT);
+    EXPECT_EQ(connect_to(address, soon()).error().status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(Listener::open(path("no/such/folder"), 0600).error().status, GPUMEM_ERROR_NOT_FOUND);
+}
+
+TEST_F(SocketTest, KnowsWhatIsAConnectedUnixSocket) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  const Descriptor one(ends[0]);
+  const Descriptor other(ends[1]);
+  EXPECT_EQ(socket_type(one.get()), SocketType::kStream);
+  EXPECT_EQ(socket_type(pair().ours.get()), SocketType::kPackets);
+  EXPECT_EQ(socket_type(-1), SocketType::kNone);
+  EXPECT_EQ(socket_type(SocketTest::files(1).front().get()), SocketType::kNone);
+  const Descriptor alone(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(socket_type(alone.get()), SocketType::kNone);
+  const Descriptor internet(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(socket_type(internet.get()), SocketType::kNone);
+}
+
+TEST_F(SocketTest, WaitingEndsWhenSomethingComesAndWhenItIsWoken) {
+  const SocketPair ends = pair();
+  const SocketPair wake = pair();
+  std::thread other([&] { EXPECT_TRUE(send_some(wake.ours.get(), kBytes, {})); });
+  EXPECT_EQ(*wait_for(ends.theirs.get(), false, Deadline::max(), wake.theirs.get()), Waited::kWoken);
+  other.join();
+  std::thread sender([&] { EXPECT_TRUE(send_some(ends.ours.get(), kBytes, {})); });
+  EXPECT_EQ(*wait_for(ends.theirs.get(), false, Deadline::max()), Waited::kReady);
+  sender.join();
+}
+
+TEST_F(SocketTest, DeadlinesDoNotWrap) {
+  EXPECT_EQ(deadline_after(UINT64_MAX), Deadline::max());
+  EXPECT_EQ(deadline_after(uint64_t{INT64_MAX}), Deadline::max());
+  EXPECT_LT(deadline_after(1'000'000'000), Deadline::max());
+}
+
+TEST_F(SocketTest, APrivateFolderIsOnlyForThisUser) {
+  EXPECT_TRUE(make_private_folder(path("mine")));
+  EXPECT_TRUE(make_private_folder(path("mine")));
+  EXPECT_EQ(status_of_file(path("mine")).st_mode & 0777, 0700U);
+  ASSERT_EQ(chmod(path("mine").c_str(), 0777), 0);
+  EXPECT_EQ(make_private_folder(path("mine")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+  ASSERT_EQ(symlink("/tmp", path("link").c_str()), 0);
+  EXPECT_EQ(make_private_folder(path("link")).error().status, GPUMEM_ERROR_PERMISSION_DENIED);
+}
+
+}  // namespace
+}  // namespace gpumem::platform
