@@ -39,7 +39,8 @@ std::vector<uint8_t> decode_secret(capi::Decoder& decode, const void* token, uin
   return {bytes, bytes + size};
 }
 
-std::vector<uint32_t> decode_ids(capi::Decoder& decode, const uint32_t* ids, uint32_t count, const char* name) {
+std::vector<uint32_t> decode_ids(capi::Decoder& decode, const uint32_t* ids, uint32_t count,
+                                 const char* name) {
   constexpr uint32_t kCountMax = 65536;
   if (count > kCountMax) {
     decode.refuse("the number of %s is %u, and at most %u are taken", name, count, kCountMax);
@@ -70,7 +71,8 @@ core::Fingerprint fingerprint_of(const uint8_t (&bytes)[32]) {
   return fingerprint;
 }
 
-core::PublishRequest decode_publish(capi::Decoder& decode, const char* name, const gpumem_publish_desc* desc) {
+core::PublishRequest decode_publish(capi::Decoder& decode, const char* name,
+                                    const gpumem_publish_desc* desc) {
   const gpumem_publish_desc given = decode.optional_input(desc, "desc");
   if (given.access != GPUMEM_ACCESS_NONE && given.access != GPUMEM_ACCESS_READ &&
       given.access != GPUMEM_ACCESS_READWRITE)
@@ -160,7 +162,8 @@ gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info* out_info, gpu
 }
 
 gpumem_status gpumem_hub_publish(gpumem_hub hub, const char* name, const gpumem_share_handle* handle,
-                                 const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {
+                                 const gpumem_publish_desc* desc, uint64_t* out_version,
+                                 gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Hub>(hub);
     core::PublishRequest request = decode_publish(decode, name, desc);
@@ -239,8 +242,8 @@ gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index, gpumem_ent
   });
 }
 
-gpumem_status gpumem_link_wait(gpumem_link link, const char* name, uint64_t after_version, uint64_t timeout_ns,
-                               gpumem_entry_info* out_info, gpumem_error* error) {
+gpumem_status gpumem_link_wait(gpumem_link link, const char* name, uint64_t after_version,
+                               uint64_t timeout_ns, gpumem_entry_info* out_info, gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Link>(link);
     const std::string wanted = decode_entry_name(decode, name);
@@ -270,7 +273,8 @@ gpumem_status gpumem_link_fetch(gpumem_link link, const char* name, const gpumem
 }
 
 gpumem_status gpumem_link_publish(gpumem_link link, const char* name, const gpumem_share_handle* handle,
-                                  const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {
+                                  const gpumem_publish_desc* desc, uint64_t* out_version,
+                                  gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Link>(link);
     core::PublishRequest request = decode_publish(decode, name, desc);
@@ -285,7 +289,8 @@ gpumem_status gpumem_link_publish(gpumem_link link, const char* name, const gpum
   });
 }
 
-gpumem_status gpumem_link_withdraw(gpumem_link link, const char* name, uint64_t version, gpumem_error* error) {
+gpumem_status gpumem_link_withdraw(gpumem_link link, const char* name, uint64_t version,
+                                   gpumem_error* error) {
   return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::Link>(link);
     const std::string wanted = decode_entry_name(decode, name);

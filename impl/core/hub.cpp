@@ -45,7 +45,8 @@ Result<std::string> hub_address(const char* given, bool make_folder) {
     }
     if (path.back() == '/') return bad_path(path, "is a folder; add a name for the socket");
   }
-  if (path.size() > platform::kAddressMax) return bad_path(path, "is longer than 107 bytes; use a shorter one");
+  if (path.size() > platform::kAddressMax)
+    return bad_path(path, "is longer than 107 bytes; use a shorter one");
   return path;
 }
 

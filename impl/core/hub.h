@@ -13,8 +13,8 @@
 
 namespace gpumem::core {
 
-// What a caller names a hub by: a whole path, or `@` and an abstract address. The folder of a name is made, if
-// that is asked for.
+// What a caller names a hub by: a whole path, or `@` and an abstract address. The folder of a name is made,
+// if that is asked for.
 Result<std::string> hub_address(const char* path, bool make_folder);
 
 struct PublishRequest {

@@ -14,7 +14,8 @@ namespace {
 
 Error limit_reached(const char* limit, uint64_t value) {
   return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                    "the hub has %s = %" PRIu64 "; withdraw something, or open it with a higher limit", limit, value);
+                    "the hub has %s = %" PRIu64 "; withdraw something, or open it with a higher limit", limit,
+                    value);
 }
 
 Error other_user(const std::string& name) {
@@ -95,7 +96,8 @@ Result<uint64_t> HubTable::publish(Request request, std::vector<Token>* gone) {
     }
   }
   const ShareHandle& handle = request.published.handle;
-  if (name == names_.end() && names_.size() >= limits_.names) return limit_reached("names_max", limits_.names);
+  if (name == names_.end() && names_.size() >= limits_.names)
+    return limit_reached("names_max", limits_.names);
   if (older - goes + 1 > limits_.versions) return limit_reached("versions_max", limits_.versions);
   if (descriptor_count_ - descriptors_going + handle.fd_count > limits_.descriptors)
     return limit_reached("fds_max", limits_.descriptors);
@@ -221,7 +223,8 @@ Result<HubEntry> HubTable::at(uint32_t index) const {
     const auto at = std::next(known.versions.begin(), static_cast<std::ptrdiff_t>(left));
     return entry_of(name, at->first, at->second);
   }
-  return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has %u versions of names, so none at %u", version_count_, index);
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "the hub has %u versions of names, so none at %u", version_count_,
+                    index);
 }
 
 bool HubTable::newest(const std::string& name, uint64_t after, HubEntry* entry) const {

@@ -120,9 +120,10 @@ Result<uint64_t> Link::publish(const PublishRequest& request) {
   auto grant = instance().exports().grant(request.handle.token);
   if (!grant) return grant.error();
   if (grant->handle.way != GPUMEM_SHARE_WAY_POSIX_FD) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives "
-                      "its process");
+    return make_error(
+        GPUMEM_ERROR_UNSUPPORTED,
+        "a keeper takes memory by GPUMEM_SHARE_WAY_POSIX_FD only, because nothing else outlives "
+        "its process");
   }
   auto access = published_access(grant->handle, request.access);
   if (!access) return access.error();
@@ -146,8 +147,8 @@ Result<void> Link::withdraw(const std::string& name, uint64_t version) {
 }
 
 void Link::interrupt() noexcept {
-  client_->abandon(
-      make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread closed this link during the call; connect a new one"));
+  client_->abandon(make_error(GPUMEM_ERROR_STALE_HANDLE,
+                              "another thread closed this link during the call; connect a new one"));
 }
 
 Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request) {

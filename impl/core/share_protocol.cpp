@@ -221,6 +221,32 @@ void write_body(Writer& out, const Message& message) {
   }
 }
 
+// The length of a whole UTF-8 character at the beginning; 0 if there is none.
+size_t character_length(std::string_view text) {
+  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
+  const unsigned char first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first >= 0xC2 && first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
+  if (first < 0xC2 || length == 0 || length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Longer than needed, a surrogate, or beyond the last character.
+  if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) ||
+      (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) >= 0x90))
+    return 0;
+  return length;
+}
+
+// Makes one line of UTF-8 of a text that people will see.
+void make_presentable(std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = character_length(std::string_view(text).substr(at));
+    if (length == 0 || is_control(text[at])) text[at] = '?';
+    at += length == 0 ? 1 : length;
+  }
+}
+
 void read_body(Reader& in, Message& message) {
   switch (message.type) {
     case MessageType::kHello: {
@@ -277,8 +303,7 @@ void read_body(Reader& in, Message& message) {
       message.status = in.number<Status>();
       message.text = in.text(kTextMax);
       if (message.status >= 0) in.refuse(bad_message("a refusal has no status of a failure"));
-      // It is shown to people.
-      std::replace_if(message.text.begin(), message.text.end(), is_control, '?');
+      make_presentable(message.text);
       break;
     case MessageType::kPass:
       message.handle = in.handle();
@@ -331,23 +356,6 @@ void write_header(Writer& out, const MessageHeader& header) {
   out.number(header.size);
   out.number(header.descriptor_count);
   out.number(header.number);
-}
-
-// The length of a whole UTF-8 character at the beginning; 0 if there is none.
-size_t character_length(std::string_view text) {
-  const auto byte = [&](size_t at) { return static_cast<unsigned char>(text[at]); };
-  const unsigned char first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t length = first >= 0xC2 && first < 0xE0 ? 2 : first < 0xF0 ? 3 : first < 0xF5 ? 4 : 0;
-  if (first < 0xC2 || length == 0 || length > text.size()) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Longer than needed, a surrogate, or beyond the last character.
-  if ((first == 0xE0 && byte(1) < 0xA0) || (first == 0xED && byte(1) >= 0xA0) ||
-      (first == 0xF0 && byte(1) < 0x90) || (first == 0xF4 && byte(1) >= 0x90))
-    return 0;
-  return length;
 }
 
 }  // namespace

@@ -47,7 +47,8 @@ Result<void> make_private_folder(const std::string& path) {
 Result<std::string> current_folder() {
   char path[PATH_MAX];
   if (getcwd(path, sizeof path) != nullptr) return std::string(path);
-  return system_error(status_of(errno), errno, "getcwd", "the current folder is not known; pass a whole path");
+  return system_error(status_of(errno), errno, "getcwd",
+                      "the current folder is not known; pass a whole path");
 }
 
 }  // namespace gpumem::platform

@@ -43,8 +43,7 @@ Result<Address> address_of_text(const std::string& text) {
   std::memcpy(address.bytes.sun_path, text.data(), text.size());
   const bool abstract = is_abstract(text);
   if (abstract) address.bytes.sun_path[0] = '\0';
-  address.size =
-      static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size() + (abstract ? 0 : 1));
+  address.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size() + (abstract ? 0 : 1));
   return address;
 }
 
@@ -89,8 +88,8 @@ Result<Descriptor> new_socket() {
   return made;
 }
 
-// Only one process at a time looks whether the socket file of a dead one is in its way, or two could replace each
-// other's. The lock is on the folder, so it leaves no file and ends with the process.
+// Only one process at a time looks whether the socket file of a dead one is in its way, or two could replace
+// each other's. The lock is on the folder, so it leaves no file and ends with the process.
 Result<Descriptor> lock_folder(const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
@@ -103,10 +102,11 @@ Result<Descriptor> lock_folder(const std::string& path) {
     if (errno != EWOULDBLOCK && errno != EINTR)
       return socket_error(errno, "flock", ("cannot lock the folder " + folder).c_str());
     if (std::chrono::steady_clock::now() >= deadline) {
-      return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
-                        "another process has had the folder %s locked for 5 seconds; try again, or use another "
-                        "folder",
-                        folder.c_str());
+      return make_error(
+          GPUMEM_ERROR_ALREADY_EXISTS,
+          "another process has had the folder %s locked for 5 seconds; try again, or use another "
+          "folder",
+          folder.c_str());
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -169,8 +169,8 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     if (!locked) return locked.error();
     folder = std::move(*locked);
     GPUMEM_TRY(remove_stale(text, *address));
-    // bind() gives the file the mode of the socket, less the umask. That is the process's, so it is not changed:
-    // another thread may be making a file.
+    // bind() gives the file the mode of the socket, less the umask. That is the process's, so it is not
+    // changed: another thread may be making a file.
     (void)fchmod(made->get(), mode);
   }
   if (bind(made->get(), address->get(), address->size) != 0) {
@@ -182,7 +182,8 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
   if (has_file) {
     struct stat status {};
     if (lstat(text.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode))
-      return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another process has replaced the socket %s", text.c_str());
+      return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another process has replaced the socket %s",
+                        text.c_str());
     listener.device_ = status.st_dev;
     listener.inode_ = status.st_ino;
     // What the umask took away. Nobody can connect before listen(), so the mode is right in time.
@@ -231,10 +232,10 @@ Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
       continue;
     }
     if (error == ECONNREFUSED || error == ENOENT || error == EPROTOTYPE || error == ENOTSOCK) {
-      return system_error(GPUMEM_ERROR_NOT_FOUND, error, "connect",
-                          (error == EPROTOTYPE ? text + " is a socket of another program"
-                                               : "nobody listens at " + text)
-                              .c_str());
+      return system_error(
+          GPUMEM_ERROR_NOT_FOUND, error, "connect",
+          (error == EPROTOTYPE ? text + " is a socket of another program" : "nobody listens at " + text)
+              .c_str());
     }
     return socket_error(error, "connect", ("cannot connect to " + text).c_str());
   }
@@ -361,10 +362,10 @@ Result<Waited> wait_for(int socket, bool to_write, Deadline deadline, int wake) 
       limit.tv_sec = seconds.count();
       limit.tv_nsec = static_cast<long>(std::chrono::nanoseconds(left - seconds).count());
     }
-    std::array<pollfd, 2> watched{{{socket, static_cast<short>(to_write ? POLLOUT : POLLIN), 0},
-                                   {wake, POLLIN, 0}}};
-    const int ready = ppoll(watched.data(), watched.size(), deadline == Deadline::max() ? nullptr : &limit,
-                            nullptr);
+    std::array<pollfd, 2> watched{
+        {{socket, static_cast<short>(to_write ? POLLOUT : POLLIN), 0}, {wake, POLLIN, 0}}};
+    const int ready =
+        ppoll(watched.data(), watched.size(), deadline == Deadline::max() ? nullptr : &limit, nullptr);
     if (ready < 0 && errno == EINTR) continue;
     if (ready < 0) return socket_error(errno, "ppoll", "cannot wait for a socket");
     if (watched[1].revents != 0) return Waited::kWoken;

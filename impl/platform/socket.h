@@ -38,7 +38,8 @@ class Listener {
   Listener(Listener&& other) noexcept { *this = std::move(other); }
   Listener& operator=(Listener&& other) noexcept;
   ~Listener() { close(); }
-  // ALREADY_EXISTS if somebody listens there or the file is no socket. The file of a dead process is replaced.
+  // ALREADY_EXISTS if somebody listens there or the file is no socket. The file of a dead process is
+  // replaced.
   static Result<Listener> open(const std::string& address, uint32_t mode);
 
   int get() const { return socket_.get(); }
@@ -84,7 +85,7 @@ struct Received {
   enum class State { kBytes, kNothing, kHungUp };
   State state = State::kNothing;
   size_t size = 0;
-  bool truncated = false;  // there were more bytes in the packet, or more descriptors than could be taken
+  bool truncated = false;   // there were more bytes in the packet, or more descriptors than could be taken
   Descriptors descriptors;  // closed on exec
 };
 Result<Received> receive_some(int socket, std::span<uint8_t> room);

@@ -1,0 +1,563 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The sharing thread, hubs and links, with a peer that speaks the protocol by hand, and wrongly.
+#include "core/share_server.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "core/share_channel.h"
+#include "gpumem/gpumem.h"
+#include "process_support.h"
+
+namespace gpumem::core {
+namespace {
+
+using namespace std::chrono_literals;
+using platform::Descriptor;
+using platform::Descriptors;
+
+platform::Deadline soon() { return std::chrono::steady_clock::now() + 5s; }
+
+// An instance on the host backend.
+class Opened {
+ public:
+  Opened() {
+    gpumem_instance_desc desc = GPUMEM_INSTANCE_DESC_INIT;
+    desc.backend = GPUMEM_BACKEND_HOST;
+    EXPECT_EQ(gpumem_instance_open(&desc, &instance_, nullptr), GPUMEM_SUCCESS);
+  }
+  Opened(const Opened&) = delete;
+  Opened& operator=(const Opened&) = delete;
+  ~Opened() { close(); }
+  void close() {
+    gpumem_instance const instance = std::exchange(instance_, nullptr);
+    if (instance == nullptr) return;
+    EXPECT_EQ(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr), GPUMEM_SUCCESS);
+  }
+
+  operator gpumem_instance() const { return instance_; }
+
+ private:
+  gpumem_instance instance_ = nullptr;
+};
+
+class ShareServerTest : public testing::Test {
+ public:
+  ShareServerTest() {
+    static std::atomic<int> number{0};
+    address_ = "@gpumem-server-test-" + std::to_string(getpid()) + "-" + std::to_string(++number);
+  }
+
+  gpumem_hub_desc hub_desc() const {
+    gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+    desc.path = address_.c_str();
+    return desc;
+  }
+  gpumem_hub open_hub(const gpumem_hub_desc& desc) {
+    gpumem_hub hub = nullptr;
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, &error), GPUMEM_SUCCESS) << error.message;
+    return hub;
+  }
+  gpumem_status connect(gpumem_link* link, const char* token = nullptr) {
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = address_.c_str();
+    desc.token = token;
+    desc.token_size = token != nullptr ? static_cast<uint32_t>(std::strlen(token)) : 0;
+    return gpumem_link_connect(other, &desc, link, nullptr);
+  }
+  uint64_t refused(gpumem_hub hub) {
+    gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+    EXPECT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
+    return info.refused_count;
+  }
+  uint32_t links(gpumem_hub hub) {
+    gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+    EXPECT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
+    return info.link_count;
+  }
+  const std::string& address() const { return address_; }
+
+  Opened instance;
+  Opened other;
+
+ private:
+  std::string address_;
+};
+
+// Whoever speaks by hand.
+class Raw {
+ public:
+  explicit Raw(const std::string& address) {
+    auto made = platform::connect_to(address, soon());
+    EXPECT_TRUE(made) << made.error().message;
+    if (made) channel_.emplace(std::move(*made));
+  }
+  explicit Raw(Descriptor socket) { channel_.emplace(std::move(socket)); }
+
+  void send(Message message, Descriptors descriptors = {}) {
+    (void)channel_->send(std::move(message), std::move(descriptors));
+  }
+  void send_bytes(std::span<const uint8_t> bytes, const Descriptors& descriptors = {}) {
+    (void)platform::send_some(channel_->socket(), bytes, descriptors);
+  }
+  // The next message; nothing if the other side hung up, or says nothing for so long.
+  std::optional<Incoming> next(std::chrono::milliseconds time = 5s) {
+    const auto deadline = std::chrono::steady_clock::now() + time;
+    for (;;) {
+      auto incoming = channel_->receive(kMessageDescriptorsMax);
+      hung_up = !incoming;
+      if (!incoming) return {};
+      if (*incoming) return std::move(*incoming);
+      if (*platform::wait_for(channel_->socket(), false, deadline) == platform::Waited::kTimeout) return {};
+    }
+  }
+  // Whether the other side hangs up, whatever it says before.
+  bool ends(std::chrono::milliseconds time = 5s) {
+    while (next(time).has_value()) {
+    }
+    return hung_up;
+  }
+  Message ask(Message message, Descriptors descriptors = {}) {
+    message.number = ++number_;
+    send(std::move(message), std::move(descriptors));
+    auto incoming = next();
+    if (!incoming) return {};
+    EXPECT_EQ(incoming->message.number, number_);
+    received = std::move(incoming->descriptors);
+    return incoming->message;
+  }
+  Message hello(const Token& instance = {}, std::vector<uint8_t> secret = {}) {
+    Message message;
+    message.type = MessageType::kHello;
+    message.token = instance;
+    message.secret = std::move(secret);
+    return ask(std::move(message));
+  }
+  int socket() const { return channel_->socket(); }
+
+  Descriptors received;
+  bool hung_up = false;
+
+ private:
+  std::optional<Channel> channel_;
+  uint64_t number_ = 0;
+};
+
+Message message_of(MessageType type, const std::string& name = {}, uint64_t version = 0) {
+  Message message;
+  message.type = type;
+  message.name = name;
+  message.version = version;
+  return message;
+}
+
+Descriptors files(size_t count) {
+  Descriptors made;
+  for (size_t i = 0; i < count; ++i)
+    made.emplace_back(memfd_create("test", MFD_CLOEXEC));
+  return made;
+}
+
+Message publish_of(const std::string& name, uint32_t descriptors, uint8_t token = 1) {
+  Message message = message_of(MessageType::kPublish, name);
+  message.handle.way = GPUMEM_SHARE_WAY_POSIX_FD;
+  message.handle.backend = GPUMEM_BACKEND_HOST;
+  message.handle.size = 4096;
+  message.handle.fd_count = descriptors;
+  message.handle.token.fill(token);
+  message.descriptor_count = descriptors;
+  return message;
+}
+
+Message claim_of(uint8_t token) {
+  Message message = message_of(MessageType::kClaim);
+  message.token.fill(token);
+  return message;
+}
+
+// ---- who may connect, and how ----
+
+TEST_F(ShareServerTest, AHubAnswersALinkAndSaysWhatItHas) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+  ASSERT_EQ(gpumem_link_get_info(link, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.pid, getpid());
+  EXPECT_EQ(info.uid, geteuid());
+  EXPECT_EQ(info.connected, 1U);
+  EXPECT_EQ(info.keeper, 0U);
+  EXPECT_STREQ(info.path, address().c_str());
+  EXPECT_EQ(links(hub), 1U);
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  EXPECT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(gpumem_link_wait(link, "n", 0, 0, &entry, nullptr), GPUMEM_NOT_READY);
+  EXPECT_EQ(gpumem_link_wait(link, "n", 0, 20'000'000, &entry, nullptr), GPUMEM_NOT_READY);
+  gpumem_share_handle handle;
+  EXPECT_EQ(gpumem_link_fetch(link, "n", nullptr, &handle, nullptr), GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(gpumem_link_withdraw(link, "n", 0, nullptr), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(gpumem_hub_withdraw(hub, "n", 0, nullptr), GPUMEM_ERROR_NOT_FOUND);
+  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_ERROR_PEER_GONE);
+  ASSERT_EQ(gpumem_link_get_info(link, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.connected, 0U);
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(connect(&link), GPUMEM_ERROR_NOT_FOUND);
+}
+
+TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.token = "secret";
+  desc.token_size = 6;
+  gpumem_hub const hub = open_hub(desc);
+  gpumem_link link = nullptr;
+  EXPECT_EQ(connect(&link), GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(connect(&link, "secrets"), GPUMEM_ERROR_PERMISSION_DENIED);
+  EXPECT_EQ(link, nullptr);
+  EXPECT_EQ(refused(hub), 2U);
+  EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.links_max = 2;
+  open_hub(desc);
+  gpumem_link link[3] = {};
+  ASSERT_EQ(connect(&link[0]), GPUMEM_SUCCESS);
+  ASSERT_EQ(connect(&link[1]), GPUMEM_SUCCESS);
+  EXPECT_EQ(connect(&link[2]), GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(gpumem_link_close(link[0], nullptr), GPUMEM_SUCCESS);
+  gpumem_status status = GPUMEM_ERROR_LIMIT_EXCEEDED;
+  for (int i = 0; i < 500 && status != GPUMEM_SUCCESS; ++i) {
+    status = connect(&link[2]);
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(status, GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, AStormOfConnectionsLeavesNothing) {
+  gpumem_hub const hub = open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);  // starts the threads of both
+  const uint64_t before = test::open_files();
+  for (int i = 0; i < 500; ++i)
+    (void)platform::connect_to(address(), soon());
+  ASSERT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  gpumem_status status = GPUMEM_ERROR_LIMIT_EXCEEDED;
+  for (int i = 0; i < 500 && status != GPUMEM_SUCCESS; ++i) {
+    status = connect(&link);
+    std::this_thread::sleep_for(10ms);
+  }
+  ASSERT_EQ(status, GPUMEM_SUCCESS);
+  ASSERT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  uint64_t after = 0;
+  for (int i = 0; i < 500 && (after == 0 || after >= before); ++i) {
+    after = test::open_files();
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_LT(after, before);  // one link fewer
+  EXPECT_EQ(links(hub), 0U);
+}
+
+TEST_F(ShareServerTest, WhoSaysNothingIsSentAway) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 50'000'000;
+  gpumem_hub const hub = open_hub(desc);
+  Raw silent(address());
+  EXPECT_TRUE(silent.ends());
+  EXPECT_EQ(refused(hub), 1U);
+}
+
+TEST_F(ShareServerTest, AMessageThatDoesNotEndIsSentAway) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 50'000'000;
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  Message message = publish_of("n", 300);
+  std::vector<Packet> packets = split_message(message, files(300));
+  raw.send_bytes(packets[0].bytes, packets[0].descriptors);
+  EXPECT_TRUE(raw.ends());
+}
+
+TEST_F(ShareServerTest, WhateverBreaksTheProtocolEndsTheConnection) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  for (const MessageType type : {MessageType::kClaim, MessageType::kFetch, MessageType::kWelcome,
+                                 MessageType::kDone, MessageType::kWithdrawn, MessageType::kEnumerate}) {
+    Raw raw(address());
+    raw.send(message_of(type, "n"));
+    EXPECT_TRUE(raw.ends()) << "before HELLO: " << static_cast<int>(type);
+  }
+  for (const MessageType type : {MessageType::kHello, MessageType::kClaim, MessageType::kRelease,
+                                 MessageType::kWelcome, MessageType::kPublished, MessageType::kWithdrawn}) {
+    Raw raw(address());
+    ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+    raw.send(message_of(type, "n"));
+    EXPECT_TRUE(raw.ends()) << "from a link: " << static_cast<int>(type);
+  }
+  for (const MessageType type :
+       {MessageType::kHello, MessageType::kEnumerate, MessageType::kRelease, MessageType::kGranted}) {
+    Raw link(address());
+    ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+    ASSERT_EQ(link.received.size(), 1U);
+    Raw holder(std::move(link.received.front()));
+    holder.send(message_of(type));
+    EXPECT_TRUE(holder.ends()) << "from a holder: " << static_cast<int>(type);
+  }
+  Raw raw(address());
+  raw.send_bytes(std::vector<uint8_t>(kPacketMax + 1));
+  EXPECT_TRUE(raw.ends());
+  gpumem_link link = nullptr;
+  EXPECT_EQ(connect(&link), GPUMEM_SUCCESS) << "others go on";
+}
+
+TEST_F(ShareServerTest, AnotherVersionIsToldWhy) {
+  open_hub(hub_desc());
+  Raw raw(address());
+  Message message = message_of(MessageType::kHello);
+  std::vector<uint8_t> bytes = encode_message(message);
+  bytes[4] = 9;
+  raw.send_bytes(bytes);
+  auto answer = raw.next();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->message.type, MessageType::kRefused);
+  EXPECT_EQ(answer->message.status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_TRUE(raw.ends());
+}
+
+TEST_F(ShareServerTest, RandomMessagesHarmNobody) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  std::mt19937 random(7);
+  for (int i = 0; i < 300; ++i) {
+    Raw raw(address());
+    if (i % 4 != 0) raw.hello();
+    for (int j = 0; j < 20; ++j) {
+      Message message = publish_of("n" + std::to_string(random() % 5), 0);
+      constexpr uint32_t kTypes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33, 36, 64, 66};
+      message.type = static_cast<MessageType>(kTypes[random() % std::size(kTypes)]);
+      const auto count = static_cast<uint32_t>(random() % 3);
+      message.handle.fd_count = count;
+      message.version = random() % 4;
+      std::vector<Packet> packets = split_message(message, files(count));
+      if (random() % 8 == 0) packets[0].bytes[random() % packets[0].bytes.size()] ^= 1;
+      raw.send_bytes(packets[0].bytes, packets[0].descriptors);
+    }
+  }
+  gpumem_link link = nullptr;
+  gpumem_status status = GPUMEM_ERROR_LIMIT_EXCEEDED;
+  for (int i = 0; i < 500 && status != GPUMEM_SUCCESS; ++i) {
+    status = connect(&link);
+    std::this_thread::sleep_for(10ms);
+  }
+  EXPECT_EQ(status, GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, OneThatTakesNoAnswersIsSentAwayAndHoldsUpNobody) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.timeout_ns = 100'000'000;
+  open_hub(desc);
+  Raw greedy(address());
+  ASSERT_EQ(greedy.hello().type, MessageType::kWelcome);
+  const auto end = std::chrono::steady_clock::now() + 10s;
+  bool ended = false;
+  while (!ended && std::chrono::steady_clock::now() < end) {
+    const std::vector<uint8_t> ask = encode_message(message_of(MessageType::kEnumerate));
+    auto sent = platform::send_some(greedy.socket(), ask, {});
+    ended = !sent;
+  }
+  EXPECT_TRUE(ended);
+  gpumem_link link = nullptr;
+  EXPECT_EQ(connect(&link), GPUMEM_SUCCESS);
+}
+
+// ---- a keeper ----
+
+TEST_F(ShareServerTest, AKeeperKeepsDescriptorsWhenItsPublisherHasEnded) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub const hub = open_hub(desc);
+  Descriptors given = files(300);
+  const uint64_t inode = platform::describe(given[299].get()).inode;
+  {
+    Raw publisher(address());
+    ASSERT_TRUE(publisher.hello().keeper);
+    EXPECT_EQ(publisher.ask(publish_of("n", 300), std::move(given)).type, MessageType::kPublished);
+  }
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  for (int i = 0; i < 500 && entry.publisher_gone == 0; ++i)
+    ASSERT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(entry.publisher_gone, 1U);
+  EXPECT_STREQ(entry.name, "n");
+  EXPECT_EQ(entry.access, GPUMEM_ACCESS_READ);
+  gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+  ASSERT_EQ(gpumem_hub_get_info(hub, &info, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(info.fd_count, 300U);
+
+  Raw reader(address());
+  ASSERT_EQ(reader.hello().type, MessageType::kWelcome);
+  Raw holder(std::move(reader.received.front()));
+  ASSERT_EQ(reader.ask(message_of(MessageType::kFetch, "n")).type, MessageType::kGranted);
+  ASSERT_EQ(reader.received.size(), 300U);
+  EXPECT_EQ(platform::describe(reader.received[299].get()).inode, inode);
+  ASSERT_EQ(holder.ask(claim_of(1)).type, MessageType::kGranted);
+  EXPECT_EQ(holder.received.size(), 300U);
+  EXPECT_EQ(holder.ask(claim_of(2)).status, GPUMEM_ERROR_STALE_HANDLE);
+  ASSERT_EQ(gpumem_link_withdraw(link, "n", 1, nullptr), GPUMEM_SUCCESS);
+  auto note = holder.next();
+  ASSERT_TRUE(note);
+  EXPECT_EQ(note->message.type, MessageType::kWithdrawn);
+  EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
+}
+
+TEST_F(ShareServerTest, AKeeperRefusesWhatIsNoMemory) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  desc.fds_max = 260;
+  open_hub(desc);
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  auto ends = platform::socket_pair();
+  Descriptors socket;
+  socket.push_back(std::move(ends->ours));
+  EXPECT_EQ(raw.ask(publish_of("n", 1), std::move(socket)).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  Message legacy = publish_of("n", 1);
+  legacy.handle.way = GPUMEM_SHARE_WAY_LEGACY;
+  EXPECT_EQ(raw.ask(legacy, files(1)).status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(raw.ask(publish_of("n", 0)).status, GPUMEM_ERROR_UNSUPPORTED);
+  const uint64_t before = test::open_files();
+  EXPECT_EQ(raw.ask(publish_of("n", 300), files(300)).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(test::open_files(), before);
+  Message greedy = publish_of("n", 1);
+  greedy.handle.access = GPUMEM_ACCESS_READ;
+  greedy.access = GPUMEM_ACCESS_READWRITE;
+  EXPECT_EQ(raw.ask(greedy, files(1)).status, GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(raw.ask(publish_of("n", 1), files(1)).type, MessageType::kPublished);
+}
+
+TEST_F(ShareServerTest, WaitingEndsWithAVersionWithTheLinkAndWithTheHub) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub const hub = open_hub(desc);
+  gpumem_link link[3] = {};
+  for (gpumem_link& one : link)
+    ASSERT_EQ(connect(&one), GPUMEM_SUCCESS);
+  Raw publisher(address());
+  ASSERT_EQ(publisher.hello().type, MessageType::kWelcome);
+  std::atomic<gpumem_status> first{1};
+  std::thread waiter([&] {
+    gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+    first = gpumem_link_wait(link[0], "n", 0, GPUMEM_TIMEOUT_INFINITE, &entry, nullptr);
+    EXPECT_EQ(entry.version, 1U);
+  });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(publisher.ask(publish_of("n", 1), files(1)).type, MessageType::kPublished);
+  waiter.join();
+  EXPECT_EQ(first, GPUMEM_SUCCESS);
+
+  std::atomic<gpumem_status> second{1};
+  std::atomic<gpumem_status> third{1};
+  std::thread closed(
+      [&] { second = gpumem_link_wait(link[1], "n", 1, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr); });
+  std::thread left(
+      [&] { third = gpumem_link_wait(link[2], "n", 1, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr); });
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(gpumem_link_close(link[1], nullptr), GPUMEM_SUCCESS);
+  closed.join();
+  EXPECT_EQ(second, GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  left.join();
+  EXPECT_EQ(third, GPUMEM_ERROR_PEER_GONE);
+}
+
+TEST_F(ShareServerTest, ClosingTheInstanceEndsWhatWaits) {
+  open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  auto ends = platform::socket_pair();
+  std::atomic<gpumem_status> waited{1};
+  std::atomic<gpumem_status> received{1};
+  std::thread waiter(
+      [&] { waited = gpumem_link_wait(link, "n", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr); });
+  std::thread receiver([&] {
+    gpumem_share_handle handle;
+    received = gpumem_share_receive(other, ends->ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr);
+  });
+  std::this_thread::sleep_for(50ms);
+  other.close();
+  waiter.join();
+  receiver.join();
+  EXPECT_EQ(waited, GPUMEM_ERROR_CLOSED);
+  EXPECT_EQ(received, GPUMEM_ERROR_CLOSED);
+}
+
+TEST_F(ShareServerTest, TheThreadSleepsWhileNobodyAsks) {
+  open_hub(hub_desc());
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  std::this_thread::sleep_for(20ms);
+  rusage before{};
+  rusage after{};
+  getrusage(RUSAGE_SELF, &before);
+  std::this_thread::sleep_for(300ms);
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 5) << "threads woke up";
+}
+
+// ---- handles over a socket of the program ----
+
+TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
+  gpumem_share_handle handle;
+  const auto receive = [&](int socket, uint64_t time = 100'000'000) {
+    return gpumem_share_receive(instance, socket, time, &handle, nullptr);
+  };
+  EXPECT_EQ(receive(-1), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(receive(files(1).front().get()), GPUMEM_ERROR_INVALID_ARGUMENT);
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    int made[2];
+    ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
+    Descriptor ours(made[0]);
+    Descriptor theirs(made[1]);
+    EXPECT_EQ(receive(ours.get(), 0), GPUMEM_NOT_READY);
+    EXPECT_EQ(receive(ours.get(), 10'000'000), GPUMEM_NOT_READY);
+    const uint64_t before = test::open_files();
+    const auto send = [&](const Message& message, const Descriptors& descriptors) {
+      ASSERT_TRUE(platform::send_some(theirs.get(), encode_message(message), descriptors));
+    };
+    Message pass = publish_of("n", 0);
+    pass.type = MessageType::kPass;
+    pass.descriptor_count = 1;
+    send(pass, {});
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_INVALID_ARGUMENT) << "no descriptor";
+    send(pass, files(2));
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_INVALID_ARGUMENT) << "one too many";
+    send(pass, files(1));
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_INVALID_ARGUMENT) << "no connection";
+    send(claim_of(1), {});
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_INVALID_ARGUMENT) << "another message";
+    const std::array<uint8_t, 24> words{'h', 'e', 'l', 'l', 'o'};
+    ASSERT_TRUE(platform::send_some(theirs.get(), words, {}));
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_INVALID_ARGUMENT) << "words of the program";
+    EXPECT_EQ(test::open_files(), before);
+    ASSERT_EQ(shutdown(theirs.get(), SHUT_RDWR), 0);
+    EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_PEER_GONE);
+  }
+}
+
+}  // namespace
+}  // namespace gpumem::core
