@@ -860,47 +860,58 @@ TEST_F(CudaSharing, ADmaBufIsPlainWherePcieIsDenied) {
 
 // ---- faults ----
 
-// Makes the k-th driver call of `make` fail, for each k until it succeeds. What it makes then is released.
+// Makes the k-th call of a function fail while `make` runs, for each k until none fails. What is made then is
+// released.
 template <class Make>
-void fail_each_call(CudaFake& test, const char* name, Make make) {
-  (void)test;
-  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_OUT_OF_MEMORY}) {
-    const uint64_t alive = FAKE(fake_cuda_live)(FAKE_CUDA_ANY);
-    const uint64_t files = open_files();
-    bool done = false;
-    for (uint64_t k = 1; k < 100 && !done; ++k) {
-      SCOPED_TRACE(testing::Message() << name << ", call " << k << ", code " << code);
-      FAKE(fake_cuda_fail)("*", k, 0, code);
-      const uint64_t failures = FAKE(fake_cuda_failures)();
-      FAKE(fake_cuda_section_begin)();
-      auto made = make();
-      FAKE(fake_cuda_section_end)(name);
-      const bool failed = FAKE(fake_cuda_failures)() != failures;
-      FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
-      done = !failed;
-      if (made) {
-        EXPECT_DONE((*made)->release());
-      } else {
-        EXPECT_TRUE(failed) << made.error().message;
-        EXPECT_NE(made.error().message[0], '\0');
-      }
-      EXPECT_EQ(FAKE(fake_cuda_live)(FAKE_CUDA_ANY), alive);
-      EXPECT_EQ(open_files(), files);
+void fail_each_call(const char* function, CUresult code, Make make) {
+  const uint64_t alive = FAKE(fake_cuda_live)(FAKE_CUDA_ANY);
+  const uint64_t files = open_files();
+  bool through = false;
+  for (uint64_t k = 1; k < 100 && !through; ++k) {
+    SCOPED_TRACE(testing::Message() << "call " << k << " of " << function << ", " << name_of(code));
+    const uint64_t failures = FAKE(fake_cuda_failures)();
+    FAKE(fake_cuda_fail)(function, k, 0, code);
+    FAKE(fake_cuda_section_begin)();
+    auto made = make();
+    FAKE(fake_cuda_section_end)(function);
+    const bool failed = FAKE(fake_cuda_failures)() != failures;
+    FAKE(fake_cuda_configure)("FAKE_CUDA_FAIL", "");
+    through = !failed;
+    if (made) {
+      EXPECT_DONE((*made)->release());
+    } else {
+      EXPECT_TRUE(failed) << made.error().message;
+      EXPECT_NE(made.error().message[0], '\0');
     }
-    EXPECT_TRUE(done);
+    EXPECT_EQ(FAKE(fake_cuda_live)(FAKE_CUDA_ANY), alive);
+    EXPECT_EQ(open_files(), files);
   }
+  EXPECT_TRUE(through);
+}
+
+template <class Make>
+void fail_each_call(const char* name, Make make) {
+  SCOPED_TRACE(name);
+  for (const CUresult code : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_OUT_OF_MEMORY})
+    fail_each_call("*", code, make);
+  // What is turned down has not happened, and is tried again.
+  for (const char* function :
+       {"cuIpcOpenMemHandle", "cuIpcOpenEventHandle", "cuMemGetAddressRange", "cuMemAlloc",
+        "cuMemImportFromShareableHandle", "cuMemGetAllocationPropertiesFromHandle", "cuMemAddressReserve",
+        "cuMemMap", "cuMemSetAccess", "cuMemRelease"})
+    fail_each_call(function, CUDA_ERROR_NOT_PERMITTED, make);
 }
 
 TEST_F(CudaSharing, NothingIsLeftOfAnImportThatFails) {
   Exporter exporter;
   open();
   const Answer memory = exporter.memory(1000, GPUMEM_MEMORY_SHAREABLE);
-  fail_each_call(*this, "memory", [&] { return sharing().import_memory({memory.ticket, 1000}); });
+  fail_each_call("memory", [&] { return sharing().import_memory({memory.ticket, 1000}); });
   const Answer event = exporter.simply(Ask::kEvent);
-  fail_each_call(*this, "event", [&] { return sharing().import_event(event.ticket); });
+  fail_each_call("event", [&] { return sharing().import_event(event.ticket); });
   Blocks blocks(exporter.blocks({2 * kMiB, 4 * kMiB}), {2 * kMiB, 4 * kMiB});
-  fail_each_call(*this, "blocks", [&] { return sharing().import_blocks(blocks.request); });
-  fail_each_call(*this, "shareable", [&] {
+  fail_each_call("blocks", [&] { return sharing().import_blocks(blocks.request); });
+  fail_each_call("shareable", [&] {
     return create_memory(device(), request(Sort::kDevice, 1000, GPUMEM_MEMORY_SHAREABLE));
   });
   exporter.end();
