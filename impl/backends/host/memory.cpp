@@ -361,12 +361,6 @@ Result<void> map_imported(Shared& shared, std::span<const ImportedFile> files, c
   constexpr Status kExhausted = GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE;
   const bool read_only = allocation.read_only();
   const uint64_t size = allocation.granted_size;
-  auto view = reserve(shared, size + guard(), 0, kExhausted);
-  if (!view) return view.error();
-  allocation.private_view = std::move(*view);
-  GPUMEM_TRY(map_in_row(shared, files, read_only, allocation.private_view.address()));
-  allocation.bytes = static_cast<std::byte*>(allocation.private_view.address());
-
   void* address = place.address;
   Range range;
   if (address != nullptr) {
@@ -382,6 +376,12 @@ Result<void> map_imported(Shared& shared, std::span<const ImportedFile> files, c
     range = std::move(*somewhere);
     address = pointer_to(address_of(range.address()) + skipped);
   }
+  // After that, so that it does not take the place that was asked for.
+  auto view = reserve(shared, size + guard(), 0, kExhausted);
+  if (!view) return view.error();
+  allocation.private_view = std::move(*view);
+  GPUMEM_TRY(map_in_row(shared, files, read_only, allocation.private_view.address()));
+  allocation.bytes = static_cast<std::byte*>(allocation.private_view.address());
   if (!allocation.on_device || !shared.options.strict)
     GPUMEM_TRY(map_in_row(shared, files, read_only, address));
   allocation.device_address = address;

@@ -147,14 +147,11 @@ Result<std::unique_ptr<backend::Memory>> HostSharing::import_blocks(const backen
                       request.file_descriptors.size(), request.sizes.size());
   }
   const bool on_device = request.location == GPUMEM_LOCATION_DEVICE;
-  std::vector<BlockPlace> places;
-  if (!on_device) {
-    places.push_back(place_on_host(request.location == GPUMEM_LOCATION_HOST_NUMA ? request.numa_node : -1));
-  }
-  for (uint32_t ordinal = 0; on_device && ordinal < shared_.options.device_count; ++ordinal) {
-    if (ordinal == device_.facts().ordinal || device_.has_link_to(ordinal))
-      places.push_back(place_on(device_uuid(shared_.options, ordinal)));
-  }
+  const auto& home = request.home != nullptr ? static_cast<const HostDevice&>(*request.home) : device_;
+  if (on_device) GPUMEM_TRY(require_reach(home.facts().uuid, request.home != nullptr));
+  const BlockPlace place =
+      on_device ? place_on(home.facts().uuid)
+                : place_on_host(request.location == GPUMEM_LOCATION_HOST_NUMA ? request.numa_node : -1);
   auto allocation = std::make_shared<Allocation>(device_);
   allocation->on_device = on_device;
   allocation->imported = true;
@@ -170,7 +167,7 @@ Result<std::unique_ptr<backend::Memory>> HostSharing::import_blocks(const backen
   for (size_t index = 0; index < request.sizes.size(); ++index) {
     const uint64_t size = request.sizes[index];
     int file = request.file_descriptors[index];
-    auto known = check_block(file, places, size, GPUMEM_HANDLE_TYPE_POSIX_FD);
+    auto known = check_block(file, place, size, GPUMEM_HANDLE_TYPE_POSIX_FD);
     if (!known) return known.error();
     if (size == 0 || size % platform::page_size() != 0 || size > kSizeMax - total) {
       return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "no block has %" PRIu64 " bytes", size);

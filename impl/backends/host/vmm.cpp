@@ -200,7 +200,7 @@ bool parse_name(const char* name, gpumem_physical_flags* granted, gpumem_handle_
 
 }  // namespace
 
-Result<BlockFacts> check_block(int file_descriptor, std::span<const BlockPlace> places, uint64_t size,
+Result<BlockFacts> check_block(int file_descriptor, const BlockPlace& place, uint64_t size,
                                gpumem_handle_types types) {
   BlockFacts block;
   block.file = platform::describe(file_descriptor);
@@ -212,8 +212,7 @@ Result<BlockFacts> check_block(int file_descriptor, std::span<const BlockPlace> 
     std::string_view where;
     if (!parse_name(block.file.name, &block.granted, &had, &where))
       return not_a_block(file_descriptor, "is not of physical memory");
-    if (std::ranges::none_of(places, [&](const BlockPlace& place) { return where == place.text; }))
-      return not_a_block(file_descriptor, "is of memory at another location");
+    if (where != place.text) return not_a_block(file_descriptor, "is of memory at another location");
     if ((types & ~had) != 0) {
       return not_a_block(file_descriptor, "is of memory that was created without these handle types");
     }
@@ -232,7 +231,7 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
   GPUMEM_TRY(device_.require_not_lost());
   backend::PhysicalFacts facts = facts_for(request);
   const BlockPlace place = place_of(device_, request.location, facts.location_id);
-  auto known = check_block(file_descriptor, std::span(&place, 1), request.size, request.handle_types);
+  auto known = check_block(file_descriptor, place, request.size, request.handle_types);
   if (!known) return known.error();
   facts.imported = true;
   facts.granted = known->granted;

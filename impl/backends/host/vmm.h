@@ -26,9 +26,9 @@ struct BlockFacts {
   platform::DescriptorFacts file;
   gpumem_physical_flags granted = 0;
 };
-// INVALID_ARGUMENT unless the descriptor is of a block of this size, in one of the places, that was created
-// with these handle types.
-Result<BlockFacts> check_block(int file_descriptor, std::span<const BlockPlace> places, uint64_t size,
+// INVALID_ARGUMENT unless the descriptor is of a block of this size, in this place, that was created with
+// these handle types.
+Result<BlockFacts> check_block(int file_descriptor, const BlockPlace& place, uint64_t size,
                                gpumem_handle_types types);
 
 // Physical memory, shared by its handles and mappings.
