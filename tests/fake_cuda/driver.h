@@ -299,7 +299,7 @@ class SharedEvent {
   struct Page;
   Page* page_ = nullptr;
   int file_ = -1;
-  unsigned place_ = 0;  // of this process in the page, from 1 on
+  std::atomic<unsigned> place_ = 0;  // of this process in the page, from 1 on
 };
 
 struct Event {

@@ -62,18 +62,28 @@ struct FoundFile {
   std::string name;
 };
 
+// The name of a file in memory, empty for any other.
+std::string name_of(int folder, const char* descriptor) {
+  constexpr const char* kPrefix = "/memfd:";
+  char link[256] = {};
+  if (readlinkat(folder, descriptor, link, sizeof(link) - 1) <= 0) return "";
+  const std::string text = link;
+  return text.starts_with(kPrefix) ? text.substr(std::strlen(kPrefix)) : "";
+}
+
 // The file that a process has open in memory under a name that begins so.
 FoundFile open_file_of(Process process, const std::string& prefix) {
   const std::string folder = "/proc/" + std::to_string(number_of(process)) + "/fd";
   std::unique_ptr<DIR, int (*)(DIR*)> files(opendir(folder.c_str()), closedir);
   if (files == nullptr) return {};
-  const std::string wanted = "/memfd:" + prefix;
   while (const dirent* entry = readdir(files.get())) {
-    char link[256] = {};
-    if (readlinkat(dirfd(files.get()), entry->d_name, link, sizeof(link) - 1) <= 0) continue;
-    if (!std::string(link).starts_with(wanted)) continue;
-    const int file = openat(dirfd(files.get()), entry->d_name, O_RDWR | O_CLOEXEC);
-    if (file >= 0) return {file, link + std::strlen("/memfd:")};
+    if (!name_of(dirfd(files.get()), entry->d_name).starts_with(prefix)) continue;
+    const int file = openat(dirfd(files.get()), entry->d_name, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0) continue;
+    // The process may just have closed it and opened another one under the number.
+    const std::string name = name_of(AT_FDCWD, ("/proc/self/fd/" + std::to_string(file)).c_str());
+    if (name.starts_with(prefix)) return {file, name};
+    close(file);
   }
   return {};
 }
@@ -277,7 +287,7 @@ bool SharedEvent::is_complete(uint64_t ticket) const {
   const uint64_t number = number_of_ticket(ticket);
   const uint64_t place = ticket % kPlaces;
   if (page_->completed[number % kRecords] >= number) return true;
-  return !is_alive(page_->processes[place - 1]);
+  return place != place_ && !is_alive(page_->processes[place - 1]);
 }
 
 bool SharedEvent::await(uint64_t ticket) const {
