@@ -487,15 +487,28 @@ Result<void> Exports::revoke(const Token& token) {
   return {};
 }
 
+// Of importers who cannot do without it. Requires mutex_.
+uint64_t Exports::count_claims(const Object& object) const {
+  uint64_t claims = 0;
+  for (const auto& [token, known] : exports_) {
+    if (known->object == &object && known->handle.way == GPUMEM_SHARE_WAY_LEGACY) claims += known->claims;
+  }
+  return claims;
+}
+
+uint64_t Exports::claims_on(const Object& object) const {
+  const std::lock_guard lock(mutex_);
+  return count_claims(object);
+}
+
 Result<void> Exports::begin_end(const Object& object) {
   if (unused()) return {};
+  if (claims_on(object) != 0) instance_.share_server().catch_up();
   const std::lock_guard lock(mutex_);
-  for (const auto& [token, known] : exports_) {
-    if (known->object != &object || known->claims == 0 || known->handle.way != GPUMEM_SHARE_WAY_LEGACY)
-      continue;
+  if (const uint64_t claims = count_claims(object); claims != 0) {
     return make_error(GPUMEM_ERROR_BUSY,
-                      "%" PRIu64 " import%s of other processes hold%s it; they must end first", known->claims,
-                      known->claims == 1 ? "" : "s", known->claims == 1 ? "s" : "");
+                      "%" PRIu64 " import%s of other processes hold%s it; they must end first", claims,
+                      claims == 1 ? "" : "s", claims == 1 ? "s" : "");
   }
   for (const auto& [token, known] : exports_) {
     if (known->object == &object) known->ending = true;

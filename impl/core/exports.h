@@ -76,6 +76,8 @@ class Exports {
   Result<ShareHandle> add(Exported made, uint64_t offset);
   Result<ShareHandle> export_whole(const Plan& plan, const ExportRequest& request);
   Result<ShareHandle> export_blocks(const Plan& plan, const ExportRequest& request);
+  uint64_t count_claims(const Object& object) const;
+  uint64_t claims_on(const Object& object) const;
   Result<Grant> grant_of(const Exported& found) const;
   template <class Which>
   void end_all(Which which) noexcept;

@@ -205,6 +205,18 @@ void ShareServer::withdrawn(const Token& token) noexcept {
   wake();
 }
 
+void ShareServer::catch_up() noexcept {
+  if (!running_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  try {
+    for (const auto& [id, connection] : connections_)
+      serve(*connection);
+  } catch (const std::bad_alloc&) {
+    // The thread takes the rest.
+  }
+  bury();
+}
+
 void ShareServer::take_notes() {
   std::vector<Token> notes;
   {

@@ -68,6 +68,9 @@ class ShareServer {
     platform::Descriptor end;
     uint64_t connection = 0;
   };
+  // Takes what importers have said by now: one who released before another thing that the caller knows of has
+  // released here too.
+  void catch_up() noexcept;
   Result<Lent> lend(const Token& token, uint64_t lease_ns);
   void take_back(uint64_t connection) noexcept;
 

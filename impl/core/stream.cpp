@@ -62,6 +62,7 @@ Result<void> wait_event(Stream& stream, Event& event) {
   }
   GPUMEM_TRY(event.device().usable());
   GPUMEM_TRY(stream.usable());
+  if (event.imported()) GPUMEM_TRY(event.usable());
   return stream.backend().wait_event(event.backend());
 }
 

@@ -19,7 +19,6 @@ enum Do : int32_t {
   kResize,
   kPut,
   kHolds,
-  kAddress,
   kShare,
   kRevoke,
   kSend,
@@ -69,10 +68,12 @@ class Side {
       const Answer answer = obey(order);
       if (!send_bytes(Peer::other_side(), &answer, sizeof answer) || order.what == kEnd) break;
     }
-    for (auto& [number, made] : made_)
-      release(made);
     gpumem_link_close(link_, nullptr);
     gpumem_hub_close(hub_, nullptr);
+    bool held = false;
+    for (auto& [number, made] : made_)
+      held = release(made) == GPUMEM_ERROR_BUSY || held;
+    if (held) instance_.release();  // by an importer, who is told when this process ends
   }
 
  private:
@@ -135,9 +136,6 @@ class Side {
             holds_pattern(instance_, made.base + order.offset, order.size, static_cast<uint32_t>(order.value))
                 ? 1
                 : 0;
-        break;
-      case kAddress:
-        answer.value = reinterpret_cast<uint64_t>(made.base);
         break;
       case kShare:
         if (made.event != nullptr) {
@@ -231,7 +229,9 @@ class Side {
     return static_cast<uint8_t*>(info.base);
   }
 
-  Instance instance_ = open_instance();
+  Instance instance_ = open_instance([](gpumem_instance_desc&, gpumem_host_options& options) {
+    options.peers = child_arguments().front().c_str();
+  });
   gpumem_device device_ = instance_.device();
   Stream stream_ = create_stream(device_);
   std::optional<Gate> gate_;
@@ -313,13 +313,6 @@ bool Exporter::holds(uint64_t number, uint64_t offset, uint64_t size, uint32_t s
   order.size = size;
   order.value = seed;
   return ask(order).value == 1;
-}
-
-uint64_t Exporter::address(uint64_t number) {
-  Order order;
-  order.what = kAddress;
-  order.number = number;
-  return ask(order).value;
 }
 
 Exporter::Shared Exporter::try_share(uint64_t number, uint64_t offset, const gpumem_export_desc& desc) {

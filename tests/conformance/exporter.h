@@ -11,7 +11,8 @@ namespace conformance {
 
 class Exporter {
  public:
-  Exporter() : peer_("exporter") {}
+  // `peers` as in gpumem_host_options.
+  explicit Exporter(const std::string& peers = "all") : peer_("exporter", {peers}) {}
 
   // What it makes has a number there.
   uint64_t alloc(uint64_t size, gpumem_memory_flags require = GPUMEM_MEMORY_SHAREABLE);
@@ -21,8 +22,6 @@ class Exporter {
   gpumem_status resize(uint64_t number, uint64_t size);
   void put(uint64_t number, uint64_t offset, uint64_t size, uint32_t seed);
   bool holds(uint64_t number, uint64_t offset, uint64_t size, uint32_t seed);
-  // Its address there.
-  uint64_t address(uint64_t number);
 
   struct Shared {
     gpumem_status status = GPUMEM_ERROR_INTERNAL;

@@ -502,7 +502,7 @@ namespace GpuMem
     None = 0,
     /// <summary>
     /// Importers may see what else lies in the same block of the driver. Small device memory that was created without
-    /// <see cref="MemoryFlags.Shareable"/> cannot be exported otherwise.
+    /// <see cref="MemoryFlags.Shareable"/> cannot be exported otherwise, and on the host backend not at all.
     /// </summary>
     Neighbours = Constants.GPUMEM_EXPORT_NEIGHBOURS,
   }

@@ -52,7 +52,7 @@ typedef struct gpumem_share_handle {
 /** How memory is exported: a sum of GPUMEM_EXPORT_ values. */
 typedef uint64_t gpumem_export_flags;
 /** Importers may see what else lies in the same block of the driver. Small device memory that was created without
- * #GPUMEM_MEMORY_SHAREABLE cannot be exported otherwise. */
+ * #GPUMEM_MEMORY_SHAREABLE cannot be exported otherwise, and on the host backend not at all. */
 #define GPUMEM_EXPORT_NEIGHBOURS UINT64_C(0x1)
 
 /** Options for an export. */

@@ -76,7 +76,8 @@ std::array<char, 64> memory_file_name(const Uuid& device_uuid) {
 // ---- memory ----
 
 bool HostSharing::is_alone(const backend::Memory& memory) const {
-  return !static_cast<const HostMemory&>(memory).allocation()->slot.taken();
+  return static_cast<bool>(
+      static_cast<const HostMemory&>(memory).allocation()->file);  // kept of nothing else
 }
 
 Result<backend::Ticket> HostSharing::export_memory(backend::Memory& memory) {

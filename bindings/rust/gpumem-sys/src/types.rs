@@ -504,7 +504,7 @@ constants! {
     GPUMEM_SHARE_TYPE_EVENT: gpumem_share_type = 2;
     /// Importers may see what else lies in the same block of the driver. Small device memory that
     /// was created without [`GPUMEM_MEMORY_SHAREABLE`](crate::GPUMEM_MEMORY_SHAREABLE) cannot be
-    /// exported otherwise.
+    /// exported otherwise, and on the host backend not at all.
     GPUMEM_EXPORT_NEIGHBOURS: gpumem_export_flags = 0x1;
     /// Import [`GPUMEM_SHARE_WAY_LEGACY`](crate::GPUMEM_SHARE_WAY_LEGACY) memory although the
     /// exporter cannot be asked. If it was freed since, the import may show other memory of the
@@ -1374,7 +1374,8 @@ structs! {
         peers: *const c_char,
         /// Comma-separated entry points to treat as missing: `launch_host_function`, `write_value`,
         /// `wait_value`, `register`, `copy_2d`, `fill_2d`, `peer_access`, `vmm` (all of virtual
-        /// memory management). NULL means none. `GPUMEM_HOST_MASKED`
+        /// memory management), `sharing` (all sharing between processes). NULL means none.
+        /// `GPUMEM_HOST_MASKED`
         masked: *const c_char,
         /// The CPU and devices use managed memory at the same time; on by default. Off, the rules
         /// of older GPUs hold: a touch of the CPU at the wrong time faults.

@@ -427,7 +427,8 @@ flags! {
     /// How memory is exported.
     ExportFlags: u64 {
         /// Importers may see what else lies in the same block of the driver. Small device memory
-        /// that was created without [`MemoryFlags::SHAREABLE`] cannot be exported otherwise.
+        /// that was created without [`MemoryFlags::SHAREABLE`] cannot be exported otherwise, and on
+        /// the host backend not at all.
         NEIGHBOURS = GPUMEM_EXPORT_NEIGHBOURS,
     }
     /// How a handle is imported.
