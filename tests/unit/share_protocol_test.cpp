@@ -186,8 +186,8 @@ TEST(ShareProtocol, TextsOfOthersAreShownOnOneLineAndCutAtACharacter) {
   Message message = full(MessageType::kRefused);
   message.text = "a\nb\x1b[31m";
   EXPECT_EQ(decode_message(encode_message(message))->text, "a?b?[31m");
-  message.text = "\xc3\xa4 \xff\xc3";
-  EXPECT_EQ(decode_message(encode_message(message))->text, "\xc3\xa4 ??");
+  message.text = "\xc3\xa4 \xff\xc3 z";
+  EXPECT_EQ(decode_message(encode_message(message))->text, "\xc3\xa4 ?? z");
   message.text = std::string(254, 'a') + "\xc3\xa4";
   EXPECT_EQ(decode_message(encode_message(message))->text, std::string(254, 'a'));
 }
