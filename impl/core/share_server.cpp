@@ -34,6 +34,7 @@ constexpr int kAtOnce = 32;               // messages of one connection before o
 constexpr size_t kLinesMax = 16;
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
+constexpr auto kQuietTime = std::chrono::seconds(10);  // before the log is told the same again
 
 Error closed() {
   return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
@@ -319,7 +320,9 @@ void ShareServer::accept_all(Listening& listening) {
     auto socket = listening.listener.accept();
     if (!socket) {
       // Those who wait would wake the thread again and again.
-      note(std::string("nobody can connect for now: ") + socket.error().message);
+      if (Clock::now() >= quiet_until_)
+        note(std::string("nobody can connect for now: ") + socket.error().message);
+      quiet_until_ = Clock::now() + kQuietTime;
       pause_listeners(true);
       look_until(Clock::now() + kPauseTime);
       return;
@@ -916,6 +919,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     at = connections_.erase(at);
   }
   hubs_.erase(id);
+  bury();
 }
 
 Result<uint64_t> ShareServer::publish(uint64_t id, HubTable::Request request) {

@@ -190,6 +190,7 @@ class ShareServer {
   mutable std::mutex mutex_;  // guards the rest
   bool stopped_ = false;
   bool paused_ = false;  // no descriptor is free for those who connect
+  Clock::time_point quiet_until_{};
   uint64_t last_id_ = 0;
   platform::Deadline next_look_ = platform::Deadline::max();
   std::map<uint64_t, Listening> listeners_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <memory>
-#include <thread>
 #include <utility>
 
 #include "base/cleanup.h"
@@ -34,8 +33,13 @@ Result<SocketType> check_socket(int socket) {
                     socket);
 }
 
+Error closed() {
+  return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+}
+
 // `begun` says whether a part of the message is in the socket.
-Result<void> send_packet(int socket, const Packet& packet, platform::Deadline deadline, bool* begun) {
+Result<void> send_packet(int socket, const Packet& packet, platform::Deadline deadline, int stop_event,
+                         bool* begun) {
   size_t done = 0;
   while (done < packet.bytes.size()) {
     const bool first = done == 0;
@@ -48,14 +52,13 @@ Result<void> send_packet(int socket, const Packet& packet, platform::Deadline de
       *begun = true;
       continue;
     }
-    auto waited = Result<Waited>(Waited::kReady);
-    if (sent->state == Sending::kFull) {
-      waited = platform::wait_for(socket, true, deadline);
-    } else {
-      std::this_thread::sleep_for(kPause);
-      if (std::chrono::steady_clock::now() >= deadline) waited = Waited::kTimeout;
-    }
+    const auto now = std::chrono::steady_clock::now();
+    const bool later = sent->state == Sending::kLater;
+    auto waited = later ? platform::wait_for(stop_event, false, std::min(deadline, now + kPause), stop_event)
+                        : platform::wait_for(socket, true, deadline, stop_event);
     if (!waited) return waited.error();
+    if (*waited == Waited::kWoken) return closed();
+    if (later && now < deadline) continue;
     if (*waited == Waited::kTimeout) {
       return make_error(GPUMEM_ERROR_BUSY, "%s",
                         *begun
@@ -107,8 +110,7 @@ class Reader {
     while (done == 0 || (stream_ && done < size)) {
       auto waited = platform::wait_for(socket_, false, deadline_, stop_event_);
       if (!waited) return waited.error();
-      if (*waited == Waited::kWoken)
-        return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+      if (*waited == Waited::kWoken) return closed();
       if (*waited == Waited::kTimeout) {
         if (!begun_) return size_t{0};
         return damaged("it stopped in the middle; close the socket");
@@ -177,7 +179,7 @@ Result<void> send_handle(Instance& instance, const ShareHandle& handle, int sock
     descriptors.push_back(std::move(descriptor));
   bool begun = false;
   for (const Packet& packet : split_message(message, std::move(descriptors)))
-    GPUMEM_TRY(send_packet(socket, packet, deadline, &begun));
+    GPUMEM_TRY(send_packet(socket, packet, deadline, server.stop_event(), &begun));
   undo.dismiss();
   return {};
 }
