@@ -384,6 +384,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Revoke(ShareHandle share)
     {
+      Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       gpumem_error* error = Error.Detail;
       int status = Native.gpumem_share_revoke(handle.Value, &native, error);
@@ -398,6 +399,7 @@ namespace GpuMem
     [MethodImpl(GpuMemLibrary.Bound)]
     public FileDescriptorHandle[] GetDescriptors(ShareHandle share)
     {
+      Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       uint count;
       gpumem_error* error = Error.Detail;
@@ -443,6 +445,7 @@ namespace GpuMem
     /// <param name="options">Lease and timeout.</param>
     public void Send(ShareHandle share, SafeHandle socket, SendOptions options = default(SendOptions))
     {
+      Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       using (var held = new HeldDescriptors(new[] { socket })) SendNative(native, held.Numbers[0], options);
@@ -451,6 +454,7 @@ namespace GpuMem
     /// <summary>The same for a socket of the runtime.</summary>
     public void Send(ShareHandle share, Socket socket, SendOptions options = default(SendOptions))
     {
+      Usable();
       gpumem_share_handle native = ShareHandle.ToNative(share);
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       SendNative(native, (int)socket.Handle, options);
@@ -474,6 +478,7 @@ namespace GpuMem
     /// <summary>The same with a timeout. Null if nothing came in time.</summary>
     public ShareHandle Receive(SafeHandle socket, TimeSpan timeout)
     {
+      Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       ulong limit = Timeout.ToNanoseconds(timeout);
       using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
@@ -482,6 +487,7 @@ namespace GpuMem
     /// <summary>The same for a socket of the runtime. Null if nothing came in time.</summary>
     public ShareHandle Receive(Socket socket, TimeSpan timeout)
     {
+      Usable();
       if (socket == null) throw new ArgumentNullException(nameof(socket));
       ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout));
       GC.KeepAlive(socket);

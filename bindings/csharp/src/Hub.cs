@@ -56,7 +56,8 @@ namespace GpuMem
     /// <summary>Its options, without the secret.</summary>
     public override string ToString()
     {
-      return new Printed(nameof(HubOptions)).Add(nameof(Path), Path).Add(nameof(Mode), Mode).Add(nameof(Flags), Flags)
+      return new Printed(nameof(HubOptions)).Add(nameof(Path), Path).Add(nameof(Mode), Mode).Add(nameof(Users), Users)
+          .Add(nameof(Groups), Groups).Add(nameof(Token), Token == null ? null : "secret").Add(nameof(Flags), Flags)
           .Add(nameof(LinksMax), LinksMax).Add(nameof(NamesMax), NamesMax).Add(nameof(VersionsMax), VersionsMax)
           .Add(nameof(DescriptorsMax), DescriptorsMax).Add(nameof(BytesMax), BytesMax).Add(nameof(Timeout), Timeout)
           .Add(nameof(Name), Name).ToString();

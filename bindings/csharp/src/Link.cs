@@ -23,7 +23,8 @@ namespace GpuMem
     /// <summary>Its options, without the secret.</summary>
     public override string ToString()
     {
-      return new Printed(nameof(LinkOptions)).Add(nameof(Path), Path).Add(nameof(Timeout), Timeout).ToString();
+      return new Printed(nameof(LinkOptions)).Add(nameof(Path), Path).Add(nameof(Token), Token == null ? null : "secret")
+          .Add(nameof(Timeout), Timeout).ToString();
     }
   }
 
