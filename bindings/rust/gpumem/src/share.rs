@@ -654,7 +654,7 @@ impl Imported {
     ///
     /// # Errors
     /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the exporter
-    /// has, [`ErrorKind::InvalidState`] if this process is the exporter, and as `gpumem_share_import()`.
+    /// has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`], and as `gpumem_share_import()`.
     pub fn new(instance: &Instance, handle: &ShareHandle) -> Result<Self, Error> {
         Self::with_options(instance, handle, &ImportOptions::new())
     }

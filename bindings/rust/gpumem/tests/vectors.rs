@@ -38,7 +38,6 @@ enum Object {
     /// The number of one that was forgotten.
     Forgotten(u64),
     Handle(ShareHandle),
-    #[allow(dead_code)] // No process can import what it exported itself.
     Imported(Imported),
 }
 
@@ -398,7 +397,8 @@ impl Runner {
                 Some(Object::Event(event)) => self.closed(step, event.close(), Object::Event),
                 Some(Object::Growable(buffer)) => self.closed(step, buffer.close(), Object::Growable),
                 Some(Object::Group(group)) => self.closed(step, group.close(), Object::Group),
-                _ => Err("only a memory, stream, event, buffer or group can be destroyed".to_owned()),
+                Some(Object::Imported(import)) => self.closed(step, import.close(), Object::Imported),
+                _ => Err("only a memory, stream, event, buffer, group or import can be destroyed".to_owned()),
             },
             "growable" => {
                 let mut options = BufferOptions::new()
