@@ -529,21 +529,29 @@ CSHARP_MEMBERS = {
                  "register=RegisterPointer pointer_get_device_pointer=GetDevicePointer stream_create=CreateStream "
                  "stream_wrap=WrapStream event_create=CreateEvent event_wrap=WrapEvent "
                  "physical_get_granularity=GetGranularity physical_create=CreatePhysical physical_import_fd=ImportPhysical "
-                 "physical_import_fabric=ImportPhysical buffer_create=CreateBuffer",
+                 "physical_import_fabric=ImportPhysical buffer_create=CreateBuffer event_import=ImportEvent",
     "GpuInstance": "copy=Copy copy_2d=Copy2D copy_regions=CopyRegions fill=Fill fill_2d=Fill2D device_get=GetDevice free=Free "
                    "unregister=UnregisterPointer pointer_get_info=GetPointerInfo pointer_get_access=GetHostAccess "
                    "instance_probe=Probe instance_open=Open instance_close=Close instance_default=Default instance_get_info=Info "
                    "stats_get=Stats stats_get_kind=GetStats stats_reset_peaks=ResetPeaks stats_report=Report "
                    "managed_advise=Advise managed_get_info=GetUnifiedInfo managed_begin_host_access=BeginHostAccess "
                    "physical_retain=RetainPhysical range_reserve=ReserveRange range_get_mapping=GetMapping "
-                   "group_create=CreateGroup",
+                   "group_create=CreateGroup share_export=Export share_revoke=Revoke share_get_fds=GetDescriptors "
+                   "share_get_way=GetShareWay share_send=Send share_receive=Receive share_import=Import "
+                   "share_set_cache=SetImportCache share_flush_cache=FlushImportCache share_export_dma_buf=ExportDmaBuf "
+                   "hub_open=OpenHub link_connect=Connect",
     "GpuStream": "copy_async=Copy copy_2d_async=Copy2D copy_regions_async=CopyRegions fill_async=Fill fill_2d_async=Fill2D "
                  "stream_destroy=Dispose stream_get_info=Info stream_query=Query stream_synchronize=Synchronize "
                  "stream_wait_event=Wait stream_launch_host_function=Launch stream_write_value=WriteValue "
                  "stream_wait_value=WaitValue managed_attach=Attach managed_prefetch=Prefetch managed_prefetch_batch=Prefetch "
                  "managed_discard_batch=Discard managed_discard_and_prefetch_batch=DiscardAndPrefetch",
     "GpuEvent": "event_destroy=Dispose event_get_info=Info event_record=Record event_query=Query event_synchronize=Synchronize "
-                "event_get_elapsed_time=GetElapsedNanoseconds",
+                "event_get_elapsed_time=GetElapsedNanoseconds event_export=Export",
+    "ShareHandle": "share_get_info=Info",
+    "ImportedMemory": "memory_get_import_info=Info",
+    "Hub": "hub_close=Dispose hub_get_info=Info hub_publish=Publish hub_withdraw=Withdraw",
+    "Link": "link_close=Dispose link_get_info=Info link_enumerate=GetEntries link_wait=Wait link_fetch=Fetch "
+            "link_publish=Publish link_withdraw=Withdraw",
     "GpuMemory": "memory_destroy=Dispose memory_get_info=QueryInfo",
     "HostAccess": "managed_end_host_access=Dispose",
     "PhysicalMemory": "physical_release=Dispose physical_get_info=Info physical_export_fd=ExportFileDescriptor "

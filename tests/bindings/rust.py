@@ -92,6 +92,7 @@ class Rust:
                                "" if same else f"{result.stdout}exit status {result.returncode}")
         self.succeeds("the code of the guide runs", "run", "--package", "gpumem", "--example", "guide")
         self.succeeds("the pipeline runs", "run", "--package", "gpumem", "--example", "pipeline")
+        self.succeeds("memory is shared with a second process", "run", "--package", "gpumem", "--example", "sharing")
 
     def project(self, folder, program):
         """A program outside of the source tree, with the dependency that the page names."""

@@ -4,6 +4,7 @@
 // host|cuda
 
 #include <gpumem/gpumem.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdio>
@@ -28,8 +29,9 @@ struct FreePages {
   void operator()(void* pages) const { std::free(pages); }
 };
 using Buffer = std::unique_ptr<void, FreePages>;
-using Object = std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream,
-                            gpumem_event, gpumem_buffer, gpumem_group, uint64_t, Buffer, Malloced>;
+using Object =
+    std::variant<std::monostate, gpumem_instance, gpumem_device, gpumem_memory, gpumem_stream, gpumem_event,
+                 gpumem_buffer, gpumem_group, gpumem_share_handle, uint64_t, Buffer, Malloced>;
 
 [[noreturn]] void fail(const std::string& text) { throw std::runtime_error(text); }
 
@@ -54,9 +56,24 @@ const Names kMemoryFlags{{"portable", GPUMEM_MEMORY_PORTABLE},
                          {"read_only", GPUMEM_MEMORY_READ_ONLY},
                          {"iomemory", GPUMEM_MEMORY_IOMEMORY},
                          {"page_locked", GPUMEM_MEMORY_PAGE_LOCKED},
-                         {"numa_node", GPUMEM_MEMORY_NUMA_NODE}};
+                         {"numa_node", GPUMEM_MEMORY_NUMA_NODE},
+                         {"shareable", GPUMEM_MEMORY_SHAREABLE}};
 const Names kEventFlags{{"disable_timing", GPUMEM_EVENT_DISABLE_TIMING},
-                        {"blocking_sync", GPUMEM_EVENT_BLOCKING_SYNC}};
+                        {"blocking_sync", GPUMEM_EVENT_BLOCKING_SYNC},
+                        {"interprocess", GPUMEM_EVENT_INTERPROCESS}};
+const Names kHandleTypes{{"posix_fd", GPUMEM_HANDLE_TYPE_POSIX_FD}, {"fabric", GPUMEM_HANDLE_TYPE_FABRIC}};
+const Names kWays{{"any", GPUMEM_SHARE_WAY_ANY},
+                  {"legacy", GPUMEM_SHARE_WAY_LEGACY},
+                  {"posix_fd", GPUMEM_SHARE_WAY_POSIX_FD},
+                  {"fabric", GPUMEM_SHARE_WAY_FABRIC},
+                  {"dma_buf", GPUMEM_SHARE_WAY_DMA_BUF}};
+const Names kShareTypes{{"memory", GPUMEM_SHARE_TYPE_MEMORY}, {"event", GPUMEM_SHARE_TYPE_EVENT}};
+const Names kExportFlags{{"neighbours", GPUMEM_EXPORT_NEIGHBOURS}};
+const Names kPeers{{"other_process", GPUMEM_PEER_OTHER_PROCESS},
+                   {"same_process", GPUMEM_PEER_SAME_PROCESS},
+                   {"other_user", GPUMEM_PEER_OTHER_USER},
+                   {"other_device", GPUMEM_PEER_OTHER_DEVICE},
+                   {"container", GPUMEM_PEER_CONTAINER}};
 const Names kConditions{
     {"geq", GPUMEM_WAIT_GEQ}, {"eq", GPUMEM_WAIT_EQ}, {"and", GPUMEM_WAIT_AND}, {"nor", GPUMEM_WAIT_NOR}};
 const Names kAccess{{"none", GPUMEM_ACCESS_NONE},
@@ -211,6 +228,19 @@ class Case {
         {"prepare", &Case::prepare},
         {"buffer_info", &Case::buffer_info},
         {"group_info", &Case::group_info},
+        {"export", &Case::export_memory},
+        {"export_event", &Case::export_event},
+        {"handle", &Case::handle},
+        {"damage", &Case::damage},
+        {"same", &Case::same_handles},
+        {"share_info", &Case::share_info},
+        {"descriptors", &Case::descriptors},
+        {"revoke", &Case::revoke},
+        {"import", &Case::import_memory},
+        {"import_event", &Case::import_event},
+        {"way", &Case::way},
+        {"cache", &Case::cache},
+        {"flush_cache", &Case::flush_cache},
     };
     return list;
   }
@@ -349,6 +379,7 @@ class Case {
     desc.size = step.value("size");
     desc.reserve = step.value("reserve");
     desc.flags = step.sum("flags", kBufferFlags);
+    desc.handle_types = step.sum("handle_types", kHandleTypes);
     if (const std::string* name = step.option("name")) desc.name = name->c_str();
     if (const std::string* group = step.option("group")) desc.group = get<gpumem_group>(*group);
     if (const std::string* tag = step.option("tag")) desc.tag = tag->c_str();
@@ -675,6 +706,108 @@ class Case {
     if (step.argument(2) == "query") return gpumem_device_can_access_peer(one, other, &possible, &error_);
     if (step.argument(2) == "enable") return gpumem_device_enable_peer_access(one, other, &error_);
     return gpumem_device_disable_peer_access(one, other, &error_);
+  }
+
+  gpumem_status export_memory(const Step& step) {
+    gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
+    desc.way = static_cast<gpumem_share_way>(step.value("way", kWays));
+    desc.access = static_cast<gpumem_access>(step.value("access", kAccess));
+    desc.flags = step.sum("flags", kExportFlags);
+    gpumem_share_handle made{};
+    const gpumem_status status = gpumem_share_export(get<gpumem_instance>(step.argument(0)),
+                                                     address(step.argument(1)), &desc, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status export_event(const Step& step) {
+    gpumem_share_handle made{};
+    const gpumem_status status = gpumem_event_export(get<gpumem_event>(step.argument(0)), &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status handle(const Step& step) { return keep(step, GPUMEM_SUCCESS, gpumem_share_handle{}); }
+  gpumem_status damage(const Step& step) {
+    gpumem_share_handle damaged = get<gpumem_share_handle>(step.argument(0));
+    uint8_t& byte = damaged.bytes[number(step.argument(1)) % sizeof damaged.bytes];
+    byte = static_cast<uint8_t>(~byte);
+    objects_[step.argument(0)] = damaged;
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status same_handles(const Step& step) {
+    const auto one = get<gpumem_share_handle>(step.argument(0));
+    const auto other = get<gpumem_share_handle>(step.argument(1));
+    if (std::memcmp(one.bytes, other.bytes, sizeof one.bytes) != 0) fail("the handles differ");
+    return GPUMEM_SUCCESS;
+  }
+  gpumem_status share_info(const Step& step) {
+    const auto read = get<gpumem_share_handle>(step.argument(0));
+    gpumem_share_info known = GPUMEM_SHARE_INFO_INIT;
+    const gpumem_status status = gpumem_share_get_info(&read, &known, &error_);
+    if (GPUMEM_FAILED(status)) return status;
+    if (step.option("type")) same("type", step.value("type", kShareTypes), static_cast<uint64_t>(known.type));
+    if (step.option("way")) same("way", step.value("way", kWays), static_cast<uint64_t>(known.way));
+    if (step.option("access"))
+      same("access", step.value("access", kAccess), static_cast<uint64_t>(known.access));
+    if (step.option("size")) same("size", step.value("size"), known.size);
+    if (step.option("offset")) same("offset", step.value("offset"), known.offset);
+    if (step.option("descriptors")) same("descriptors", step.value("descriptors"), known.fd_count);
+    return status;
+  }
+  gpumem_status descriptors(const Step& step) {
+    const auto exported = get<gpumem_share_handle>(step.argument(1));
+    const auto instance = get<gpumem_instance>(step.argument(0));
+    uint32_t count = 0;
+    gpumem_status status = gpumem_share_get_fds(instance, &exported, nullptr, 0, &count, &error_);
+    if (GPUMEM_FAILED(status)) return status;
+    same("descriptors", number(step.argument(2)), count);
+    std::vector<int32_t> fds(count, -1);
+    if (count != 0) status = gpumem_share_get_fds(instance, &exported, fds.data(), count, &count, &error_);
+    for (const int32_t fd : fds)
+      if (status == GPUMEM_SUCCESS && ::close(fd) != 0) fail("a descriptor is not open");
+    return status;
+  }
+  gpumem_status revoke(const Step& step) {
+    const auto exported = get<gpumem_share_handle>(step.argument(1));
+    return gpumem_share_revoke(get<gpumem_instance>(step.argument(0)), &exported, &error_);
+  }
+  gpumem_status import_memory(const Step& step) {
+    const auto exported = get<gpumem_share_handle>(step.argument(1));
+    gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+    desc.access = static_cast<gpumem_access>(step.value("access", kAccess));
+    gpumem_memory made = nullptr;
+    const gpumem_status status = gpumem_share_import(get<gpumem_instance>(step.argument(0)), &exported,
+                                                     nullptr, 0, &desc, nullptr, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status import_event(const Step& step) {
+    const auto exported = get<gpumem_share_handle>(step.argument(1));
+    gpumem_event made = nullptr;
+    const gpumem_status status =
+        gpumem_event_import(get<gpumem_device>(step.argument(0)), &exported, nullptr, 0, &made, &error_);
+    return keep(step, status, made);
+  }
+  gpumem_status way(const Step& step) {
+    gpumem_way_info known = GPUMEM_WAY_INFO_INIT;
+    const gpumem_status status = gpumem_share_get_way(
+        get<gpumem_instance>(step.argument(0)), address(step.argument(1)),
+        static_cast<gpumem_share_way>(named(kWays, step.argument(2))),
+        static_cast<gpumem_share_peer>(named(kPeers, step.argument(3))), &known, &error_);
+    if (GPUMEM_FAILED(status)) return status;
+    if (const std::string* expected = step.option("is")) {
+      const std::string name = gpumem_status_name(known.status);
+      if (name != "GPUMEM_" + *expected) same("the way", "GPUMEM_ERROR_" + *expected, name);
+    }
+    if (step.option("descriptors")) same("descriptors", step.value("descriptors"), known.fd_count);
+    if (GPUMEM_FAILED(known.status) && !known.message[0]) fail("the way has no reason");
+    return status;
+  }
+  gpumem_status cache(const Step& step) {
+    gpumem_import_cache_desc desc = GPUMEM_IMPORT_CACHE_DESC_INIT;
+    desc.idle_ns = step.value("idle");
+    desc.bytes_max = step.value("bytes");
+    return gpumem_share_set_cache(get<gpumem_instance>(step.argument(0)),
+                                  step.options.empty() ? nullptr : &desc, &error_);
+  }
+  gpumem_status flush_cache(const Step& step) {
+    return gpumem_share_flush_cache(get<gpumem_instance>(step.argument(0)), &error_);
   }
   gpumem_status status_name(const Step& step) {
     same("name", step.argument(1),

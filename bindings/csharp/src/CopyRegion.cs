@@ -37,6 +37,9 @@ namespace GpuMem
     /// <summary>A whole memory without gaps between rows and slices.</summary>
     public static implicit operator CopyOperand(GpuMemory memory) { return new CopyOperand(memory); }
 
+    /// <summary>Imported memory, from the byte that was exported, without gaps between rows and slices.</summary>
+    public static implicit operator CopyOperand(ImportedMemory memory) { return new CopyOperand(memory); }
+
     /// <summary>The range and its pitches.</summary>
     public override string ToString()
     {

@@ -316,6 +316,19 @@ namespace GpuMem
       return GpuEvent.Wrap(this, nativeEvent, flags);
     }
 
+    /// <summary>
+    /// Imports an event of another process. Both can record it, wait for it and query it; a wait is for the latest record at
+    /// the time of the call, in whichever process. It has no times.
+    /// </summary>
+    /// <param name="share">Handle of an event of this device.</param>
+    /// <param name="descriptors">
+    /// Its descriptors, which stay the caller's; without them, those that came with the handle, or that the exporter has.
+    /// </param>
+    public GpuEvent ImportEvent(ShareHandle share, params SafeHandle[] descriptors)
+    {
+      return GpuEvent.Import(this, share, descriptors);
+    }
+
     [MethodImpl(GpuMemLibrary.Bound)]
     IntPtr AllocateNative(MemoryKind kind, long size)
     {

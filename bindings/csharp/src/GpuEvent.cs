@@ -4,6 +4,7 @@
 using System;
 using System.Runtime.CompilerServices;
 using System.Runtime.ExceptionServices;
+using System.Runtime.InteropServices;
 using GpuMem.Interop;
 
 namespace GpuMem
@@ -15,10 +16,14 @@ namespace GpuMem
 
     readonly GpuDevice device;
 
-    GpuEvent(GpuDevice device, EventHandle handle)
+    // Whether other processes may record it. Then its answers may be about their work, and release nothing.
+    readonly bool shared;
+
+    GpuEvent(GpuDevice device, EventHandle handle, bool shared)
     {
       this.device = device;
       this.handle = handle;
+      this.shared = shared;
     }
 
     /// <summary>Its device.</summary>
@@ -47,7 +52,10 @@ namespace GpuMem
     /// <summary>The work of the latest record; null if nothing is kept for it.</summary>
     internal Capture Captured { get; private set; }
 
-    /// <summary>Records the work that is in a stream now. A later record replaces it.</summary>
+    /// <summary>
+    /// Records the work that is in a stream now. A later record replaces it. To have waited for an event of several
+    /// processes does not release what the work uses: wait for the stream as well.
+    /// </summary>
     [MethodImpl(GpuMemLibrary.Bound)]
     public void Record(GpuStream stream)
     {
@@ -59,7 +67,7 @@ namespace GpuMem
         {
           gpumem_error* error = Error.Detail;
           Check(Native.gpumem_event_record(handle.Value, stream.Handle.Value, error), error);
-          Captured = stream.Handle.Pending.Capture();
+          Captured = shared ? null : stream.Handle.Pending.Capture();
         }
       }
     }
@@ -97,6 +105,21 @@ namespace GpuMem
     }
 
     /// <summary>
+    /// Exports the event, which was created with <see cref="EventFlags.Interprocess"/>. Exporting it again gives the same
+    /// bytes. The export ends when the event is disposed, and with <see cref="GpuInstance.Revoke"/>.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public ShareHandle Export()
+    {
+      Usable();
+      gpumem_share_handle share;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_event_export(handle.Value, &share, error), error);
+      GC.KeepAlive(this);
+      return new ShareHandle(share);
+    }
+
+    /// <summary>
     /// Destroys the event, or releases a wrapped one. Work that waits for it is not affected. It may be called
     /// repeatedly, and from any thread.
     /// </summary>
@@ -114,7 +137,7 @@ namespace GpuMem
 
     internal static GpuEvent Create(GpuDevice device, EventFlags flags, string name)
     {
-      return Make(device, name, handle =>
+      return Make(device, name, flags, handle =>
       {
         using (var text = new CText(name)) CreateNative(device, handle, flags, text.Pointer);
       });
@@ -122,10 +145,19 @@ namespace GpuMem
 
     internal static GpuEvent Wrap(GpuDevice device, IntPtr nativeEvent, EventFlags flags)
     {
-      return Make(device, null, handle => WrapNative(device, handle, nativeEvent, flags));
+      return Make(device, null, flags, handle => WrapNative(device, handle, nativeEvent, flags));
     }
 
-    static GpuEvent Make(GpuDevice device, string name, Action<EventHandle> make)
+    internal static GpuEvent Import(GpuDevice device, ShareHandle share, SafeHandle[] descriptors)
+    {
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      return Make(device, null, EventFlags.Interprocess, handle =>
+      {
+        using (var held = new HeldDescriptors(descriptors)) ImportNative(device, handle, native, held.Numbers);
+      });
+    }
+
+    static GpuEvent Make(GpuDevice device, string name, EventFlags flags, Action<EventHandle> make)
     {
       Leftovers.Sweep();
       var handle = new EventHandle(device, name);
@@ -138,7 +170,20 @@ namespace GpuMem
         handle.Abandon();
         throw;
       }
-      return new GpuEvent(device, handle);
+      return new GpuEvent(device, handle, (flags & EventFlags.Interprocess) != 0);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void ImportNative(GpuDevice device, EventHandle handle, gpumem_share_handle share, int[] descriptors)
+    {
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      fixed (int* first = descriptors)
+      {
+        int status = Native.gpumem_event_import(device.Value, &share, first, (uint)descriptors.Length, &value, error);
+        Error.Check(status, error, device.Instance.Handle, nameof(GpuInstance));
+      }
+      handle.Attach(value);
     }
 
     [MethodImpl(GpuMemLibrary.Bound)]

@@ -3,6 +3,7 @@
 
 using System;
 using System.Collections.Generic;
+using System.Net.Sockets;
 using System.Runtime.CompilerServices;
 using System.Runtime.InteropServices;
 using GpuMem.Interop;
@@ -348,6 +349,259 @@ namespace GpuMem
       int status = Native.gpumem_range_get_mapping(handle.Value, pointer, &info, error);
       Error.Check(status, error, handle, nameof(GpuInstance));
       return new MappingInfo(&info);
+    }
+
+    /// <summary>
+    /// Exports memory. Exporting it again gives the same bytes and costs little. The first byte of the range is recorded in
+    /// the handle. Device memory is shared as a whole; of an <see cref="AddressRange"/>, all blocks around that byte that are
+    /// mapped one behind the other; a buffer with all its memory.
+    /// </summary>
+    /// <remarks>
+    /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
+    /// with <see cref="Revoke"/>. While others have imported it by <see cref="ShareWay.Legacy"/>, the memory is not freed when
+    /// it is disposed, but later.
+    /// </remarks>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public ShareHandle Export(GpuRange memory, ExportOptions options = default(ExportOptions))
+    {
+      Usable();
+      gpumem_export_desc desc = default(gpumem_export_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_export_desc);
+      desc.way = (int)options.Way;
+      desc.access = (int)options.Access;
+      desc.flags = (ulong)options.Flags;
+      gpumem_export_desc* given = &desc;
+      gpumem_share_handle share;
+      gpumem_share_handle* written = &share;
+      While(memory, error => Native.gpumem_share_export(handle.Value, memory.Pointer, given, written, error));
+      return new ShareHandle(share);
+    }
+
+    /// <summary>
+    /// Ends an export. Whoever imports the handle from now on gets <see cref="Status.StaleHandle"/>; what has been imported
+    /// stays.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void Revoke(ShareHandle share)
+    {
+      Usable();
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_revoke(handle.Value, &native, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>
+    /// Gets the file descriptors of an export, for a transport of the program's own;
+    /// <see cref="Send(ShareHandle, SafeHandle, SendOptions)"/> is one. They keep the memory alive, also after this process
+    /// has ended.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public FileDescriptorHandle[] GetDescriptors(ShareHandle share)
+    {
+      Usable();
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      uint count;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_get_fds(handle.Value, &native, null, 0, &count, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      var numbers = new int[count];
+      var descriptors = new FileDescriptorHandle[count];
+      if (count == 0) return descriptors;
+      fixed (int* first = numbers)
+      {
+        status = Native.gpumem_share_get_fds(handle.Value, &native, first, count, &count, error);
+        Error.Check(status, error, handle, nameof(GpuInstance));
+      }
+      for (int i = 0; i < numbers.Length; ++i) descriptors[i] = new FileDescriptorHandle(numbers[i]);
+      return descriptors;
+    }
+
+    /// <summary>
+    /// Says whether memory can be shared in one way, and why not. It changes nothing, and <see cref="Export"/> does what it
+    /// says.
+    /// </summary>
+    /// <param name="memory">Any part of the memory.</param>
+    /// <param name="way">The way; not <see cref="ShareWay.Any"/>.</param>
+    /// <param name="peer">Whom it would be shared with.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
+    {
+      Usable();
+      gpumem_way_info info = default(gpumem_way_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
+      gpumem_way_info* written = &info;
+      While(memory, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
+      return new ShareWayInfo(written);
+    }
+
+    /// <summary>
+    /// Sends a handle over a Unix socket, with its descriptors and a connection to this process. It needs no right to inspect
+    /// processes and no common namespace. The message is sent whole, between two messages of the program's own. Calls for one
+    /// socket must not overlap.
+    /// </summary>
+    /// <param name="share">Handle that this instance exported.</param>
+    /// <param name="socket">A connected Unix socket.</param>
+    /// <param name="options">Lease and timeout.</param>
+    public void Send(ShareHandle share, SafeHandle socket, SendOptions options = default(SendOptions))
+    {
+      Usable();
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      if (socket == null) throw new ArgumentNullException(nameof(socket));
+      using (var held = new HeldDescriptors(new[] { socket })) SendNative(native, held.Numbers[0], options);
+    }
+
+    /// <summary>The same for a socket of the runtime.</summary>
+    public void Send(ShareHandle share, Socket socket, SendOptions options = default(SendOptions))
+    {
+      Usable();
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      if (socket == null) throw new ArgumentNullException(nameof(socket));
+      SendNative(native, (int)socket.Handle, options);
+      GC.KeepAlive(socket);
+    }
+
+    /// <summary>
+    /// Receives a handle that <see cref="Send(ShareHandle, SafeHandle, SendOptions)"/> sent, and waits for it. Its descriptors
+    /// and connection are kept until it is imported, or for the sender's lease. Calls for one socket must not overlap.
+    /// </summary>
+    /// <param name="socket">A connected Unix socket.</param>
+    public ShareHandle Receive(SafeHandle socket)
+    {
+      while (true)
+      {
+        ShareHandle received = Receive(socket, System.Threading.Timeout.InfiniteTimeSpan);
+        if (received != null) return received;
+      }
+    }
+
+    /// <summary>The same with a timeout. Null if nothing came in time.</summary>
+    public ShareHandle Receive(SafeHandle socket, TimeSpan timeout)
+    {
+      Usable();
+      if (socket == null) throw new ArgumentNullException(nameof(socket));
+      ulong limit = Timeout.ToNanoseconds(timeout);
+      using (var held = new HeldDescriptors(new[] { socket })) return ReceiveNative(held.Numbers[0], limit);
+    }
+
+    /// <summary>The same for a socket of the runtime. Null if nothing came in time.</summary>
+    public ShareHandle Receive(Socket socket, TimeSpan timeout)
+    {
+      Usable();
+      if (socket == null) throw new ArgumentNullException(nameof(socket));
+      ShareHandle received = ReceiveNative((int)socket.Handle, Timeout.ToNanoseconds(timeout));
+      GC.KeepAlive(socket);
+      return received;
+    }
+
+    /// <summary>
+    /// Imports memory of another process, with the descriptors that came with the handle through
+    /// <see cref="Receive(SafeHandle)"/> or <see cref="Link.Fetch"/>; otherwise the exporter is asked for them.
+    /// </summary>
+    public ImportedMemory Import(ShareHandle share, ImportOptions options = default(ImportOptions))
+    {
+      return Import(share, null, options);
+    }
+
+    /// <summary>
+    /// The same with the descriptors of <see cref="GetDescriptors"/>, in their order. They stay the caller's, and are not
+    /// needed afterwards.
+    /// </summary>
+    public ImportedMemory Import(
+        ShareHandle share, SafeHandle[] descriptors, ImportOptions options = default(ImportOptions))
+    {
+      Usable();
+      return ImportedMemory.Import(this, share, descriptors, options);
+    }
+
+    /// <summary>
+    /// Sets how long imports are kept mapped after they were disposed. At the beginning they are not. What is kept keeps the
+    /// exporter's memory alive, and goes before a call of this instance fails for lack of memory. Only
+    /// <see cref="ShareWay.PosixFd"/> is kept.
+    /// </summary>
+    /// <param name="idle">How long one is kept; zero means not at all.</param>
+    /// <param name="bytesMax">Bytes that are kept at most; 0 means no limit.</param>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void SetImportCache(TimeSpan idle, long bytesMax = 0)
+    {
+      gpumem_import_cache_desc desc = default(gpumem_import_cache_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_cache_desc);
+      desc.idle_ns = Timeout.ToNanoseconds(idle);
+      desc.bytes_max = Sizes.ToNative(bytesMax, nameof(bytesMax));
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_set_cache(handle.Value, &desc, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>Unmaps all imports that were disposed and are kept.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public void FlushImportCache()
+    {
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_flush_cache(handle.Value, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    /// <summary>
+    /// Makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. Address and size are
+    /// multiples of the page size. A part of a range must be exported again after it was mapped anew.
+    /// </summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    public FileDescriptorHandle ExportDmaBuf(GpuRange memory, DmaBufFlags flags = DmaBufFlags.None)
+    {
+      Usable();
+      int descriptor;
+      int* written = &descriptor;
+      While(memory, error => Native.gpumem_share_export_dma_buf(
+          handle.Value, memory.Pointer, (ulong)memory.Size, (ulong)flags, written, error));
+      return new FileDescriptorHandle(descriptor);
+    }
+
+    /// <summary>
+    /// Opens a hub, in which this process publishes what the instance exported. A socket file that a dead process has left at
+    /// the path is replaced.
+    /// </summary>
+    public Hub OpenHub(HubOptions options = default(HubOptions))
+    {
+      Usable();
+      return Hub.Open(this, options);
+    }
+
+    /// <summary>The same with the other options at their defaults.</summary>
+    public Hub OpenHub(string path) { return OpenHub(new HubOptions { Path = path }); }
+
+    /// <summary>
+    /// Connects to a hub. It does not wait for one to be opened. This instance imports what is fetched.
+    /// </summary>
+    public Link Connect(LinkOptions options = default(LinkOptions))
+    {
+      Usable();
+      return Link.Connect(this, options);
+    }
+
+    /// <summary>The same with the other options at their defaults.</summary>
+    public Link Connect(string path) { return Connect(new LinkOptions { Path = path }); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void SendNative(gpumem_share_handle share, int socket, SendOptions options)
+    {
+      gpumem_send_desc desc = default(gpumem_send_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_send_desc);
+      desc.lease_ns = Timeout.ToNanoseconds(options.Lease);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_send(handle.Value, &share, socket, &desc, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    ShareHandle ReceiveNative(int socket, ulong limit)
+    {
+      gpumem_share_handle share;
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_share_receive(handle.Value, socket, limit, &share, error);
+      Error.Check(status, error, handle, nameof(GpuInstance));
+      return status == Constants.GPUMEM_NOT_READY ? null : new ShareHandle(share);
     }
 
     /// <summary>Its name, backend and devices.</summary>

@@ -88,5 +88,12 @@ namespace GpuMem
       if (memory == null) throw new ArgumentNullException(nameof(memory));
       return memory.Range;
     }
+
+    /// <summary>Imported memory, from the byte that was exported.</summary>
+    public static implicit operator GpuRange(ImportedMemory memory)
+    {
+      if (memory == null) throw new ArgumentNullException(nameof(memory));
+      return memory.Range;
+    }
   }
 }

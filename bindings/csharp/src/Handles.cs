@@ -175,17 +175,22 @@ namespace GpuMem
 
   sealed unsafe class AllocationHandle : GpuHandle
   {
+    readonly string noun;
     GCHandle array;
     long weight;
 
-    internal AllocationHandle(InstanceHandle instance) : base(instance) { Instance = instance; }
+    internal AllocationHandle(InstanceHandle instance, string noun = nameof(GpuMemory)) : base(instance)
+    {
+      Instance = instance;
+      this.noun = noun;
+    }
 
     internal InstanceHandle Instance { get; private set; }
 
     /// <summary>What the owner knows of it.</summary>
     internal MemoryInfo Info { get; set; }
 
-    internal override string Noun { get { return nameof(GpuMemory); } }
+    internal override string Noun { get { return noun; } }
 
     internal override Printed Print()
     {
@@ -268,6 +273,40 @@ namespace GpuMem
     protected override int Destroy(IntPtr value, gpumem_error* error)
     {
       return Native.gpumem_event_destroy(value, error);
+    }
+  }
+
+  sealed unsafe class HubHandle : GpuHandle
+  {
+    readonly string path;
+
+    internal HubHandle(InstanceHandle instance, string path) : base(instance) { this.path = path; }
+
+    internal override string Noun { get { return nameof(Hub); } }
+
+    internal override Printed Print() { return base.Print().AddIf("Path", path); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return Native.gpumem_hub_close(value, error);
+    }
+  }
+
+  sealed unsafe class LinkHandle : GpuHandle
+  {
+    readonly string path;
+
+    internal LinkHandle(InstanceHandle instance, string path) : base(instance) { this.path = path; }
+
+    internal override string Noun { get { return nameof(Link); } }
+
+    internal override Printed Print() { return base.Print().AddIf("Path", path); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return Native.gpumem_link_close(value, error);
     }
   }
 

@@ -33,8 +33,9 @@ namespace GpuMem
     // Other words with an underscore, such as the entry points that an option can mask, are the same in C#.
     static readonly string[] properties =
     {
-      "bytes_per_second", "device_bytes", "device_count", "handle_types", "lock_mode", "lock_piece", "max_level", "numa_node",
-      "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "vmm_granularity",
+      "bytes_max", "bytes_per_second", "device_bytes", "device_count", "handle_types", "links_max", "lock_mode", "lock_piece", "max_level", "names_max",
+      "numa_node", "numa_nodes", "pin_budget", "register_count_max", "same_pointer", "store_capacity", "stored_size", "versions_max",
+      "vmm_granularity",
     };
 
     internal static string Read(IntPtr text) { return Translate(Text.Read(text)); }
@@ -53,6 +54,7 @@ namespace GpuMem
       string found;
       if (Names.OfC.TryGetValue(word, out found)) return found;
       if (word == "value_size") return "valueSize";
+      if (word == "fds_max") return "DescriptorsMax";
       if (Array.IndexOf(properties, word) < 0) return null;
       string[] parts = word.Split('_');
       return string.Concat(Array.ConvertAll(parts, part => char.ToUpperInvariant(part[0]) + part.Substring(1)));

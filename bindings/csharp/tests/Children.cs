@@ -28,6 +28,7 @@ namespace GpuMem.Tests
       { "probe", () => GpuInstance.Probe(Backend.Host) },
       { "open", () => GpuInstance.Open(Backend.Host).Dispose() },
       { "log", () => GpuMemLog.SetFunction(null, LogLevel.Error) },
+      { "share-info", () => ReadNoHandle() },
       { "current-device", () => HostSimulation.SetCurrentDevice(-1) },
     };
 
@@ -43,6 +44,7 @@ namespace GpuMem.Tests
         case "alive": return EndAlive(arguments[2]);
         case "fork": return Fork();
         case "fabric": return Ranges.Fabric();
+        case "partner": return Sharing.Partner(arguments[2], arguments.Length > 3 ? arguments[3] : null);
         case "import": return Ranges.Import(arguments[2], long.Parse(arguments[3]));
         default: return 9;
       }
@@ -136,6 +138,18 @@ namespace GpuMem.Tests
       string[] mapped = File.ReadAllLines("/proc/self/maps").Where(line => line.Contains("libgpumem"))
           .Select(line => line.Substring(line.IndexOf('/'))).Distinct().ToArray();
       return mapped.Length == 1 ? 0 : 3;
+    }
+
+    static void ReadNoHandle()
+    {
+      try
+      {
+        GC.KeepAlive(new ShareHandle(new byte[ShareHandle.Size]).Info);
+      }
+      catch (GpuMemException)
+      {
+        // The library has read it.
+      }
     }
 
     static int WithPath(string path)

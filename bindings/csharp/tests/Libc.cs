@@ -35,6 +35,18 @@ namespace GpuMem.Tests
       return length <= 0 ? "" : Encoding.UTF8.GetString(target, 0, length);
     }
 
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int socket(int domain, int type, int protocol);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int bind(int socket, byte[] address, uint size);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int listen(int socket, int backlog);
+
+    [DllImport("libc", SetLastError = true)]
+    internal static extern int accept(int socket, IntPtr address, IntPtr size);
+
     [DllImport("libc")]
     internal static extern int fork();
 

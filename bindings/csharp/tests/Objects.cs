@@ -75,6 +75,8 @@ namespace GpuMem.Tests
       range.Map(0, block);
       BufferGroup group = instance.CreateGroup("model");
       GrowableBuffer buffer = device.CreateBuffer(granule, new BufferOptions { Group = group, Tag = "weights" });
+      Hub hub = instance.OpenHub(Sharing.Address("printed"));
+      Link link = instance.Connect(Sharing.Address("printed"));
       var region = new CopyRegion(new CopyOperand(new GpuRange((IntPtr)0x1000, 64), 8), new GpuRange((IntPtr)0x2000, 64), 4, 2);
       InstanceStats stats = instance.Stats;
       Check.Equal(stats.LiveCount + 2, stats.LiveObjects, "live objects");
@@ -92,6 +94,9 @@ namespace GpuMem.Tests
           "Width = 4, Height = 2, Depth = 1, Options = CopyOptions { Direction = Infer, SourceOrder = Stream } }", region },
         { "CudaOptions { Contexts = [0x8] }", new CudaOptions { Contexts = new[] { (IntPtr)8 } } },
         { "BufferGroup { Name = \"model\" }", group },
+        { "Hub { Path = \"" + Sharing.Address("printed") + "\" }", hub },
+        { "Link { Path = \"" + Sharing.Address("printed") + "\" }", link },
+        { "LinkOptions { Path = null, Token = \"secret\", Timeout = 00:00:00 }", new LinkOptions { Token = new byte[] { 1, 2 } } },
         { "FabricHandle { Bytes = " + string.Concat(Enumerable.Repeat("07", 64)) + " }", new FabricHandle(Enumerable.Repeat((byte)7, 64).ToArray()) },
         { "SleepOptions { Content = Pinned, Flags = None, Directory = null, Tag = \"weights\", Stream = null, Event = null, " +
           "Progress = False, Cancellation = False }", new SleepOptions { Tag = "weights" } },
@@ -104,7 +109,7 @@ namespace GpuMem.Tests
         instance.Info, device.Info, memory.Info, stream.Info, gpuEvent.Info, instance.GetPointerInfo(pinned.HostPointer),
         device.GetCapability(Capability.PinMapHost), instance.GetStats(MemoryKind.Device), GpuInstance.Probe(Scope.Backend),
         StatusInfo.Of(Status.Busy), instance.GetUnifiedInfo(unified), block.Info, range.Info, range.GetMapping(0),
-        buffer.Info, group.Info,
+        buffer.Info, group.Info, hub.Info, link.Info, instance.GetShareWay(memory, ShareWay.Legacy),
       })
       {
         string text = info.ToString();
@@ -123,8 +128,10 @@ namespace GpuMem.Tests
       block.Dispose();
       buffer.Dispose();
       group.Dispose();
+      link.Dispose();
+      hub.Dispose();
       instance.Dispose();
-      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer, group })
+      foreach (object gone in new object[] { memory, pinned, stream, gpuEvent, unified, range, block, buffer, group, hub, link })
       {
         Check.That(gone.ToString().EndsWith("IsDisposed = True }"), gone.ToString());
       }
@@ -139,7 +146,7 @@ namespace GpuMem.Tests
       {
         "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId",
         "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "MappingInfo.BlockId",
-        "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
+        "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
       Func<Type, bool> unsigned = type => new[] { typeof(ulong), typeof(uint), typeof(UIntPtr) }.Contains(
           type.IsByRef ? type.GetElementType() : Nullable.GetUnderlyingType(type) ?? type);
@@ -172,7 +179,8 @@ namespace GpuMem.Tests
       {
         device.AllocateDevice(64), device.AllocatePinned<int>(16), device.AllocatePinned<int>(0), device.Register(new byte[64]),
         device.CreateStream(), device.CreateEvent(), unified, unified.BeginHostAccess(), device.AllocateUnified<int>(0),
-        device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance.CreateGroup(), instance,
+        device.CreatePhysical(granule), instance.ReserveRange(granule), device.CreateBuffer(granule), instance.CreateGroup(),
+        instance.OpenHub(Sharing.Address("gone")), instance.Connect(Sharing.Address("gone")), instance,
       };
       foreach (IDisposable one in all) one.Dispose();
       int calls = 0;
@@ -201,7 +209,7 @@ namespace GpuMem.Tests
         }
       }
       Check.Equal("", string.Join("\n", wrong), "other answers");
-      Check.That(calls > 80, "only " + calls + " calls");
+      Check.That(calls > 100, "only " + calls + " calls");
       foreach (Action call in new Action[]
       {
         () => GC.KeepAlive(device.Info), () => device.AllocateDevice(1), () => device.AllocatePinned<int>(0),
@@ -227,6 +235,10 @@ namespace GpuMem.Tests
         {
           () => stream.Wait(null), () => gpuEvent.Record(null), () => gpuEvent.GetElapsedNanoseconds(null),
           () => device.CanAccessPeer(null), () => device.EnablePeerAccess(null), () => device.DisablePeerAccess(null),
+          () => instance.Revoke(null), () => instance.GetDescriptors(null), () => instance.Import(null), () => device.ImportEvent(null),
+          () => instance.Send(new ShareHandle(new byte[ShareHandle.Size]), (FileDescriptorHandle)null),
+          () => instance.Receive((FileDescriptorHandle)null), () => new ShareHandle(null),
+          () => instance.Import(new ShareHandle(new byte[ShareHandle.Size]), new FileDescriptorHandle[1]),
           () => HostSimulation.Launch(null, kernel => { }), () => HostSimulation.LoseDevice(null),
           () => HostSimulation.CreateNativeStream(null), () => HostSimulation.DestroyNativeStream(null, IntPtr.Zero),
           () => HostSimulation.SetCapturing(null, true), () => HostSimulation.FailStep(null, 1),

@@ -17,6 +17,7 @@ namespace GpuMem.Tests
       Ranges.Run();
       Buffers.Run();
       Sleeping.Run();
+      Sharing.Run();
       Objects.Run();
       Collection.Run();
       Children.RunAll();

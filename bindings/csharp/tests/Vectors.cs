@@ -80,9 +80,13 @@ namespace GpuMem.Tests
     /// <summary>A number, or comma-separated names of an enumeration.</summary>
     internal ulong Named<TEnum>(string name, ulong otherwise = 0)
     {
-      if (!Has(name)) return otherwise;
+      return Has(name) ? Words<TEnum>(Options[name]) : otherwise;
+    }
+
+    internal static ulong Words<TEnum>(string words)
+    {
       ulong sum = 0;
-      foreach (string word in Options[name].Split(','))
+      foreach (string word in words.Split(','))
       {
         sum |= char.IsLetter(word[0])
             ? Convert.ToUInt64(Enum.Parse(typeof(TEnum), word.Replace("_", ""), true))
@@ -238,6 +242,7 @@ namespace GpuMem.Tests
             Name = step.Text("name"),
             Group = step.Has("group") ? Get<BufferGroup>(step.Text("group")) : null,
             Tag = step.Text("tag"),
+            HandleTypes = (HandleTypes)step.Named<HandleTypes>("handle_types"),
           }));
         case "group": return Keep(step, Get<GpuInstance>(a[0]).CreateGroup(step.Text("name")));
         case "resize":
@@ -301,6 +306,49 @@ namespace GpuMem.Tests
           Check.That(Get<GpuDevice>(a[0]).GetCapability((Capability)Step.Number(a[1])).Name.Length != 0, "no name");
           return true;
         case "peer": return Peer(Get<GpuDevice>(a[0]), Get<GpuDevice>(a[1]), a[2]);
+        case "export": return Keep(step, Get<GpuInstance>(a[0]).Export(new GpuRange(Address(a[1]), 0), new ExportOptions
+          {
+            Way = (ShareWay)step.Named<ShareWay>("way"),
+            Access = (Access)step.Named<Access>("access"),
+            Flags = (ExportFlags)step.Named<ExportFlags>("flags"),
+          }));
+        case "export_event": return Keep(step, Get<GpuEvent>(a[0]).Export());
+        case "handle": return Keep(step, new ShareHandle(new byte[ShareHandle.Size]));
+        case "damage":
+          byte[] damaged = Get<ShareHandle>(a[0]).ToArray();
+          damaged[(int)Step.Number(a[1])] ^= 0xff;
+          objects[a[0]] = new ShareHandle(damaged);
+          return true;
+        case "same":
+          Check.That(Get<ShareHandle>(a[0]).Equals(Get<ShareHandle>(a[1])), "the handles differ");
+          return true;
+        case "share_info": return CompareShare(step, Get<ShareHandle>(a[0]).Info);
+        case "descriptors":
+          FileDescriptorHandle[] descriptors = Get<GpuInstance>(a[0]).GetDescriptors(Get<ShareHandle>(a[1]));
+          foreach (FileDescriptorHandle one in descriptors) one.Dispose();
+          Check.Equal((int)Step.Number(a[2]), descriptors.Length, "descriptors");
+          return true;
+        case "revoke":
+          Get<GpuInstance>(a[0]).Revoke(Get<ShareHandle>(a[1]));
+          return true;
+        case "import":
+          return Keep(step, Get<GpuInstance>(a[0]).Import(
+              Get<ShareHandle>(a[1]), new ImportOptions { Access = (Access)step.Named<Access>("access") }));
+        case "import_event": return Keep(step, Get<GpuDevice>(a[0]).ImportEvent(Get<ShareHandle>(a[1])));
+        case "way":
+          ShareWayInfo way = Get<GpuInstance>(a[0]).GetShareWay(
+              new GpuRange(Address(a[1]), 0), (ShareWay)Step.Words<ShareWay>(a[2]), (SharePeer)Step.Words<SharePeer>(a[3]));
+          string answer = StatusInfo.NameOf(way.Status).Replace("GPUMEM_ERROR_", "").Replace("GPUMEM_", "");
+          if (step.Has("is")) Check.Equal(step.Text("is"), answer, "the way");
+          if (step.Has("descriptors")) Check.Equal((int)step.Value("descriptors"), way.DescriptorCount, "descriptors");
+          Check.That(way.IsPossible || way.Message.Length != 0, "no reason");
+          return true;
+        case "cache":
+          Get<GpuInstance>(a[0]).SetImportCache(TimeSpan.FromTicks(step.Value("idle") / 100), step.Value("bytes"));
+          return true;
+        case "flush_cache":
+          Get<GpuInstance>(a[0]).FlushImportCache();
+          return true;
         case "status_name":
           Check.Equal(a[1], StatusInfo.NameOf((Status)(int)(long)Step.Number(a[0])), "name");
           return true;
@@ -374,6 +422,17 @@ namespace GpuMem.Tests
         if (step.Has(pair.Key)) Check.Equal(step.Value(pair.Key), pair.Value, pair.Key);
       }
       return true;
+    }
+
+    static bool CompareShare(Step step, ShareInfo info)
+    {
+      if (step.Has("type")) Check.Equal((ShareType)step.Named<ShareType>("type"), info.Type, "type");
+      if (step.Has("way")) Check.Equal((ShareWay)step.Named<ShareWay>("way"), info.Way, "way");
+      if (step.Has("access")) Check.Equal((Access)step.Named<Access>("access"), info.Access, "access");
+      return CompareNumbers(step, new Dictionary<string, long>
+      {
+        { "size", info.Size }, { "offset", info.Offset }, { "descriptors", info.DescriptorCount },
+      });
     }
 
     bool Open(Step step)

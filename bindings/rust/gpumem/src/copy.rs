@@ -16,6 +16,7 @@ use crate::instance::Instance;
 use crate::library::{c, call};
 use crate::managed::Managed;
 use crate::range::RangeSlice;
+use crate::share::ImportedSlice;
 use crate::size::{box_fits, bytes_of, rectangle_fits};
 use crate::stream::Stream;
 use crate::typed::{Block, DeviceMemory, DeviceSlice, Pinned, Registered, WriteCombined};
@@ -76,7 +77,7 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `ImportedSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
@@ -104,6 +105,15 @@ impl Span {
         }
     }
 
+    fn of_import<T: Element>(part: &ImportedSlice<'_, T>) -> Self {
+        let (memory, offset) = part.operand();
+        Self {
+            memory: memory.handle(),
+            offset,
+            ..Self::of_slice(part.device_address() as *mut T, part.len())
+        }
+    }
+
     fn of_buffer<T: Element>(part: &BufferSlice<'_, T>) -> Self {
         let (start, hold) = part.operand();
         Self { hold, ..Self::of_slice(start, part.len()) }
@@ -122,13 +132,13 @@ impl Span {
 }
 
 /// An operand that a copy of elements `T` can read: `&[T]`, `&Vec<T>`, an array in any kind of memory by reference,
-/// or a part of device memory, of a buffer or of a range of addresses. A stream also takes arrays by value; see [`Enqueue`].
+/// or a part of device memory, of a buffer, of a range of addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the source of this copy",
         label = "the copy cannot read this",
-        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, a `BufferSlice`, or a `RangeSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
+        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, `BufferSlice`, `RangeSlice` or `ImportedSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
     )
 )]
 pub trait Source<T>: sealed::Source<T> {}
@@ -136,13 +146,13 @@ impl<T, S: sealed::Source<T>> Source<T> for S {}
 
 /// An operand that a copy of elements `T` can write: `&mut [T]`, `&mut [MaybeUninit<T>]`, an array in any kind of
 /// memory by unique reference, device memory, a buffer, or a part of these by any reference, or a part of a range of
-/// addresses. A stream also takes arrays by value; see [`Enqueue`].
+/// addresses or of imported memory. A stream also takes arrays by value; see [`Enqueue`].
 #[cfg_attr(
     gpumem_diagnostics,
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the destination of this copy or fill",
         label = "the call cannot write this",
-        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, a `BufferSlice`, or a `RangeSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
+        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, `BufferSlice`, `RangeSlice` or `ImportedSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
     )
 )]
 pub trait Destination<T>: sealed::Destination<T> {}
@@ -153,8 +163,8 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 /// * [`Pinned`], [`WriteCombined`], [`Registered`] and [`Managed`] by value: they are returned once the work is observed
 ///   complete;
 /// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
-/// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`] and [`RangeSlice`]: safe code of the CPU cannot access it, and
-///   the stream keeps it alive;
+/// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
+///   access it, and the stream keeps it alive;
 /// * [`&Buffer`](Buffer) and [`BufferSlice`]: the same, since the buffer gives the CPU nothing that a stream uses.
 ///
 /// Ordinary slices are not among them; see [`Stream::copy_from_slice`].
@@ -302,6 +312,24 @@ impl<T: Element> sealed::Enqueue for RangeSlice<'_, T> {
     fn returned(self) {}
     fn keep(&self) -> Keep {
         self.begin_use().map_or(Keep::Nothing, Keep::Part)
+    }
+}
+
+impl<T: Element + Copy> sealed::Source<T> for ImportedSlice<'_, T> {
+    fn span(&self) -> Span {
+        Span::of_import(self)
+    }
+}
+impl<T: Element + Copy> sealed::Destination<T> for ImportedSlice<'_, T> {
+    fn span(&mut self) -> Span {
+        Span::of_import(self)
+    }
+}
+impl<T: Element> sealed::Enqueue for ImportedSlice<'_, T> {
+    type Returned = ();
+    fn returned(self) {}
+    fn keep(&self) -> Keep {
+        Keep::Memory(self.operand().0.share())
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::os::raw::c_void;
+use std::os::unix::io::{AsFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -11,10 +12,13 @@ use gpumem_sys as sys;
 
 use crate::codes::EventFlags;
 use crate::device::Device;
+#[cfg(doc)]
+use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
 use crate::instance::{c_pointer, c_text, lock, Inner};
 use crate::library::{c, call};
 use crate::memory::Remains;
+use crate::share::{import_event, ShareHandle};
 use crate::stream::{nanoseconds, Stream, StreamInner};
 
 /// A point in a stream that can be waited for and timed.
@@ -32,6 +36,8 @@ use crate::stream::{nanoseconds, Stream, StreamInner};
 pub struct Event {
     handle: sys::gpumem_event,
     instance: Arc<Inner>,
+    /// Whether other processes may record it.
+    shared: bool,
     record: Mutex<Record>,
 }
 
@@ -68,7 +74,7 @@ impl Event {
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call; the output is writable.
         unsafe { call!(gpumem_event_create(device.handle, &desc, &mut handle)) }?;
-        Ok(Self::of(handle, device))
+        Ok(Self::of(handle, device, flags))
     }
 
     /// Wraps an event that other code created.
@@ -83,11 +89,43 @@ impl Event {
         let mut handle = ptr::null_mut();
         // SAFETY: the output is writable; the rest is the caller's promise.
         unsafe { call!(gpumem_event_wrap(device.handle, native, flags.0, &mut handle)) }?;
-        Ok(Self::of(handle, device))
+        Ok(Self::of(handle, device, flags))
     }
 
-    fn of(handle: sys::gpumem_event, device: &Device) -> Self {
-        Self { handle, instance: device.instance.clone(), record: Mutex::default() }
+    /// Imports an event of another process, with the descriptors that came with the handle, or that the exporter has.
+    /// Both processes can record it, wait for it and query it; a wait is for the latest record at the time of the call,
+    /// in whichever process.
+    ///
+    /// # Errors
+    /// [`ErrorKind::StaleHandle`] if the event was destroyed or the export has ended, [`ErrorKind::PeerGone`] if the
+    /// exporter has, [`ErrorKind::InvalidState`] if this process is the exporter, and as `gpumem_event_import()`.
+    pub fn import(device: &Device, handle: &ShareHandle) -> Result<Self, Error> {
+        Self::import_with_fds::<OwnedFd>(device, handle, &[])
+    }
+
+    /// As [`import`](Self::import), with the descriptors of [`Instance::export_fds`](crate::Instance::export_fds).
+    ///
+    /// # Errors
+    /// As [`import`](Self::import), and [`ErrorKind::InvalidArgument`] if these are not the descriptors of the handle.
+    pub fn import_with_fds<F: AsFd>(device: &Device, handle: &ShareHandle, fds: &[F]) -> Result<Self, Error> {
+        Ok(Self::of(import_event(device, handle, fds)?, device, EventFlags::INTERPROCESS))
+    }
+
+    /// Exports the event, which was created with [`EventFlags::INTERPROCESS`]. Exporting it again gives the same bytes.
+    /// The export ends when the event is closed or dropped, and with [`Instance::revoke`](crate::Instance::revoke).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if it was created without that flag, or imported; and as `gpumem_event_export()`.
+    pub fn export(&self) -> Result<ShareHandle, Error> {
+        let mut handle = sys::gpumem_share_handle::default();
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_event_export(self.handle, &mut handle)) }?;
+        Ok(ShareHandle::of(&handle))
+    }
+
+    fn of(handle: sys::gpumem_event, device: &Device, flags: EventFlags) -> Self {
+        let shared = flags.contains(EventFlags::INTERPROCESS);
+        Self { handle, instance: device.instance.clone(), shared, record: Mutex::default() }
     }
 
     pub(crate) fn handle(&self) -> sys::gpumem_event {
@@ -125,7 +163,8 @@ impl Event {
         })
     }
 
-    /// Records the work that is in a stream now. A later record replaces it.
+    /// Records the work that is in a stream now. A later record replaces it. To have waited for an event of several
+    /// processes does not release what the work uses: wait for the stream as well.
     ///
     /// # Errors
     /// If event and stream belong to different devices, or the device is lost.
@@ -135,8 +174,11 @@ impl Event {
         // SAFETY: only handles.
         unsafe { call!(gpumem_event_record(self.handle, stream.handle())) }?;
         record.generation += 1;
-        record.stream = Arc::downgrade(&stream.inner);
-        record.number = number;
+        // Another process may record the event meanwhile, and then its answers are not about this work.
+        if !self.shared {
+            record.stream = Arc::downgrade(&stream.inner);
+            record.number = number;
+        }
         Ok(())
     }
 

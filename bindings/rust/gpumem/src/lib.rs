@@ -23,6 +23,8 @@
 //! * [`Managed`] is an array that the CPU and devices share. The CPU accesses it through a guard.
 //! * [`Buffer`] is an array that grows in place and can sleep, and a [`Group`] puts many to sleep as one.
 //! * [`Physical`] is memory without an address, to be mapped into an [`AddressRange`].
+//! * [`Instance::export`] shares memory with other processes, [`Imported`] is memory of another one, and a [`Hub`] has
+//!   such memory under names.
 //! * An instance copies and fills memory at once, a [`Stream`] does so later, and an [`Event`] is a point in a
 //!   stream.
 //! * [`Memory`], and the functions with `raw` in their names, work with addresses and bytes.
@@ -70,6 +72,7 @@ mod error;
 mod event;
 mod group;
 pub mod host;
+mod hub;
 mod instance;
 mod library;
 pub mod log;
@@ -77,6 +80,7 @@ mod managed;
 mod memory;
 mod physical;
 mod range;
+mod share;
 mod size;
 mod sleep;
 mod stream;
@@ -91,8 +95,9 @@ pub use buffer::{
 };
 pub use codes::{
     Access, Advice, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability, Content,
-    Direction, EventFlags, Feature, HandleTypes, Kind, Location, LockMode, LogLevel, MemoryFlags,
-    NativeDomain, PhysicalFlags, RangeFlags, SleepFlags, SourceOrder, WaitCondition,
+    Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, HandleTypes, HubFlags, ImportFlags,
+    ImportState, Kind, Location, LockMode, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags,
+    SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition,
 };
 pub use copy::{CopyOptions, Destination, Enqueue, Rectangle, Region, Returned, Source};
 pub use device::{CapabilityInfo, Device, DeviceBytes, DeviceInfo};
@@ -100,6 +105,7 @@ pub use element::{Element, FillValue};
 pub use error::{Error, ErrorKind, Rejected, Status, StatusInfo};
 pub use event::{Event, EventInfo};
 pub use group::{Group, GroupInfo, GroupOptions};
+pub use hub::{Entry, FetchOptions, Hub, HubInfo, HubOptions, Link, LinkInfo, LinkOptions, PublishOptions};
 pub use instance::{
     probe, CudaOptions, Fallback, HostOptions, Instance, InstanceInfo, InstanceOptions, KindStats,
     PointerInfo, ProbeInfo, Processor, Stats, Version,
@@ -110,6 +116,10 @@ pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange,
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
 pub use physical::{FabricHandle, Granularity, Physical, PhysicalInfo, PhysicalOptions};
 pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
+pub use share::{
+    ExportOptions, ImportInfo, ImportOptions, Imported, ImportedSlice, SendOptions, Share, ShareHandle,
+    ShareInfo, WayInfo,
+};
 pub use sleep::{BufferCallbacks, CalledBuffer, PrepareOptions, SleepOptions, WakeOptions};
 pub use stream::{
     Enqueued, EnqueuedRegions, Pending, PendingRegions, Stream, StreamInfo, StreamOptions, Words,
@@ -138,6 +148,10 @@ const _: () = {
     send_and_sync::<BufferAccessMut<'static, u8>>();
     send_and_sync::<BufferRegistration>();
     send_and_sync::<Group>();
+    send_and_sync::<ShareHandle>();
+    send_and_sync::<Imported>();
+    send_and_sync::<Hub>();
+    send_and_sync::<Link>();
     send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
     const fn error<T: std::error::Error + Send + Sync + 'static>() {}
     error::<Error>();

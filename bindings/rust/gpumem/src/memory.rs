@@ -154,6 +154,10 @@ pub(crate) enum Remains {
     Buffer(sys::gpumem_buffer, Option<Lent>, Option<Arc<Callbacks>>),
     /// A group of buffers.
     Group(sys::gpumem_group),
+    /// A hub.
+    Hub(sys::gpumem_hub),
+    /// A link to a hub.
+    Link(sys::gpumem_link),
 }
 
 // SAFETY: handles are numbers to C.
@@ -178,6 +182,8 @@ impl Remains {
                 }
                 Self::Buffer(handle, ..) => call!(gpumem_buffer_destroy(*handle)),
                 Self::Group(handle) => call!(gpumem_group_destroy(*handle)),
+                Self::Hub(handle) => call!(gpumem_hub_close(*handle)),
+                Self::Link(handle) => call!(gpumem_link_close(*handle)),
             }
         };
         match result {
@@ -235,11 +241,17 @@ impl Allocation {
         let mut handle = ptr::null_mut();
         // SAFETY: the struct and its text live during the call, and the output is writable.
         unsafe { call!(gpumem_memory_create(device.handle, &desc, &mut handle)) }?;
-        let mut allocation = Self::of(device, handle, bytes);
-        let info = allocation.info()?;
-        allocation.host = info.host_pointer;
-        allocation.device = info.device_address;
+        let mut allocation = Self::of(device.instance.clone(), handle, bytes);
+        allocation.learn()?;
         Ok(allocation)
+    }
+
+    /// Sets the addresses, and returns everything that the library knows.
+    fn learn(&mut self) -> Result<MemoryInfo, Error> {
+        let info = self.info()?;
+        self.host = info.host_pointer;
+        self.device = info.device_address;
+        Ok(info)
     }
 
     /// # Safety
@@ -264,13 +276,12 @@ impl Allocation {
         // SAFETY: the struct and its text live during the call, the output is writable; the rest is the caller's
         // promise.
         unsafe { call!(gpumem_memory_register(device.handle, &desc, &mut handle)) }?;
-        let mut allocation = Self::of(device, handle, bytes);
+        let mut allocation = Self::of(device.instance.clone(), handle, bytes);
         allocation.host = pointer;
         Ok(allocation)
     }
 
-    fn of(device: &Device, handle: sys::gpumem_memory, bytes: u64) -> Self {
-        let instance = device.instance.clone();
+    fn of(instance: Arc<Inner>, handle: sys::gpumem_memory, bytes: u64) -> Self {
         Self { handle, instance, host: ptr::null_mut(), device: 0, bytes, backing: None, turns: None }
     }
 
@@ -369,6 +380,13 @@ impl Memory {
             }
             Err(error) => Err(Rejected::new(backing, error)),
         }
+    }
+
+    /// One import of memory of another process, which this ends.
+    pub(crate) fn imported(instance: Arc<Inner>, handle: sys::gpumem_memory) -> Result<Self, Error> {
+        let mut allocation = Allocation::of(instance, handle, 0);
+        allocation.bytes = allocation.learn()?.size;
+        Ok(Self { allocation: Arc::new(allocation) })
     }
 
     /// Information about the memory. Works after its device was lost.

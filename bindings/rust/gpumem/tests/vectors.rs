@@ -6,14 +6,16 @@
 mod common;
 
 use std::collections::HashMap;
+use std::convert::TryFrom;
 use std::os::raw::c_void;
 use std::time::Duration;
 
 use gpumem::{
     sys, Access, Backend, Buffer, BufferFlags, BufferOptions, BufferRegistration, BufferState, Capability,
-    Content, CopyOptions, Device, Direction, Error, Event, EventFlags, Group, GroupOptions, Instance,
-    InstanceOptions, Kind, Memory, MemoryFlags, MemoryOptions, PrepareOptions, Processor, RegisterOptions,
-    Rejected, SleepOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition, WakeOptions,
+    Content, CopyOptions, Device, Direction, Error, Event, EventFlags, ExportFlags, ExportOptions, Group,
+    GroupOptions, HandleTypes, ImportOptions, Imported, Instance, InstanceOptions, Kind, Memory, MemoryFlags,
+    MemoryOptions, PrepareOptions, Processor, RegisterOptions, Rejected, ShareHandle, SharePeer, ShareWay,
+    SleepOptions, SourceOrder, Status, Stream, StreamOptions, WaitCondition, WakeOptions,
 };
 
 /// Ordinary memory, page aligned.
@@ -35,7 +37,14 @@ enum Object {
     Registration(BufferRegistration, sys::gpumem_buffer),
     /// The number of one that was forgotten.
     Forgotten(u64),
+    Handle(ShareHandle),
+    Imported(Imported),
 }
+
+const ACCESSES: [(&str, u64); 4] = [("none", 0), ("read", 1), ("readwrite", 3), ("unknown", 4)];
+const WAYS: [(&str, u64); 5] = [("any", 0), ("legacy", 1), ("posix_fd", 2), ("fabric", 3), ("dma_buf", 4)];
+const PEERS: [(&str, u64); 5] =
+    [("other_process", 0), ("same_process", 1), ("other_user", 2), ("other_device", 3), ("container", 4)];
 
 /// Fails with a text if a step is not understood, or if its comparison fails.
 type Checked<T> = Result<T, String>;
@@ -120,6 +129,7 @@ fn flags(text: Option<&str>) -> Checked<MemoryFlags> {
         ("numa_node", MemoryFlags::NUMA_NODE.0),
         ("attach_host", MemoryFlags::ATTACH_HOST.0),
         ("oversubscribe", MemoryFlags::OVERSUBSCRIBE.0),
+        ("shareable", MemoryFlags::SHAREABLE.0),
     ];
     text.map_or(Ok(MemoryFlags::NONE), |text| {
         text.split(',').try_fold(MemoryFlags::NONE, |all, flag| Ok(all | MemoryFlags(named(flag, &names)?)))
@@ -228,6 +238,7 @@ impl Runner {
         memory: Memory(Memory);
         growable: Growable(Buffer<u8>);
         group: Group(Group);
+        handle: Handle(ShareHandle);
     }
 
     fn growable_mut(&mut self, name: &str) -> Checked<&mut Buffer<u8>> {
@@ -372,7 +383,7 @@ impl Runner {
                 self.made(step, result.map(Object::Stream))
             }
             "event" => {
-                let names = [("disable_timing", 1), ("blocking_sync", 2)];
+                let names = [("disable_timing", 1), ("blocking_sync", 2), ("interprocess", 4)];
                 let flags = step.text("flags").map_or(Ok(0), |text| {
                     text.split(',').try_fold(0, |all, flag| Ok::<u64, String>(all | named(flag, &names)?))
                 })?;
@@ -386,12 +397,19 @@ impl Runner {
                 Some(Object::Event(event)) => self.closed(step, event.close(), Object::Event),
                 Some(Object::Growable(buffer)) => self.closed(step, buffer.close(), Object::Growable),
                 Some(Object::Group(group)) => self.closed(step, group.close(), Object::Group),
-                _ => Err("only a memory, stream, event, buffer or group can be destroyed".to_owned()),
+                Some(Object::Imported(import)) => self.closed(step, import.close(), Object::Imported),
+                _ => Err("only a memory, stream, event, buffer, group or import can be destroyed".to_owned()),
             },
             "growable" => {
                 let mut options = BufferOptions::new()
                     .reserve(step.number_or("reserve", 0)?)
                     .flags(buffer_flags(step.text("flags"))?);
+                if let Some(types) = step.text("handle_types") {
+                    let names = [("posix_fd", HandleTypes::POSIX_FD.0), ("fabric", HandleTypes::FABRIC.0)];
+                    for name in types.split(',') {
+                        options = options.handle_types(HandleTypes(named(name, &names)?));
+                    }
+                }
                 if let Some(name) = step.text("name") {
                     options = options.name(name);
                 }
@@ -632,9 +650,8 @@ impl Runner {
                 match self.instance(step.word(1)?)?.pointer_access(self.address(step.word(2)?)?, processor) {
                     Err(error) => Ok(error.status()),
                     Ok(access) => {
-                        let names = [("none", 0), ("read", 1), ("readwrite", 3), ("unknown", 4)];
                         let expected =
-                            step.text("is").map_or(Ok(access.0 as u64), |text| named(text, &names))?;
+                            step.text("is").map_or(Ok(access.0 as u64), |text| named(text, &ACCESSES))?;
                         equal("the access", access, Access(expected as i32))?;
                         Ok(Status::SUCCESS)
                     }
@@ -674,6 +691,101 @@ impl Runner {
                     other => Err(format!("peer {other} is not a step")),
                 }
             }
+            "export" => {
+                let (instance, pointer) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
+                let way = step.text("way").map_or(Ok(0), |text| named(text, &WAYS))?;
+                let access = step.text("access").map_or(Ok(0), |text| named(text, &ACCESSES))?;
+                let names = [("neighbours", ExportFlags::NEIGHBOURS.0)];
+                let flags = step.text("flags").map_or(Ok(0), |text| named(text, &names))?;
+                let options = ExportOptions::new()
+                    .way(ShareWay(way as i32))
+                    .access(Access(access as i32))
+                    .flags(ExportFlags(flags));
+                self.made(step, instance.export_raw(pointer, &options).map(Object::Handle))
+            }
+            "export_event" => {
+                let result = self.event(step.word(1)?)?.export();
+                self.made(step, result.map(Object::Handle))
+            }
+            "handle" => self.made(step, Ok(Object::Handle(ShareHandle::from([0; ShareHandle::LEN])))),
+            "damage" => {
+                let (name, index) = (step.word(1)?, number(step.word(2)?)? as usize);
+                let mut bytes = self.handle(name)?.as_ref().to_vec();
+                bytes[index] ^= 0xff;
+                let damaged = ShareHandle::try_from(&bytes[..]).map_err(|error| error.to_string())?;
+                self.objects.insert(name.to_owned(), Object::Handle(damaged));
+                Ok(Status::SUCCESS)
+            }
+            "same" => {
+                let same = self.handle(step.word(1)?)? == self.handle(step.word(2)?)?;
+                equal("that the handles are the same", same, true)?;
+                Ok(Status::SUCCESS)
+            }
+            "share_info" => match self.handle(step.word(1)?)?.info() {
+                Err(error) => Ok(error.status()),
+                Ok(info) => {
+                    let types = [("memory", 1), ("event", 2)];
+                    for (name, names, found) in [
+                        ("type", &types[..], info.share_type.0),
+                        ("way", &WAYS, info.way.0),
+                        ("access", &ACCESSES, info.access.0),
+                    ] {
+                        let expected = step.text(name).map_or(Ok(found as u64), |text| named(text, names))?;
+                        equal(name, found as u64, expected)?;
+                    }
+                    for (name, found) in
+                        [("size", info.size), ("offset", info.offset), ("descriptors", info.fd_count.into())]
+                    {
+                        equal(name, found, step.number_or(name, found)?)?;
+                    }
+                    Ok(Status::SUCCESS)
+                }
+            },
+            "descriptors" => match self.instance(step.word(1)?)?.export_fds(self.handle(step.word(2)?)?) {
+                Err(error) => Ok(error.status()),
+                Ok(fds) => {
+                    equal("the number of descriptors", fds.len() as u64, number(step.word(3)?)?)?;
+                    Ok(Status::SUCCESS)
+                }
+            },
+            "revoke" => Ok(status_of(self.instance(step.word(1)?)?.revoke(self.handle(step.word(2)?)?))),
+            "import" => {
+                let access = step.text("access").map_or(Ok(0), |text| named(text, &ACCESSES))?;
+                let options = ImportOptions::new().access(Access(access as i32));
+                let (instance, handle) = (self.instance(step.word(1)?)?, self.handle(step.word(2)?)?);
+                let result = Imported::with_options(instance, handle, &options);
+                self.made(step, result.map(Object::Imported))
+            }
+            "import_event" => {
+                let result = Event::import(self.device(step.word(1)?)?, self.handle(step.word(2)?)?);
+                self.made(step, result.map(Object::Event))
+            }
+            "way" => {
+                let (instance, pointer) = (self.instance(step.word(1)?)?, self.address(step.word(2)?)?);
+                let way = ShareWay(named(step.word(3)?, &WAYS)? as i32);
+                let peer = SharePeer(named(step.word(4)?, &PEERS)? as i32);
+                match instance.share_way_raw(pointer, way, peer) {
+                    Err(error) => Ok(error.status()),
+                    Ok(info) => {
+                        let name = info.status.name().replace("GPUMEM_ERROR_", "").replace("GPUMEM_", "");
+                        equal("the way", name.as_str(), step.text("is").unwrap_or(&name))?;
+                        let count = u64::from(info.fd_count);
+                        equal("the descriptors", count, step.number_or("descriptors", count)?)?;
+                        equal(
+                            "that there is a reason",
+                            info.is_possible() || !info.message.is_empty(),
+                            true,
+                        )?;
+                        Ok(Status::SUCCESS)
+                    }
+                }
+            }
+            "cache" => {
+                let idle = Duration::from_nanos(step.number_or("idle", 0)?);
+                let instance = self.instance(step.word(1)?)?;
+                Ok(status_of(instance.set_import_cache(idle, step.number_or("bytes", 0)?)))
+            }
+            "flush_cache" => Ok(status_of(self.instance(step.word(1)?)?.flush_import_cache())),
             "status_name" => {
                 let status = Status(number(step.word(1)?)? as i32);
                 equal("the name", status.name(), step.word(2)?)?;

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Memory of another process.
+
+using System;
+using System.Runtime.CompilerServices;
+using System.Runtime.InteropServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// Memory of another process. It is mapped once in a process, for each device and access, however often it is imported;
+  /// the exporter sees the last of these being disposed.
+  /// </summary>
+  /// <remarks>
+  /// Others may write it at any time. What happens when the exporter ends depends on the way.
+  /// <see cref="ShareWay.PosixFd"/>: nothing, the memory stays. With <see cref="ShareWay.Legacy"/>, copies and fills fail with
+  /// <see cref="Status.PeerGone"/>.
+  /// </remarks>
+  public sealed unsafe class ImportedMemory : IDisposable
+  {
+    readonly AllocationHandle handle;
+    readonly GpuInstance instance;
+    readonly MemoryInfo info;
+    readonly long offset;
+
+    ImportedMemory(GpuInstance instance, AllocationHandle handle, IntPtr pointer)
+    {
+      this.instance = instance;
+      this.handle = handle;
+      info = GetMemoryInfo();
+      offset = (long)pointer - (long)info.DevicePointer;
+      handle.Info = info;
+    }
+
+    /// <summary>Its instance.</summary>
+    public GpuInstance Instance
+    {
+      get
+      {
+        Usable();
+        return instance;
+      }
+    }
+
+    /// <summary>Information about the import as it stands now. The exporter is not asked.</summary>
+    public ImportInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+
+    /// <summary>What the library knows of the memory, which is <see cref="MemoryKind.Imported"/>. It never changes.</summary>
+    public MemoryInfo MemoryInfo { get { return Usable(); } }
+
+    /// <summary>Bytes from the one that was exported to the end of the memory.</summary>
+    public long Size { get { return Usable().Size - offset; } }
+
+    /// <summary>Where in the whole memory the byte lies that was exported.</summary>
+    public long Offset
+    {
+      get
+      {
+        Usable();
+        return offset;
+      }
+    }
+
+    /// <summary>Address for devices of the byte that was exported. It is valid until the import is disposed.</summary>
+    public IntPtr DevicePointer { get { return (IntPtr)((long)Usable().DevicePointer + offset); } }
+
+    /// <summary>Address of the same byte for the CPU; zero if it cannot access the memory.</summary>
+    public IntPtr HostPointer
+    {
+      get
+      {
+        IntPtr first = Usable().HostPointer;
+        return first == IntPtr.Zero ? first : (IntPtr)((long)first + offset);
+      }
+    }
+
+    /// <summary>The memory from the byte that was exported, as an operand of a copy or fill.</summary>
+    public GpuRange Range { get { return new GpuRange(handle, offset, DevicePointer, Size); } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    internal AllocationHandle Handle { get { return handle; } }
+
+    /// <summary>A part of the memory, counted from the byte that was exported, as an operand of a copy or fill.</summary>
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>Copies an array to the byte that was exported and those behind it, and returns when it is copied.</summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(source)) instance.Copy(Slice(0, array.Size), array.Range);
+    }
+
+    /// <summary>
+    /// Copies from the byte that was exported and those behind it to an array, and returns when it is copied.
+    /// </summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      Usable();
+      using (var array = new PinnedArray<T>(destination)) instance.Copy(array.Range, Slice(0, array.Size));
+    }
+
+    /// <summary>
+    /// Ends the import, as soon as no work that this binding enqueued can still use it. It may be called repeatedly, and
+    /// from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>Its name, size and device.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    internal static ImportedMemory Import(
+        GpuInstance instance, ShareHandle share, SafeHandle[] descriptors, ImportOptions options)
+    {
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      Leftovers.Sweep();
+      var handle = new AllocationHandle(instance.Handle, nameof(ImportedMemory));
+      IntPtr pointer;
+      try
+      {
+        using (var held = new HeldDescriptors(descriptors))
+        using (var name = new CText(options.Name))
+        {
+          pointer = Forgotten.Retry(() => ImportNative(instance, handle, native, held.Numbers, options, name.Pointer));
+        }
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+      try
+      {
+        return new ImportedMemory(instance, handle, pointer);
+      }
+      catch
+      {
+        handle.Dispose();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static IntPtr ImportNative(GpuInstance instance, AllocationHandle handle, gpumem_share_handle share, int[] descriptors,
+                               ImportOptions options, IntPtr name)
+    {
+      gpumem_import_desc desc = default(gpumem_import_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_desc);
+      desc.device = options.Device == null ? IntPtr.Zero : options.Device.Value;
+      desc.access = (int)options.Access;
+      desc.flags = (ulong)options.Flags;
+      desc.address = options.Address;
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.name = name;
+      IntPtr pointer, value;
+      gpumem_error* error = Error.Detail;
+      fixed (int* first = descriptors)
+      {
+        int status = Native.gpumem_share_import(instance.Handle.Value, &share, first, (uint)descriptors.Length, &desc,
+                                                &pointer, &value, error);
+        Error.Check(status, error, instance.Handle, nameof(GpuInstance));
+      }
+      handle.Attach(value);
+      return pointer;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    ImportInfo GetInfo()
+    {
+      Usable();
+      gpumem_import_info native = default(gpumem_import_info);
+      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_import_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_memory_get_import_info(handle.Value, &native, error), error, handle, nameof(ImportedMemory));
+      GC.KeepAlive(this);
+      return new ImportInfo(&native);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    MemoryInfo GetMemoryInfo()
+    {
+      gpumem_memory_info native = default(gpumem_memory_info);
+      native.struct_size = (UIntPtr)(uint)sizeof(gpumem_memory_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_memory_get_info(handle.Value, &native, error), error, handle, nameof(ImportedMemory));
+      return new MemoryInfo(&native);
+    }
+
+    MemoryInfo Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(ImportedMemory));
+      return info;
+    }
+  }
+}

@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Shared memory and events under names: the side that looks for them.
+
+using System;
+using System.Collections.Generic;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>Options for connecting to a hub.</summary>
+  public struct LinkOptions
+  {
+    /// <summary>Where the hub listens, as in <see cref="HubOptions.Path"/>.</summary>
+    public string Path { get; set; }
+
+    /// <summary>The secret of the hub; or null.</summary>
+    public byte[] Token { get; set; }
+
+    /// <summary>How long the hub may take for each answer; zero means 5 seconds.</summary>
+    public TimeSpan Timeout { get; set; }
+
+    /// <summary>Its options, without the secret.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(LinkOptions)).Add(nameof(Path), Path).Add(nameof(Token), Token == null ? null : "secret")
+          .Add(nameof(Timeout), Timeout).ToString();
+    }
+  }
+
+  /// <summary>Options for fetching.</summary>
+  public struct FetchOptions
+  {
+    /// <summary>Number of the version; 0 means the newest.</summary>
+    public long Version { get; set; }
+
+    /// <summary>
+    /// 32 bytes that say what the content must be; or null. Without a version, the newest that has them is fetched.
+    /// </summary>
+    public byte[] Fingerprint { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(FetchOptions)).Add(nameof(Version), Version).Add(nameof(Fingerprint), Fingerprint)
+          .ToString();
+    }
+  }
+
+  /// <summary>Information about a link.</summary>
+  public sealed unsafe class LinkInfo
+  {
+    internal LinkInfo(gpumem_link_info* info)
+    {
+      Process = info->pid;
+      User = info->uid;
+      Connected = info->connected != 0;
+      Keeper = info->keeper != 0;
+      Path = Text.Read(info->path, 108);
+    }
+
+    /// <summary>Number of the hub's process, as this process counts; 0 if it is not visible here.</summary>
+    public int Process { get; private set; }
+
+    /// <summary>Its user.</summary>
+    public uint User { get; private set; }
+
+    /// <summary>Whether neither side has hung up.</summary>
+    public bool Connected { get; private set; }
+
+    /// <summary>Whether it is a keeper.</summary>
+    public bool Keeper { get; private set; }
+
+    /// <summary>Where it listens: a whole path, or <c>@</c> and an abstract address.</summary>
+    public string Path { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(LinkInfo)).Add(nameof(Process), Process).Add(nameof(User), User)
+          .Add(nameof(Connected), Connected).Add(nameof(Keeper), Keeper).Add(nameof(Path), Path).ToString();
+    }
+  }
+
+  /// <summary>One version of a name in a hub.</summary>
+  public sealed unsafe class HubEntry
+  {
+    internal HubEntry(gpumem_entry_info* info)
+    {
+      Name = Text.Read(info->name, 64);
+      Version = Sizes.FromNative(info->version);
+      Size = Sizes.FromNative(info->size);
+      Type = (ShareType)info->type;
+      Way = (ShareWay)info->way;
+      Access = (Access)info->access;
+      PublisherProcess = info->publisher_pid;
+      PublisherGone = info->publisher_gone != 0;
+      Fingerprint = Bytes.Read(info->fingerprint, 32);
+    }
+
+    /// <summary>The name.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>Number of the version.</summary>
+    public long Version { get; private set; }
+
+    /// <summary>Bytes of the memory; 0 for an event.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Memory or event.</summary>
+    public ShareType Type { get; private set; }
+
+    /// <summary>How it is shared.</summary>
+    public ShareWay Way { get; private set; }
+
+    /// <summary>The most that links get.</summary>
+    public Access Access { get; private set; }
+
+    /// <summary>Number of the process that published it, as it counts itself.</summary>
+    public int PublisherProcess { get; private set; }
+
+    /// <summary>Whether that has ended, and a keeper holds what it left.</summary>
+    public bool PublisherGone { get; private set; }
+
+    /// <summary>As published; zeros if there is none.</summary>
+    public byte[] Fingerprint { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(HubEntry)).Add(nameof(Name), Name).Add(nameof(Version), Version).Add(nameof(Size), Size)
+          .Add(nameof(Type), Type).Add(nameof(Way), Way).Add(nameof(Access), Access)
+          .Add(nameof(PublisherProcess), PublisherProcess).AddIf(nameof(PublisherGone), PublisherGone)
+          .Add(nameof(Fingerprint), Fingerprint).ToString();
+    }
+  }
+
+  /// <summary>A connection to a hub. All threads may use it at the same time, also while one waits.</summary>
+  public sealed unsafe class Link : IDisposable
+  {
+    readonly LinkHandle handle;
+    readonly GpuInstance instance;
+
+    Link(GpuInstance instance, LinkHandle handle)
+    {
+      this.instance = instance;
+      this.handle = handle;
+    }
+
+    /// <summary>Its instance.</summary>
+    public GpuInstance Instance
+    {
+      get
+      {
+        Usable();
+        return instance;
+      }
+    }
+
+    /// <summary>Information about the link as it is now.</summary>
+    public LinkInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return handle.IsDisposed; } }
+
+    /// <summary>
+    /// Gets all versions of all names in the hub, in their order. What is published or withdrawn meanwhile may be missing.
+    /// </summary>
+    public IReadOnlyList<HubEntry> GetEntries()
+    {
+      Usable();
+      var list = new List<HubEntry>();
+      var known = new HashSet<string>();
+      HubEntry entry;
+      for (uint index = 0; Enumerate(index, out entry); ++index)
+      {
+        // One that was published meanwhile moves the others. A name has no '/'.
+        if (known.Add(entry.Name + "/" + entry.Version)) list.Add(entry);
+      }
+      return list;
+    }
+
+    /// <summary>Waits until a name has a version after a given one.</summary>
+    /// <param name="name">The name.</param>
+    /// <param name="afterVersion">The newest version that is known already; 0 waits for any.</param>
+    /// <returns>The newest version.</returns>
+    public HubEntry Wait(string name, long afterVersion = 0)
+    {
+      while (true)
+      {
+        HubEntry found = Wait(name, afterVersion, System.Threading.Timeout.InfiniteTimeSpan);
+        if (found != null) return found;
+      }
+    }
+
+    /// <summary>The same with a timeout. Null if there was no such version in time.</summary>
+    public HubEntry Wait(string name, long afterVersion, TimeSpan timeout)
+    {
+      Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      ulong after = Sizes.ToNative(afterVersion, nameof(afterVersion)), limit = Timeout.ToNanoseconds(timeout);
+      using (var text = new CText(name)) return WaitNative(text.Pointer, after, limit);
+    }
+
+    /// <summary>
+    /// Fetches the handle of a name. Its descriptors and connection are kept until it is imported, or for 30 seconds.
+    /// </summary>
+    /// <param name="name">The name.</param>
+    /// <param name="options">Version or fingerprint; by default the newest version.</param>
+    public ShareHandle Fetch(string name, FetchOptions options = default(FetchOptions))
+    {
+      Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      gpumem_fetch_desc desc = default(gpumem_fetch_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_fetch_desc);
+      desc.version = Sizes.ToNative(options.Version, nameof(options.Version));
+      Bytes.Write(options.Fingerprint, desc.fingerprint, 32, nameof(options.Fingerprint));
+      using (var text = new CText(name)) return FetchNative(text.Pointer, desc);
+    }
+
+    /// <summary>
+    /// Publishes a handle in a keeper, as <see cref="Hub.Publish"/> does. The keeper takes its descriptors, so it must be
+    /// shared by <see cref="ShareWay.PosixFd"/>.
+    /// </summary>
+    /// <param name="name">Up to 63 bytes, without <c>/</c> and control characters.</param>
+    /// <param name="share">Handle that the link's instance exported.</param>
+    /// <param name="options">Number, access and fingerprint of the version.</param>
+    /// <returns>Number of the version.</returns>
+    public long Publish(string name, ShareHandle share, PublishOptions options = default(PublishOptions))
+    {
+      Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      using (var text = new CText(name)) return PublishNative(text.Pointer, ShareHandle.ToNative(share), options.Describe());
+    }
+
+    /// <summary>Withdraws a name, or one version of it, from a keeper.</summary>
+    /// <param name="name">The name.</param>
+    /// <param name="version">Its version; 0 means all.</param>
+    public void Withdraw(string name, long version = 0)
+    {
+      Usable();
+      if (name == null) throw new ArgumentNullException(nameof(name));
+      ulong number = Sizes.ToNative(version, nameof(version));
+      using (var text = new CText(name)) WithdrawNative(text.Pointer, number);
+    }
+
+    /// <summary>
+    /// Closes the link. What was imported through it stays, and still learns how the publisher fares. A thread that waits
+    /// gets an <see cref="ObjectDisposedException"/>. It may be called repeatedly, and from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      Leftovers.Sweep();
+      handle.Dispose();
+    }
+
+    /// <summary>The path of the hub.</summary>
+    public override string ToString() { return handle.Print().AddIf(nameof(IsDisposed), IsDisposed).ToString(); }
+
+    internal static Link Connect(GpuInstance instance, LinkOptions options)
+    {
+      Leftovers.Sweep();
+      var handle = new LinkHandle(instance.Handle, options.Path);
+      try
+      {
+        using (var path = new CText(options.Path)) ConnectNative(instance, handle, options, path.Pointer);
+        return new Link(instance, handle);
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    static void ConnectNative(GpuInstance instance, LinkHandle handle, LinkOptions options, IntPtr path)
+    {
+      gpumem_link_desc desc = default(gpumem_link_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_link_desc);
+      desc.path = path;
+      desc.token_size = (uint)(options.Token?.Length ?? 0);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      fixed (byte* token = options.Token)
+      {
+        desc.token = (IntPtr)token;
+        Error.Check(Native.gpumem_link_connect(instance.Handle.Value, &desc, &value, error), error, instance.Handle,
+                    nameof(GpuInstance));
+      }
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    bool Enumerate(uint index, out HubEntry entry)
+    {
+      entry = null;
+      gpumem_entry_info info = NewEntry();
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_link_enumerate(handle.Value, index, &info, error);
+      GC.KeepAlive(this);
+      if (status == Constants.GPUMEM_ERROR_NOT_FOUND) return false;
+      Check(status, error);
+      entry = new HubEntry(&info);
+      return true;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    HubEntry WaitNative(IntPtr name, ulong after, ulong limit)
+    {
+      gpumem_entry_info info = NewEntry();
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_link_wait(handle.Value, name, after, limit, &info, error);
+      GC.KeepAlive(this);
+      Check(status, error);
+      return status == Constants.GPUMEM_NOT_READY ? null : new HubEntry(&info);
+    }
+
+    static gpumem_entry_info NewEntry()
+    {
+      gpumem_entry_info info = default(gpumem_entry_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_entry_info);
+      return info;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    ShareHandle FetchNative(IntPtr name, gpumem_fetch_desc desc)
+    {
+      gpumem_share_handle share;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_link_fetch(handle.Value, name, &desc, &share, error), error);
+      GC.KeepAlive(this);
+      return new ShareHandle(share);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    long PublishNative(IntPtr name, gpumem_share_handle share, gpumem_publish_desc desc)
+    {
+      ulong version;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_link_publish(handle.Value, name, &share, &desc, &version, error), error);
+      GC.KeepAlive(this);
+      return Sizes.FromNative(version);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    void WithdrawNative(IntPtr name, ulong version)
+    {
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_link_withdraw(handle.Value, name, version, error), error);
+      GC.KeepAlive(this);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    LinkInfo GetInfo()
+    {
+      gpumem_link_info info = default(gpumem_link_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_link_info);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_link_get_info(handle.Value, &info, error), error);
+      GC.KeepAlive(this);
+      return new LinkInfo(&info);
+    }
+
+    void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(Link)); }
+
+    void Usable()
+    {
+      if (handle.IsDisposed) throw new ObjectDisposedException(nameof(Link));
+    }
+  }
+}

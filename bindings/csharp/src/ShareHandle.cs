@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Shared memory and events as bytes, and what they say of themselves.
+
+using System;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>
+  /// Shared memory, or a shared event, as 256 bytes that may be sent by any channel. They hold no address, and a secret:
+  /// whoever has them, and runs as the same user, may import. So <see cref="ToString"/> does not show them.
+  /// </summary>
+  public sealed unsafe class ShareHandle : IEquatable<ShareHandle>
+  {
+    /// <summary>Number of bytes of a handle.</summary>
+    public const int Size = 256;
+
+    readonly gpumem_share_handle native;
+
+    internal ShareHandle(gpumem_share_handle native) { this.native = native; }
+
+    /// <summary>Makes a handle of the bytes of another one. Whether they are one is found out where it is used.</summary>
+    /// <exception cref="ArgumentException">There are not <see cref="Size"/> bytes.</exception>
+    public ShareHandle(byte[] bytes)
+    {
+      if (bytes == null) throw new ArgumentNullException(nameof(bytes));
+      if (bytes.Length != Size)
+      {
+        throw new ArgumentException("a handle has " + Size + " bytes, not " + bytes.Length, nameof(bytes));
+      }
+      gpumem_share_handle read = default(gpumem_share_handle);
+      for (int i = 0; i < Size; ++i) read.bytes[i] = bytes[i];
+      native = read;
+    }
+
+    internal gpumem_share_handle Native { get { return native; } }
+
+    /// <summary>What the handle says of itself. It was true when the handle was made; nobody is asked.</summary>
+    /// <exception cref="GpuMemException">The bytes are damaged or no handle, or of a newer version.</exception>
+    public ShareInfo Info
+    {
+      get
+      {
+        GpuMemLibrary.Load();
+        return GetInfo();
+      }
+    }
+
+    /// <summary>Copies the bytes.</summary>
+    public byte[] ToArray()
+    {
+      gpumem_share_handle copy = native;
+      var bytes = new byte[Size];
+      for (int i = 0; i < Size; ++i) bytes[i] = copy.bytes[i];
+      return bytes;
+    }
+
+    /// <summary>Whether both have the same bytes.</summary>
+    public bool Equals(ShareHandle other)
+    {
+      if (other == null) return false;
+      gpumem_share_handle one = native, two = other.native;
+      for (int i = 0; i < Size; ++i)
+      {
+        if (one.bytes[i] != two.bytes[i]) return false;
+      }
+      return true;
+    }
+
+    /// <summary>Whether both have the same bytes.</summary>
+    public override bool Equals(object other) { return Equals(other as ShareHandle); }
+
+    /// <summary>Agrees with <see cref="Equals(ShareHandle)"/>.</summary>
+    public override int GetHashCode()
+    {
+      gpumem_share_handle copy = native;
+      int code = 17;
+      for (int i = 0; i < Size; ++i) code = unchecked(code * 31 + copy.bytes[i]);
+      return code;
+    }
+
+    /// <summary>Its type; the bytes are secret.</summary>
+    public override string ToString() { return nameof(ShareHandle); }
+
+    /// <summary>The handle for a call.</summary>
+    internal static gpumem_share_handle ToNative(ShareHandle handle)
+    {
+      if (handle == null) throw new ArgumentNullException(nameof(handle));
+      return handle.native;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    ShareInfo GetInfo()
+    {
+      gpumem_share_handle copy = native;
+      gpumem_share_info info = default(gpumem_share_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_share_info);
+      gpumem_error* error = Error.Detail;
+      Error.Check(Interop.Native.gpumem_share_get_info(&copy, &info, error), error);
+      return new ShareInfo(&info);
+    }
+  }
+
+  /// <summary>What a handle says of itself.</summary>
+  public sealed unsafe class ShareInfo
+  {
+    internal ShareInfo(gpumem_share_info* info)
+    {
+      Type = (ShareType)info->type;
+      Way = (ShareWay)info->way;
+      Backend = (Backend)info->backend;
+      Access = (Access)info->access;
+      Location = (Location)info->location;
+      ExporterProcess = info->exporter_pid;
+      Size = Sizes.FromNative(info->size);
+      Offset = Sizes.FromNative(info->offset);
+      BufferId = info->buffer_id;
+      DescriptorCount = (int)info->fd_count;
+      Uuid = Bytes.Read(info->device_uuid, 16);
+    }
+
+    /// <summary>Whether it is memory or an event.</summary>
+    public ShareType Type { get; private set; }
+
+    /// <summary>How it is shared.</summary>
+    public ShareWay Way { get; private set; }
+
+    /// <summary>The backend of the exporter.</summary>
+    public Backend Backend { get; private set; }
+
+    /// <summary>The most that importers get.</summary>
+    public Access Access { get; private set; }
+
+    /// <summary>Where the memory lies.</summary>
+    public Location Location { get; private set; }
+
+    /// <summary>Number of the exporting process, as its own process namespace counts.</summary>
+    public int ExporterProcess { get; private set; }
+
+    /// <summary>Bytes of the whole memory; 0 for an event.</summary>
+    public long Size { get; private set; }
+
+    /// <summary>Where in it the byte lies that was exported.</summary>
+    public long Offset { get; private set; }
+
+    /// <summary>Number of the allocation in the exporter.</summary>
+    public ulong BufferId { get; private set; }
+
+    /// <summary>Number of descriptors that belong to it.</summary>
+    public int DescriptorCount { get; private set; }
+
+    /// <summary>Of the device.</summary>
+    public byte[] Uuid { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(ShareInfo)).Add(nameof(Type), Type).Add(nameof(Way), Way).Add(nameof(Backend), Backend)
+          .Add(nameof(Access), Access).Add(nameof(Location), Location).Add(nameof(ExporterProcess), ExporterProcess)
+          .Add(nameof(Size), Size).Add(nameof(Offset), Offset).Add(nameof(BufferId), BufferId)
+          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(Uuid), Uuid).ToString();
+    }
+  }
+
+  /// <summary>Arrays of bytes in structs of C.</summary>
+  static unsafe class Bytes
+  {
+    internal static byte[] Read(byte* from, int count)
+    {
+      var bytes = new byte[count];
+      for (int i = 0; i < count; ++i) bytes[i] = from[i];
+      return bytes;
+    }
+
+    /// <summary>Writes an array, which must have exactly as many bytes; null leaves zeros.</summary>
+    internal static void Write(byte[] bytes, byte* to, int count, string name)
+    {
+      if (bytes == null) return;
+      if (bytes.Length != count) throw new ArgumentException("pass " + count + " bytes, not " + bytes.Length, name);
+      for (int i = 0; i < count; ++i) to[i] = bytes[i];
+    }
+  }
+}

@@ -1,0 +1,792 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Shared memory and events under names.
+
+use std::collections::HashSet;
+use std::ffi::{CString, OsString};
+use std::fmt;
+use std::os::raw::c_void;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpumem_sys as sys;
+
+#[cfg(doc)]
+use crate::codes::ImportState;
+use crate::codes::{Access, HubFlags, ShareType, ShareWay};
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{array_text, Error, Rejected, Status};
+use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::library::{c, call};
+use crate::memory::Remains;
+use crate::share::{limit, ShareHandle};
+use crate::stream::nanoseconds;
+
+/// Bytes that `Debug` does not show.
+#[derive(Clone, Default)]
+struct Secret(Vec<u8>);
+
+impl Secret {
+    /// For C: no bytes are NULL.
+    fn pointer(&self) -> *const c_void {
+        self.0.first().map_or(ptr::null(), |_| self.0.as_ptr().cast())
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.0.is_empty() { "none" } else { ".." })
+    }
+}
+
+/// A path for C.
+fn c_path(path: Option<&Path>, function: &'static str) -> Result<Option<CString>, Error> {
+    path.map(|path| {
+        CString::new(path.as_os_str().as_bytes())
+            .map_err(|_| Error::invalid(function, "the path contains a 0 byte"))
+    })
+    .transpose()
+}
+
+/// A path in a fixed array of C.
+fn array_path(array: &[sys::c_char]) -> PathBuf {
+    let bytes = array.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    OsString::from_vec(bytes).into()
+}
+
+/// First number; NULL if there is none.
+fn first_of(numbers: &[u32]) -> *const u32 {
+    numbers.first().map_or(ptr::null(), |_| numbers.as_ptr())
+}
+
+/// Options for a hub.
+#[derive(Clone, Debug, Default)]
+pub struct HubOptions {
+    path: Option<PathBuf>,
+    mode: u32,
+    users: Vec<u32>,
+    groups: Vec<u32>,
+    token: Secret,
+    flags: HubFlags,
+    limits: Limits,
+    timeout: Option<Duration>,
+    name: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Limits {
+    links: u32,
+    names: u32,
+    versions: u32,
+    fds: u32,
+    bytes: u64,
+}
+
+macro_rules! limits {
+    ($($(#[$meta:meta])* $name:ident($argument:ident: $type:ty) $field:ident;)*) => {$(
+        $(#[$meta])*
+        #[must_use]
+        pub fn $name(mut self, $argument: $type) -> Self {
+            self.limits.$field = $argument;
+            self
+        }
+    )*};
+}
+
+impl HubOptions {
+    /// The defaults: a hub of the name `default`, for the user alone.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where it listens, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name
+    /// without `/` is that of a file in `$XDG_RUNTIME_DIR/gpumem`, or in `/tmp/gpumem-UID` where that is not set.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// Permissions of the socket file; `0o600` by default: the user alone.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Lets this user connect too.
+    #[must_use]
+    pub fn user(mut self, id: u32) -> Self {
+        self.users.push(id);
+        self
+    }
+
+    /// Lets the members of this group connect too.
+    #[must_use]
+    pub fn group(mut self, id: u32) -> Self {
+        self.groups.push(id);
+        self
+    }
+
+    /// A secret that links must show, up to 256 bytes.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
+        self.token = Secret(token.into());
+        self
+    }
+
+    /// How it behaves.
+    #[must_use]
+    pub fn flags(mut self, flags: HubFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    limits! {
+        /// Links at once; 64 by default.
+        links_max(count: u32) links;
+        /// Names at once; 1,024 by default.
+        names_max(count: u32) names;
+        /// Versions of one name at once; 16 by default.
+        versions_max(count: u32) versions;
+        /// Descriptors that are held at once; 4,096 by default.
+        fds_max(count: u32) fds;
+        /// Bytes of memory that links may publish in a keeper; no limit by default.
+        bytes_max(bytes: u64) bytes;
+    }
+
+    /// How long a link may take for a message that it has begun; 5 seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Options for publishing.
+#[derive(Clone, Debug)]
+pub struct PublishOptions {
+    version: u64,
+    access: Access,
+    keep: u32,
+    fingerprint: [u8; 32],
+}
+
+impl Default for PublishOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl PublishOptions {
+    /// The defaults: the next version, to read if it is shared by descriptors, and one older version is kept.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { version: 0, access: Access(0), keep: 0, fingerprint: [0; 32] }
+    }
+
+    /// Number of the version, above all that the name ever had.
+    #[must_use]
+    pub fn version(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// The most that links get, within what the export allows: [`Access::READ`] or [`Access::READ_WRITE`].
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// How many older versions to keep; those before are withdrawn.
+    #[must_use]
+    pub fn keep(mut self, versions: u32) -> Self {
+        self.keep = versions;
+        self
+    }
+
+    /// What the bytes are, such as a hash of them, to be fetched by.
+    #[must_use]
+    pub fn fingerprint(mut self, fingerprint: [u8; 32]) -> Self {
+        self.fingerprint = fingerprint;
+        self
+    }
+
+    fn to_c(&self) -> sys::gpumem_publish_desc {
+        sys::gpumem_publish_desc {
+            version: self.version,
+            access: self.access.0,
+            keep: self.keep,
+            fingerprint: self.fingerprint,
+            ..Default::default()
+        }
+    }
+}
+
+/// Shared memory and events under names, on a Unix socket. Others [connect](Link::connect), and list, wait for and fetch
+/// what is there.
+///
+/// A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the
+/// newest. Readers of older versions keep them.
+///
+/// With [`HubFlags::KEEPER`], links publish too, and what they publish stays when they end.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # let instance = device.instance();
+/// # let path = format!("@gpumem-doc-{}", std::process::id());
+/// use gpumem::{DeviceMemory, ExportOptions, Hub, HubOptions, Link, LinkOptions, MemoryFlags, MemoryOptions};
+///
+/// let options = MemoryOptions::new().require(MemoryFlags::SHAREABLE);
+/// let batch = DeviceMemory::<f32>::with_options(&device, 1000, &options)?;
+/// let hub = Hub::open(&instance, &HubOptions::new().path(&path))?;
+/// hub.publish("batch", &instance.export(&batch, &ExportOptions::new())?)?;
+///
+/// // In another process, which may then import it.
+/// let link = Link::connect(&instance, &LinkOptions::new().path(&path))?;
+/// let entry = link.wait("batch", 0)?;
+/// assert_eq!((entry.version, entry.size), (1, 4000));
+/// let handle = link.fetch("batch")?;
+/// # assert_eq!(handle.info()?.size, 4000);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Hub {
+    handle: sys::gpumem_hub,
+    instance: Arc<Inner>,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Hub {}
+// SAFETY: as above.
+unsafe impl Sync for Hub {}
+
+impl Hub {
+    /// Opens a hub. A socket file that a dead process has left at the path is replaced. The instance is the one that
+    /// exports what is published.
+    ///
+    /// # Errors
+    /// [`ErrorKind::AlreadyExists`] if a living process has the address, and as `gpumem_hub_open()`.
+    pub fn open(instance: &Instance, options: &HubOptions) -> Result<Self, Error> {
+        const FUNCTION: &str = "Hub::open";
+        let instance = instance.inner.clone();
+        instance.retry();
+        let path = c_path(options.path.as_deref(), FUNCTION)?;
+        let name = c_text(options.name.as_deref(), FUNCTION)?;
+        let desc = sys::gpumem_hub_desc {
+            path: c_pointer(&path),
+            mode: options.mode,
+            user_count: options.users.len() as u32,
+            users: first_of(&options.users),
+            groups: first_of(&options.groups),
+            group_count: options.groups.len() as u32,
+            token_size: options.token.0.len() as u32,
+            token: options.token.pointer(),
+            flags: options.flags.0,
+            links_max: options.limits.links,
+            names_max: options.limits.names,
+            versions_max: options.limits.versions,
+            fds_max: options.limits.fds,
+            bytes_max: options.limits.bytes,
+            timeout_ns: limit(options.timeout),
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and what it points to live during the call; the output is writable.
+        unsafe { call!(gpumem_hub_open(instance.handle, &desc, &mut handle)) }?;
+        Ok(Self { handle, instance })
+    }
+
+    /// Publishes a handle under a name, as its newest version, whose number is returned. The work that fills the memory
+    /// must be complete. A name has up to 63 bytes, without `/` and control characters.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the hub's instance has no such export, and as `gpumem_hub_publish()`.
+    pub fn publish(&self, name: &str, handle: &ShareHandle) -> Result<u64, Error> {
+        self.publish_with_options(name, handle, &PublishOptions::new())
+    }
+
+    /// As [`publish`](Self::publish), with options.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and [`ErrorKind::AlreadyExists`] if the name has had this version, or a later one.
+    pub fn publish_with_options(
+        &self,
+        name: &str,
+        handle: &ShareHandle,
+        options: &PublishOptions,
+    ) -> Result<u64, Error> {
+        let name = c_text(Some(name), "Hub::publish")?;
+        let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
+        // SAFETY: the structs and the text live during the call; the output is writable.
+        unsafe { call!(gpumem_hub_publish(self.handle, text, &native, &desc, &mut version)) }?;
+        Ok(version)
+    }
+
+    /// Withdraws a name, with all its versions. Importers keep what they have, and see [`ImportState::WITHDRAWN`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the hub has no such name.
+    pub fn withdraw(&self, name: &str) -> Result<(), Error> {
+        self.withdraw_version(name, 0)
+    }
+
+    /// Withdraws one version of a name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the hub has no such name or version.
+    pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
+        let name = c_text(Some(name), "Hub::withdraw")?;
+        // SAFETY: the text lives during the call.
+        unsafe { call!(gpumem_hub_withdraw(self.handle, c_pointer(&name), version)) }?;
+        Ok(())
+    }
+
+    /// Information about the hub.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<HubInfo, Error> {
+        let mut info = sys::gpumem_hub_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_hub_get_info(self.handle, &mut info)) }?;
+        Ok(HubInfo {
+            link_count: info.link_count,
+            name_count: info.name_count,
+            version_count: info.version_count,
+            fd_count: info.fd_count,
+            refused_count: info.refused_count,
+            path: array_path(&info.path),
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not close it.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_hub {
+        self.handle
+    }
+
+    /// Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported
+    /// stays with them. Dropping the hub does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] in a host function. The hub is returned unchanged.
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
+        match Remains::Hub(self.handle).release() {
+            Ok(()) => {
+                self.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err(Rejected::new(self, error)),
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            Remains::Hub(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Hub").field(&self.handle).finish()
+    }
+}
+
+/// Information about a hub.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HubInfo {
+    /// Links that are connected.
+    pub link_count: u32,
+    /// Names.
+    pub name_count: u32,
+    /// Versions of all names.
+    pub version_count: u32,
+    /// Descriptors that are held for them.
+    pub fd_count: u32,
+    /// Links and messages that were refused since it was opened.
+    pub refused_count: u64,
+    /// Where it listens: a whole path, or `@` and an abstract address.
+    pub path: PathBuf,
+    /// As given when it was opened.
+    pub name: String,
+}
+
+/// Options for connecting to a hub.
+#[derive(Clone, Debug, Default)]
+pub struct LinkOptions {
+    path: Option<PathBuf>,
+    token: Secret,
+    timeout: Option<Duration>,
+}
+
+impl LinkOptions {
+    /// The defaults: the hub of the name `default`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Where the hub listens, as in [`HubOptions::path`].
+    #[must_use]
+    pub fn path(mut self, path: impl Into<PathBuf>) -> Self {
+        self.path = Some(path.into());
+        self
+    }
+
+    /// The secret of the hub.
+    #[must_use]
+    pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
+        self.token = Secret(token.into());
+        self
+    }
+
+    /// How long the hub may take for each answer; 5 seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+/// Options for fetching.
+#[derive(Clone, Debug, Default)]
+pub struct FetchOptions {
+    version: u64,
+    fingerprint: [u8; 32],
+}
+
+impl FetchOptions {
+    /// The defaults: the newest version.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of the version.
+    #[must_use]
+    pub fn version(mut self, version: u64) -> Self {
+        self.version = version;
+        self
+    }
+
+    /// What the bytes must be; without a version, the newest that has this fingerprint is fetched.
+    #[must_use]
+    pub fn fingerprint(mut self, fingerprint: [u8; 32]) -> Self {
+        self.fingerprint = fingerprint;
+        self
+    }
+}
+
+/// A connection to a hub.
+///
+/// All threads may use it at the same time, also while one waits.
+pub struct Link {
+    handle: sys::gpumem_link,
+    instance: Arc<Inner>,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Link {}
+// SAFETY: as above.
+unsafe impl Sync for Link {}
+
+impl Link {
+    /// Connects to a hub. It does not wait for one to be opened. The instance is the one that imports what is fetched.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if no hub is there, [`ErrorKind::PermissionDenied`] if it refuses this user or token, and as
+    /// `gpumem_link_connect()`.
+    pub fn connect(instance: &Instance, options: &LinkOptions) -> Result<Self, Error> {
+        let instance = instance.inner.clone();
+        instance.retry();
+        let path = c_path(options.path.as_deref(), "Link::connect")?;
+        let desc = sys::gpumem_link_desc {
+            path: c_pointer(&path),
+            token: options.token.pointer(),
+            token_size: options.token.0.len() as u32,
+            timeout_ns: limit(options.timeout),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and what it points to live during the call; the output is writable.
+        unsafe { call!(gpumem_link_connect(instance.handle, &desc, &mut handle)) }?;
+        Ok(Self { handle, instance })
+    }
+
+    /// All versions of all names in the hub, in their order. What is published or withdrawn meanwhile may be missing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerGone`] if the hub has ended, and as `gpumem_link_enumerate()`.
+    pub fn entries(&self) -> Result<Vec<Entry>, Error> {
+        let (mut found, mut known) = (Vec::new(), HashSet::new());
+        for index in 0.. {
+            let mut info = sys::gpumem_entry_info::default();
+            // SAFETY: the struct is writable and has its own size.
+            match unsafe { call!(gpumem_link_enumerate(self.handle, index, &mut info)) } {
+                Ok(_) => {
+                    let entry = Entry::of(&info);
+                    // One that was published meanwhile moves the others.
+                    if known.insert((entry.name.clone(), entry.version)) {
+                        found.push(entry);
+                    }
+                }
+                Err(error) if error.status() == Status::NOT_FOUND => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits until a name has a version after a given one, or with 0 any, and returns the newest.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerGone`] if the hub has ended, and as `gpumem_link_wait()`.
+    pub fn wait(&self, name: &str, after_version: u64) -> Result<Entry, Error> {
+        loop {
+            if let Some(entry) = self.wait_within(name, after_version, sys::GPUMEM_TIMEOUT_INFINITE)? {
+                return Ok(entry);
+            }
+        }
+    }
+
+    /// As [`wait`](Self::wait) with a timeout; `None` if there was no such version in time.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for(
+        &self,
+        name: &str,
+        after_version: u64,
+        timeout: Duration,
+    ) -> Result<Option<Entry>, Error> {
+        self.wait_within(name, after_version, nanoseconds(timeout))
+    }
+
+    fn wait_within(&self, name: &str, after: u64, timeout_ns: u64) -> Result<Option<Entry>, Error> {
+        let name = c_text(Some(name), "Link::wait")?;
+        let (text, mut info) = (c_pointer(&name), sys::gpumem_entry_info::default());
+        // SAFETY: the text lives during the call; the struct is writable and has its own size.
+        let status = unsafe { call!(gpumem_link_wait(self.handle, text, after, timeout_ns, &mut info)) }?;
+        Ok((status == Status::SUCCESS).then(|| Entry::of(&info)))
+    }
+
+    /// Fetches the handle of a name's newest version. Its descriptors and connection are kept until it is imported, or
+    /// for 30 seconds.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the hub has no such name, and as `gpumem_link_fetch()`.
+    pub fn fetch(&self, name: &str) -> Result<ShareHandle, Error> {
+        self.fetch_with_options(name, &FetchOptions::new())
+    }
+
+    /// As [`fetch`](Self::fetch), by version or fingerprint.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_with_options(&self, name: &str, options: &FetchOptions) -> Result<ShareHandle, Error> {
+        let name = c_text(Some(name), "Link::fetch")?;
+        let desc = sys::gpumem_fetch_desc {
+            version: options.version,
+            fingerprint: options.fingerprint,
+            ..Default::default()
+        };
+        let (text, mut handle) = (c_pointer(&name), sys::gpumem_share_handle::default());
+        // SAFETY: the struct and the text live during the call; the output is writable.
+        unsafe { call!(gpumem_link_fetch(self.handle, text, &desc, &mut handle)) }?;
+        Ok(ShareHandle::of(&handle))
+    }
+
+    /// Publishes a handle in a keeper, as [`Hub::publish`] does. The keeper takes its descriptors, so it must be shared by
+    /// [`ShareWay::POSIX_FD`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the hub is no keeper or the handle is shared in another way, and as
+    /// `gpumem_link_publish()`.
+    pub fn publish(&self, name: &str, handle: &ShareHandle) -> Result<u64, Error> {
+        self.publish_with_options(name, handle, &PublishOptions::new())
+    }
+
+    /// As [`publish`](Self::publish), with options.
+    ///
+    /// # Errors
+    /// As [`publish`](Self::publish), and [`ErrorKind::AlreadyExists`] if the name has had this version, or a later one.
+    pub fn publish_with_options(
+        &self,
+        name: &str,
+        handle: &ShareHandle,
+        options: &PublishOptions,
+    ) -> Result<u64, Error> {
+        let name = c_text(Some(name), "Link::publish")?;
+        let (text, native, desc, mut version) = (c_pointer(&name), handle.to_c(), options.to_c(), 0);
+        // SAFETY: the structs and the text live during the call; the output is writable.
+        unsafe { call!(gpumem_link_publish(self.handle, text, &native, &desc, &mut version)) }?;
+        Ok(version)
+    }
+
+    /// Withdraws a name, with all its versions, from a keeper.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the keeper has no such name, and as `gpumem_link_withdraw()`.
+    pub fn withdraw(&self, name: &str) -> Result<(), Error> {
+        self.withdraw_version(name, 0)
+    }
+
+    /// Withdraws one version of a name from a keeper.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if the keeper has no such name or version, and as `gpumem_link_withdraw()`.
+    pub fn withdraw_version(&self, name: &str, version: u64) -> Result<(), Error> {
+        let name = c_text(Some(name), "Link::withdraw")?;
+        // SAFETY: the text lives during the call.
+        unsafe { call!(gpumem_link_withdraw(self.handle, c_pointer(&name), version)) }?;
+        Ok(())
+    }
+
+    /// Information about the link.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<LinkInfo, Error> {
+        let mut info = sys::gpumem_link_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_link_get_info(self.handle, &mut info)) }?;
+        Ok(LinkInfo {
+            pid: u32::try_from(info.pid).ok().filter(|pid| *pid != 0),
+            uid: info.uid,
+            connected: info.connected != 0,
+            keeper: info.keeper != 0,
+            path: array_path(&info.path),
+        })
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not close it.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_link {
+        self.handle
+    }
+
+    /// Closes the link. What was imported through it stays, and still learns how the publisher fares. Dropping the link
+    /// does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] in a host function. The link is returned unchanged.
+    pub fn close(mut self) -> Result<(), Rejected<Self>> {
+        match Remains::Link(self.handle).release() {
+            Ok(()) => {
+                self.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err(Rejected::new(self, error)),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            Remains::Link(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Link").field(&self.handle).finish()
+    }
+}
+
+/// Information about a link.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LinkInfo {
+    /// Process of the hub, as this process counts; `None` if it is not visible here.
+    pub pid: Option<u32>,
+    /// Its user.
+    pub uid: u32,
+    /// Whether neither side has hung up.
+    pub connected: bool,
+    /// Whether it is a keeper.
+    pub keeper: bool,
+    /// Where it listens: a whole path, or `@` and an abstract address.
+    pub path: PathBuf,
+}
+
+/// One version of a name in a hub.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The name.
+    pub name: String,
+    /// Number of the version.
+    pub version: u64,
+    /// Bytes of the memory; 0 for an event.
+    pub size: u64,
+    /// Memory or event.
+    pub share_type: ShareType,
+    /// How it is shared.
+    pub way: ShareWay,
+    /// The most that links get.
+    pub access: Access,
+    /// The process that published it, as it counts itself.
+    pub publisher_pid: i32,
+    /// Whether that has ended, and a keeper holds what it left.
+    pub publisher_gone: bool,
+    /// As published; zeros if there is none.
+    pub fingerprint: [u8; 32],
+}
+
+impl Entry {
+    fn of(info: &sys::gpumem_entry_info) -> Self {
+        Self {
+            name: array_text(&info.name),
+            version: info.version,
+            size: info.size,
+            share_type: ShareType(info.r#type),
+            way: ShareWay(info.way),
+            access: Access(info.access),
+            publisher_pid: info.publisher_pid,
+            publisher_gone: info.publisher_gone != 0,
+            fingerprint: info.fingerprint,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_not_printed() {
+        let options = LinkOptions::new().token("open sesame");
+        assert!(!format!("{options:?}").contains("111") && format!("{options:?}").contains("token: .."));
+        let options = HubOptions::new().token(*b"open");
+        assert!(!format!("{options:?}").contains("111") && format!("{options:?}").contains("token: .."));
+        assert!(Secret::default().pointer().is_null());
+    }
+
+    #[test]
+    fn paths_need_not_be_text() {
+        let bytes = [b'/' as sys::c_char, 0xffu8 as sys::c_char, 0, 1];
+        assert_eq!(array_path(&bytes).as_os_str().as_bytes(), [b'/', 0xff]);
+        let path = Path::new("a\0b");
+        assert_eq!(c_path(Some(path), "f").unwrap_err().status(), Status::INVALID_ARGUMENT);
+    }
+}

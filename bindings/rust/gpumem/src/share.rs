@@ -1,0 +1,913 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Memory and events that other processes use too.
+
+use std::convert::TryFrom;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::os::raw::c_void;
+use std::os::unix::io::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use gpumem_sys as sys;
+
+use crate::buffer::{Buffer, BufferSlice, Hold, Lending};
+use crate::codes::{
+    Access, Backend, DmaBufFlags, ExportFlags, ImportFlags, ImportState, Location, SharePeer, ShareType,
+    ShareWay,
+};
+#[cfg(doc)]
+use crate::codes::{Capability, HandleTypes, Kind, MemoryFlags};
+use crate::copy::sealed::Source;
+use crate::device::Device;
+use crate::element::Element;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{array_text, Error, Rejected, Status};
+use crate::instance::{c_pointer, c_text, Instance};
+use crate::library::{c, call};
+use crate::memory::{Memory, MemoryInfo};
+use crate::range::RangeSlice;
+use crate::size::bytes_of;
+use crate::stream::nanoseconds;
+use crate::typed::{DeviceMemory, DeviceSlice};
+use crate::words::translate;
+
+/// Nanoseconds of a limit for C, to which 0 means a default.
+pub(crate) fn limit(timeout: Option<Duration>) -> u64 {
+    timeout.map_or(0, |timeout| nanoseconds(timeout).max(1))
+}
+
+/// Numbers of descriptors, for a call during which they are borrowed.
+fn numbers_of<F: AsFd>(fds: &[F]) -> Vec<i32> {
+    fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect()
+}
+
+/// First number; NULL if there is none.
+fn first_of(numbers: &[i32]) -> *const i32 {
+    numbers.first().map_or(ptr::null(), |_| numbers.as_ptr())
+}
+
+/// Shared memory, or a shared event, as bytes that may be sent by any channel.
+///
+/// They hold no address, and a secret: whoever has them, and runs as the same user, may import. So `Debug` does not
+/// show them.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// use gpumem::{DeviceMemory, ExportOptions, MemoryFlags, MemoryOptions, ShareHandle};
+///
+/// let options = MemoryOptions::new().require(MemoryFlags::SHAREABLE);
+/// let memory = DeviceMemory::<f32>::with_options(&device, 1000, &options)?;
+/// let handle = device.instance().export(&memory, &ExportOptions::new())?;
+///
+/// // What another process receives.
+/// let bytes: Vec<u8> = handle.as_ref().to_vec();
+/// let received = ShareHandle::try_from(&bytes[..])?;
+/// assert_eq!(received.info()?.size, 4000);
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct ShareHandle {
+    // Boxed to keep what holds it small.
+    bytes: Box<[u8; ShareHandle::LEN]>,
+}
+
+impl ShareHandle {
+    /// Bytes of a handle.
+    pub const LEN: usize = 256;
+
+    pub(crate) fn of(native: &sys::gpumem_share_handle) -> Self {
+        Self { bytes: Box::new(native.bytes) }
+    }
+
+    pub(crate) fn to_c(&self) -> sys::gpumem_share_handle {
+        sys::gpumem_share_handle { bytes: *self.bytes }
+    }
+
+    /// What the handle says of itself. It was true when the handle was made; nobody is asked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the bytes are damaged or no handle, and [`ErrorKind::Unsupported`] if they are
+    /// of a newer version of the library.
+    pub fn info(&self) -> Result<ShareInfo, Error> {
+        let mut info = sys::gpumem_share_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_share_get_info(&self.to_c(), &mut info)) }?;
+        Ok(ShareInfo {
+            share_type: ShareType(info.r#type),
+            way: ShareWay(info.way),
+            backend: Backend(info.backend),
+            access: Access(info.access),
+            location: Location(info.location),
+            exporter_pid: info.exporter_pid,
+            size: info.size,
+            offset: info.offset,
+            buffer_id: info.buffer_id,
+            fd_count: info.fd_count,
+            device_uuid: info.device_uuid,
+        })
+    }
+}
+
+impl AsRef<[u8]> for ShareHandle {
+    fn as_ref(&self) -> &[u8] {
+        &*self.bytes
+    }
+}
+
+impl From<[u8; ShareHandle::LEN]> for ShareHandle {
+    fn from(bytes: [u8; Self::LEN]) -> Self {
+        Self { bytes: Box::new(bytes) }
+    }
+}
+
+/// Takes exactly [`ShareHandle::LEN`] bytes. Whether they are a handle is found out where it is used.
+impl TryFrom<&[u8]> for ShareHandle {
+    type Error = Error;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, Error> {
+        <[u8; Self::LEN]>::try_from(bytes).map(Self::from).map_err(|_| {
+            let message = format!("a handle has {} bytes, not {}", Self::LEN, bytes.len());
+            Error::invalid("ShareHandle::try_from", message)
+        })
+    }
+}
+
+impl fmt::Debug for ShareHandle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ShareHandle").finish_non_exhaustive()
+    }
+}
+
+/// What a handle says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ShareInfo {
+    /// Whether it is memory or an event.
+    pub share_type: ShareType,
+    /// How it is shared.
+    pub way: ShareWay,
+    /// The backend of the exporter.
+    pub backend: Backend,
+    /// The most that importers get.
+    pub access: Access,
+    /// Where the memory lies.
+    pub location: Location,
+    /// The exporter, as its own process namespace counts.
+    pub exporter_pid: i32,
+    /// Bytes of the whole memory; 0 for an event.
+    pub size: u64,
+    /// Where in it the byte lies that was exported.
+    pub offset: u64,
+    /// Number of the allocation in the exporter.
+    pub buffer_id: u64,
+    /// Descriptors that belong to it.
+    pub fd_count: u32,
+    /// Of the device.
+    pub device_uuid: [u8; 16],
+}
+
+/// Options for an export.
+#[derive(Clone, Debug)]
+pub struct ExportOptions {
+    way: ShareWay,
+    access: Access,
+    flags: ExportFlags,
+}
+
+impl Default for ExportOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ExportOptions {
+    /// The defaults: the best way that the memory has, to read and write.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { way: ShareWay::ANY, access: Access(0), flags: ExportFlags::NONE }
+    }
+
+    /// How the memory reaches the other process. For [`ShareWay::DMA_BUF`] there is [`Instance::export_dma_buf`].
+    #[must_use]
+    pub fn way(mut self, way: ShareWay) -> Self {
+        self.way = way;
+        self
+    }
+
+    /// The most that importers get: [`Access::READ`] or [`Access::READ_WRITE`]. [`ShareWay::LEGACY`] has only the latter.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// How it is exported.
+    #[must_use]
+    pub fn flags(mut self, flags: ExportFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+}
+
+mod places {
+    use crate::buffer::Hold;
+    use crate::error::Error;
+
+    /// The bytes of memory that can be shared.
+    pub struct Place {
+        pub address: u64,
+        pub bytes: u64,
+        /// Keeps them in their place during the call; or the reason why they cannot be used now.
+        pub hold: Result<Option<Hold>, Error>,
+    }
+
+    pub trait Shared {
+        fn place(&self) -> Result<Place, Error>;
+    }
+}
+use places::{Place, Shared};
+
+/// Memory that can be shared with other processes, if it was created for it: [`&DeviceMemory`](DeviceMemory),
+/// [`DeviceSlice`], [`RangeSlice`], [`&Buffer`](Buffer), [`BufferSlice`] and [`&Memory`](Memory).
+///
+/// * Device memory: with [`MemoryFlags::SHAREABLE`], or [`ExportFlags::NEIGHBOURS`].
+/// * Ranges and buffers: their physical memory was created with [`HandleTypes::POSIX_FD`] or
+///   [`HandleTypes::FABRIC`].
+pub trait Share: places::Shared {}
+impl<S: places::Shared> Share for S {}
+
+macro_rules! shared {
+    ($($memory:ty;)*) => {$(
+        impl<T: Element + Copy> Shared for $memory {
+            fn place(&self) -> Result<Place, Error> {
+                let span = Source::<T>::span(self);
+                let bytes = (span.len * size_of::<T>()) as u64;
+                // An array of no bytes has no address.
+                let address = if bytes == 0 { 0 } else { span.pointer as u64 };
+                Ok(Place { address, bytes, hold: span.hold })
+            }
+        }
+    )*};
+}
+shared! {
+    &DeviceMemory<T>;
+    DeviceSlice<'_, T>;
+    RangeSlice<'_, T>;
+    &Buffer<T>;
+    BufferSlice<'_, T>;
+}
+
+impl Shared for &Memory {
+    fn place(&self) -> Result<Place, Error> {
+        // Pinned memory has an address for devices too, by which the library says what it is.
+        let address = self.device_address()?;
+        Ok(Place { address, bytes: self.bytes(), hold: Ok(None) })
+    }
+}
+
+/// Address and size of shared memory, and what keeps it in its place.
+fn place_of(memory: &impl Share) -> Result<(*mut c_void, u64, Option<Hold>), Error> {
+    let place = memory.place()?;
+    Ok((place.address as *mut c_void, place.bytes, place.hold?))
+}
+
+/// Refuses the memory of a [`Buffer`] on the host. The result must live as long as the call, so that no buffer gets the
+/// address meanwhile.
+fn not_lent(pointer: *const c_void, function: &'static str) -> Result<Lending, Error> {
+    let lending = Lending::lock();
+    if lending.has(pointer as u64) {
+        return Err(Error::invalid(
+            function,
+            "the memory is that of a Buffer on the host, which lends it to the CPU; map memory to share into an \
+             AddressRange",
+        ));
+    }
+    Ok(lending)
+}
+
+impl Instance {
+    /// Exports memory. Exporting it again gives the same bytes and costs little.
+    ///
+    /// The first byte of the operand is recorded in the handle. Device memory is shared as a whole; of a range, all blocks
+    /// around that byte that are mapped one behind the other; a buffer with all its memory.
+    ///
+    /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps),
+    /// and with [`revoke`](Self::revoke). While others have imported it by [`ShareWay::LEGACY`], the memory cannot be
+    /// freed: closing it fails with [`ErrorKind::Busy`], and what is dropped stays with the instance.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the memory does not have this way, with what would give it, and as
+    /// `gpumem_share_export()`.
+    pub fn export(&self, memory: impl Share, options: &ExportOptions) -> Result<ShareHandle, Error> {
+        let (pointer, _, _hold) = place_of(&memory)?;
+        self.export_at(pointer, options, "Instance::export")
+    }
+
+    /// As [`export`](Self::export), of the memory at an address. Not for a [`Buffer`] on the host: it lends its elements
+    /// to the CPU, so nothing else may write them.
+    ///
+    /// # Errors
+    /// As [`export`](Self::export), and [`ErrorKind::InvalidArgument`] for such a buffer.
+    pub fn export_raw(&self, pointer: *const c_void, options: &ExportOptions) -> Result<ShareHandle, Error> {
+        self.export_at(pointer, options, "Instance::export_raw")
+    }
+
+    fn export_at(
+        &self,
+        pointer: *const c_void,
+        options: &ExportOptions,
+        function: &'static str,
+    ) -> Result<ShareHandle, Error> {
+        let _lending = not_lent(pointer, function)?;
+        let desc = sys::gpumem_export_desc {
+            way: options.way.0,
+            access: options.access.0,
+            flags: options.flags.0,
+            ..Default::default()
+        };
+        let mut handle = sys::gpumem_share_handle::default();
+        // SAFETY: the struct lives during the call; the output is writable, and any address may be given. Safe code
+        // has no references to the memory of a device, and none to addresses that a range reserves, so other
+        // processes may write it.
+        unsafe { call!(gpumem_share_export(self.inner.handle, pointer, &desc, &mut handle)) }
+            .map_err(|error| error.called_as(function))?;
+        Ok(ShareHandle::of(&handle))
+    }
+
+    /// Ends an export. Whoever imports the handle from now on gets [`ErrorKind::StaleHandle`]; what has been imported
+    /// stays.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if this instance has no such export, or no longer.
+    pub fn revoke(&self, handle: &ShareHandle) -> Result<(), Error> {
+        // SAFETY: the handle lives during the call.
+        unsafe { call!(gpumem_share_revoke(self.inner.handle, &handle.to_c())) }?;
+        Ok(())
+    }
+
+    /// Gets the file descriptors of an export, for a transport of the program's own; [`send`](Self::send) is one. They
+    /// keep the memory alive, also after this process has ended.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if this instance has no such export, or no longer.
+    pub fn export_fds(&self, handle: &ShareHandle) -> Result<Vec<OwnedFd>, Error> {
+        let (instance, native) = (self.inner.handle, handle.to_c());
+        let mut count = 0;
+        // SAFETY: the output is writable, and there is no room for descriptors.
+        unsafe { call!(gpumem_share_get_fds(instance, &native, ptr::null_mut(), 0, &mut count)) }?;
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        let mut fds = vec![-1; count as usize];
+        // SAFETY: the outputs are writable, and there is room for as many.
+        unsafe { call!(gpumem_share_get_fds(instance, &native, fds.as_mut_ptr(), count, &mut count)) }?;
+        // SAFETY: they are new descriptors, which belong to the caller. Fewer may have been written.
+        Ok(fds.into_iter().take(count as usize).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect())
+    }
+
+    /// Says whether memory can be shared in one way, and why not. It changes nothing, and [`export`](Self::export) does
+    /// what it says.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] for [`ShareWay::ANY`], and for an unknown way or peer.
+    pub fn share_way(&self, memory: impl Share, way: ShareWay, peer: SharePeer) -> Result<WayInfo, Error> {
+        let (pointer, _, _hold) = place_of(&memory)?;
+        self.share_way_raw(pointer, way, peer)
+    }
+
+    /// As [`share_way`](Self::share_way), for the memory at an address.
+    ///
+    /// # Errors
+    /// As [`share_way`](Self::share_way), and for NULL.
+    #[allow(clippy::not_unsafe_ptr_arg_deref)] // The library never dereferences an unknown address.
+    pub fn share_way_raw(
+        &self,
+        pointer: *const c_void,
+        way: ShareWay,
+        peer: SharePeer,
+    ) -> Result<WayInfo, Error> {
+        let mut info = sys::gpumem_way_info::default();
+        // SAFETY: the struct is writable and has its own size; any address may be given.
+        unsafe { call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0, &mut info)) }?;
+        Ok(WayInfo {
+            status: Status(info.status),
+            fd_count: info.fd_count,
+            needs_socket: info.needs_socket != 0,
+            message: translate(&array_text(&info.message)),
+        })
+    }
+
+    /// Sends a handle over a Unix socket, with its descriptors and a connection to this process. It needs no right to
+    /// inspect processes and no common namespace. The message is sent whole, between two messages of the program's own.
+    /// Calls for one socket must not overlap.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if this instance has no such export, and as `gpumem_share_send()`.
+    pub fn send(&self, handle: &ShareHandle, socket: impl AsFd) -> Result<(), Error> {
+        self.send_with_options(handle, socket, &SendOptions::new())
+    }
+
+    /// As [`send`](Self::send), with options.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_with_options(
+        &self,
+        handle: &ShareHandle,
+        socket: impl AsFd,
+        options: &SendOptions,
+    ) -> Result<(), Error> {
+        let desc = sys::gpumem_send_desc {
+            lease_ns: limit(options.lease),
+            timeout_ns: limit(options.timeout),
+            ..Default::default()
+        };
+        let (instance, socket) = (self.inner.handle, socket.as_fd());
+        // SAFETY: the structs and the descriptor live during the call.
+        unsafe { call!(gpumem_share_send(instance, &handle.to_c(), socket.as_raw_fd(), &desc)) }?;
+        Ok(())
+    }
+
+    /// Receives a handle that [`send`](Self::send) sent, and waits for it. Its descriptors and connection are kept until
+    /// it is imported, or for the sender's lease. Calls for one socket must not overlap.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerGone`] if the sender has hung up, and as `gpumem_share_receive()`.
+    pub fn receive(&self, socket: impl AsFd) -> Result<ShareHandle, Error> {
+        loop {
+            if let Some(handle) = self.receive_within(&socket, sys::GPUMEM_TIMEOUT_INFINITE)? {
+                return Ok(handle);
+            }
+        }
+    }
+
+    /// As [`receive`](Self::receive) with a timeout; `None` if nothing came in time.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_for(&self, socket: impl AsFd, timeout: Duration) -> Result<Option<ShareHandle>, Error> {
+        self.receive_within(&socket, nanoseconds(timeout))
+    }
+
+    fn receive_within(&self, socket: &impl AsFd, timeout_ns: u64) -> Result<Option<ShareHandle>, Error> {
+        let mut handle = sys::gpumem_share_handle::default();
+        let (instance, socket) = (self.inner.handle, socket.as_fd().as_raw_fd());
+        // SAFETY: the descriptor lives during the call; the output is writable.
+        let status = unsafe { call!(gpumem_share_receive(instance, socket, timeout_ns, &mut handle)) }?;
+        Ok((status == Status::SUCCESS).then(|| ShareHandle::of(&handle)))
+    }
+
+    /// Makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. Address and size
+    /// are multiples of the page size. A part of a range must be exported again after it was mapped anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] without [`Capability::SHARE_DMA_BUF`], and as `gpumem_share_export_dma_buf()`.
+    pub fn export_dma_buf(&self, memory: impl Share, flags: DmaBufFlags) -> Result<OwnedFd, Error> {
+        const FUNCTION: &str = "Instance::export_dma_buf";
+        let (pointer, bytes, _hold) = place_of(&memory)?;
+        let _lending = not_lent(pointer, FUNCTION)?;
+        let (instance, mut fd) = (self.inner.handle, -1);
+        // SAFETY: the output is writable, and any address may be given; who else may write such memory: see `export_at`.
+        unsafe { call!(gpumem_share_export_dma_buf(instance, pointer, bytes, flags.0, &mut fd)) }?;
+        // SAFETY: it is a new descriptor, which belongs to the caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// Sets how long imports are kept mapped after they were dropped, and how many bytes of them (0 means no limit). At
+    /// the beginning they are not kept; a time of 0 means that again. What is kept keeps the exporter's memory alive, and
+    /// goes before a call of this instance fails for lack of memory. Only [`ShareWay::POSIX_FD`] is kept.
+    ///
+    /// # Errors
+    /// In a host function.
+    pub fn set_import_cache(&self, idle: Duration, bytes_max: u64) -> Result<(), Error> {
+        let desc =
+            sys::gpumem_import_cache_desc { idle_ns: nanoseconds(idle), bytes_max, ..Default::default() };
+        // SAFETY: the struct lives during the call.
+        unsafe { call!(gpumem_share_set_cache(self.inner.handle, &desc)) }?;
+        Ok(())
+    }
+
+    /// Unmaps all imports that were dropped and are kept.
+    ///
+    /// # Errors
+    /// In a host function.
+    pub fn flush_import_cache(&self) -> Result<(), Error> {
+        // SAFETY: only a handle.
+        unsafe { call!(gpumem_share_flush_cache(self.inner.handle)) }?;
+        Ok(())
+    }
+}
+
+/// Options for sending a handle.
+#[derive(Clone, Debug, Default)]
+pub struct SendOptions {
+    lease: Option<Duration>,
+    timeout: Option<Duration>,
+}
+
+impl SendOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long the receiver may take to import it; 30 seconds by default. Then it is taken back.
+    #[must_use]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// How long the call may wait for room in the socket; 5 seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+}
+
+/// Whether memory can be shared in one way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WayInfo {
+    /// Success, or the status that the export or the import would have.
+    pub status: Status,
+    /// Descriptors that an export would have.
+    pub fd_count: u32,
+    /// Whether the handle alone is not enough: use [`Instance::send`] or a [`Hub`](crate::Hub) with a path.
+    pub needs_socket: bool,
+    /// Why not, and what would help; or what this way costs.
+    pub message: String,
+}
+
+impl WayInfo {
+    /// Whether the memory can be shared in this way.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.status == Status::SUCCESS
+    }
+}
+
+/// Options for an import.
+#[derive(Clone, Debug)]
+pub struct ImportOptions {
+    device: Option<Device>,
+    access: Access,
+    flags: ImportFlags,
+    address: u64,
+    timeout: Option<Duration>,
+    name: Option<String>,
+}
+
+impl Default for ImportOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ImportOptions {
+    /// The defaults: for the device that has the memory, with all access that the exporter allows.
+    #[must_use]
+    pub fn new() -> Self {
+        let (access, flags) = (Access(0), ImportFlags::NONE);
+        Self { device: None, access, flags, address: 0, timeout: None, name: None }
+    }
+
+    /// The device that will use the memory.
+    #[must_use]
+    pub fn device(mut self, device: &Device) -> Self {
+        self.device = Some(device.clone());
+        self
+    }
+
+    /// [`Access::READ`] or [`Access::READ_WRITE`].
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// How it is imported.
+    #[must_use]
+    pub fn flags(mut self, flags: ImportFlags) -> Self {
+        self.flags |= flags;
+        self
+    }
+
+    /// Where the memory should begin, if these addresses are free. Only for [`ShareWay::POSIX_FD`].
+    #[must_use]
+    pub fn address(mut self, address: u64) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// How long the exporter may take to answer; 5 seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Memory of another process.
+///
+/// A memory is mapped once in a process, for each device and access, however often it is imported; the exporter sees the
+/// last of these being dropped. Dropping one ends it once work in streams that uses it has been observed complete.
+///
+/// Others may write it at any time. So safe code copies: it takes parts, [`slice`](Self::slice), as operands of copies
+/// and fills. The CPU and kernels use the addresses, which is unsafe.
+///
+/// What happens when the exporter ends depends on the way. [`ShareWay::POSIX_FD`]: nothing, the memory stays. With
+/// [`ShareWay::LEGACY`], copies and fills fail with [`ErrorKind::PeerGone`].
+///
+/// A part cannot outlive the import:
+///
+/// ```compile_fail,E0505
+/// # let instance = gpumem::Instance::open(gpumem::Backend::HOST)?;
+/// # let handle = gpumem::ShareHandle::from([0; 256]);
+/// let imported = gpumem::Imported::new(&instance, &handle)?;
+/// let part = imported.slice::<u32>(0, 3)?;
+/// drop(imported);
+/// instance.copy(part, &[1, 2, 3])?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+pub struct Imported {
+    memory: Memory,
+    /// From the start of the memory to the byte that was exported.
+    offset: u64,
+}
+
+impl Imported {
+    /// Imports memory, with the descriptors that came with the handle through [`Instance::receive`] or
+    /// [`Link::fetch`](crate::Link::fetch); otherwise the exporter is asked for them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::StaleHandle`] if the memory was freed or the export has ended, [`ErrorKind::PeerGone`] if the exporter
+    /// has, [`ErrorKind::InvalidState`] if this process exported it by [`ShareWay::LEGACY`], and as `gpumem_share_import()`.
+    pub fn new(instance: &Instance, handle: &ShareHandle) -> Result<Self, Error> {
+        Self::with_options(instance, handle, &ImportOptions::new())
+    }
+
+    /// As [`new`](Self::new), with options.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and if an option cannot be granted.
+    pub fn with_options(
+        instance: &Instance,
+        handle: &ShareHandle,
+        options: &ImportOptions,
+    ) -> Result<Self, Error> {
+        Self::with_fds::<OwnedFd>(instance, handle, &[], options)
+    }
+
+    /// As [`with_options`](Self::with_options), with the descriptors of [`Instance::export_fds`], in their order. They are
+    /// not needed afterwards.
+    ///
+    /// # Errors
+    /// As [`with_options`](Self::with_options), and [`ErrorKind::InvalidArgument`] if these are not the descriptors of the
+    /// handle.
+    pub fn with_fds<F: AsFd>(
+        instance: &Instance,
+        handle: &ShareHandle,
+        fds: &[F],
+        options: &ImportOptions,
+    ) -> Result<Self, Error> {
+        instance.inner.retry();
+        let name = c_text(options.name.as_deref(), "ImportOptions::name")?;
+        let desc = sys::gpumem_import_desc {
+            device: options.device.as_ref().map_or(ptr::null_mut(), |device| device.handle),
+            access: options.access.0,
+            flags: options.flags.0,
+            address: options.address as *const c_void,
+            timeout_ns: limit(options.timeout),
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let numbers = numbers_of(fds);
+        let (first, count) = (first_of(&numbers), numbers.len() as u32);
+        let (mut pointer, mut memory) = (ptr::null_mut(), ptr::null_mut());
+        let (inner, native) = (instance.inner.clone(), handle.to_c());
+        // SAFETY: the structs, the text and the descriptors live during the call; the outputs are writable.
+        unsafe {
+            call!(gpumem_share_import(inner.handle, &native, first, count, &desc, &mut pointer, &mut memory))
+        }?;
+        let memory = Memory::imported(inner, memory)?;
+        let offset = (pointer as u64).wrapping_sub(memory.device_address()?);
+        Ok(Self { memory, offset })
+    }
+
+    /// `len` elements from an offset on, in bytes from the byte that was exported, as an operand of copies and fills.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the memory, or if the offset is not aligned for them.
+    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<ImportedSlice<'_, T>, Error> {
+        const FUNCTION: &str = "Imported::slice";
+        let (bytes, whole) = (bytes_of::<T>(len, FUNCTION)? as u64, self.bytes());
+        if !matches!(offset.checked_add(bytes), Some(end) if end <= whole) {
+            let message = format!("{bytes} bytes from offset {offset} on exceed the import of {whole} bytes");
+            return Err(Error::invalid(FUNCTION, message));
+        }
+        let start = self.memory.device_address()?.wrapping_add(self.offset + offset);
+        if start % align_of::<T>() as u64 != 0 {
+            return Err(Error::invalid(FUNCTION, "the offset is not aligned for the elements"));
+        }
+        Ok(ImportedSlice { imported: self, start, offset: self.offset + offset, len, elements: PhantomData })
+    }
+
+    /// Bytes from the one that was exported to the end of the memory.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.memory.bytes().saturating_sub(self.offset)
+    }
+
+    /// Where in the whole memory the byte lies that was exported.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Address of the byte that was exported, for kernels and for other code that works on a device.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn device_address(&self) -> Result<u64, Error> {
+        Ok(self.memory.device_address()?.wrapping_add(self.offset))
+    }
+
+    /// Address of the byte that was exported, for the CPU; NULL if it cannot access the memory. The import may be
+    /// read-only, and other processes may write the bytes at the same time.
+    #[must_use]
+    pub fn host_pointer(&self) -> *mut c_void {
+        let base = self.memory.host_pointer();
+        if base.is_null() {
+            return base;
+        }
+        base.cast::<u8>().wrapping_add(self.offset as usize).cast()
+    }
+
+    /// Information about the import. The exporter is not asked.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<ImportInfo, Error> {
+        let mut info = sys::gpumem_import_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_memory_get_import_info(self.memory.handle(), &mut info)) }?;
+        Ok(ImportInfo {
+            way: ShareWay(info.way),
+            access: Access(info.access),
+            state: ImportState(info.state),
+            exporter_pid: info.exporter_pid,
+            count: info.count,
+            exporter_buffer_id: info.exporter_buffer_id,
+        })
+    }
+
+    /// What the library knows of the memory, which is of [`Kind::IMPORTED`].
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
+        self.memory.info()
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not destroy it.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_memory {
+        self.memory.handle()
+    }
+
+    /// Ends the import. Dropping it does the same, but cannot report a failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses it that was not observed complete. The import is returned.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        let offset = self.offset;
+        self.memory.close().map_err(|rejected| rejected.map(|memory| Self { memory, offset }))
+    }
+}
+
+impl fmt::Debug for Imported {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Imported")
+            .field("memory", &self.memory)
+            .field("offset", &self.offset)
+            .finish()
+    }
+}
+
+/// A part of [`Imported`] memory, as an operand of copies and fills.
+#[derive(Debug)]
+pub struct ImportedSlice<'a, T: Element> {
+    imported: &'a Imported,
+    start: u64,
+    /// From the start of the memory.
+    offset: u64,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Clone for ImportedSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for ImportedSlice<'_, T> {}
+
+impl<T: Element> ImportedSlice<'_, T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first element for kernels.
+    #[must_use]
+    pub fn device_address(&self) -> u64 {
+        self.start
+    }
+
+    /// The memory, and where in it the first element lies.
+    pub(crate) fn operand(&self) -> (&Memory, u64) {
+        (&self.imported.memory, self.offset)
+    }
+}
+
+/// Information about an import.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ImportInfo {
+    /// How the memory is shared.
+    pub way: ShareWay,
+    /// What may be done here.
+    pub access: Access,
+    /// How it stands at this moment.
+    pub state: ImportState,
+    /// The exporter, as its own process namespace counts.
+    pub exporter_pid: i32,
+    /// How often this process has imported it.
+    pub count: u64,
+    /// Number of the allocation in the exporter.
+    pub exporter_buffer_id: u64,
+}
+
+/// Imports an event, and returns its handle.
+pub(crate) fn import_event<F: AsFd>(
+    device: &Device,
+    handle: &ShareHandle,
+    fds: &[F],
+) -> Result<sys::gpumem_event, Error> {
+    device.instance.retry();
+    let numbers = numbers_of(fds);
+    let (first, count) = (first_of(&numbers), numbers.len() as u32);
+    let (native, mut event) = (handle.to_c(), ptr::null_mut());
+    // SAFETY: the handle and the descriptors live during the call; the output is writable.
+    unsafe { call!(gpumem_event_import(device.handle, &native, first, count, &mut event)) }?;
+    Ok(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_bytes_and_print_none() {
+        let mut bytes = [0u8; ShareHandle::LEN];
+        bytes[7] = 0xab;
+        let handle = ShareHandle::from(bytes);
+        assert_eq!(handle.as_ref(), &bytes[..]);
+        assert_eq!(ShareHandle::try_from(&bytes[..]).unwrap(), handle.clone());
+        assert_eq!(format!("{handle:?}"), "ShareHandle { .. }");
+        for len in [0, 255, 257] {
+            let error = ShareHandle::try_from(&vec![0u8; len][..]).unwrap_err();
+            assert_eq!(error.status(), Status::INVALID_ARGUMENT);
+            assert!(error.to_string().contains(&format!("not {len}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn no_limit_is_no_default() {
+        assert_eq!(limit(None), 0);
+        assert_eq!(limit(Some(Duration::ZERO)), 1);
+        assert_eq!(limit(Some(Duration::from_secs(1))), 1_000_000_000);
+        assert_eq!(limit(Some(Duration::MAX)), sys::GPUMEM_TIMEOUT_INFINITE);
+    }
+}

@@ -1,0 +1,827 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Memory and events of several processes.
+//!
+//! A test starts this program again to run the same test in a role. The standard input of that process is a socket to
+//! the one that started it.
+
+mod common;
+
+use std::convert::TryFrom;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::raw::c_int;
+use std::os::unix::io::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{backend, is_host, with_device};
+use gpumem::{
+    Access, AddressRange, Backend, Buffer, BufferOptions, Capability, Device, DeviceMemory, DmaBufFlags,
+    Error, ErrorKind, Event, EventFlags, ExportFlags, ExportOptions, FetchOptions, HandleTypes, Hub,
+    HubFlags, HubOptions, ImportOptions, ImportState, Imported, Instance, Kind, Link, LinkOptions, Memory,
+    MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Processor, PublishOptions, Region,
+    Rejected, SendOptions, ShareHandle, SharePeer, ShareType, ShareWay, Status, Stream, WaitCondition,
+};
+
+/// Elements in 2 MiB.
+const LEN: usize = 1 << 19;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+extern "C" {
+    fn dup2(from: c_int, to: c_int) -> c_int;
+}
+
+/// The process that was started for a test.
+struct Peer {
+    process: Child,
+    socket: UnixStream,
+}
+
+impl Peer {
+    fn start(test: &str) -> Self {
+        Self::start_with(test, &[])
+    }
+
+    /// Also gives it descriptors, as numbers from 100 on.
+    fn start_with(test: &str, fds: &[OwnedFd]) -> Self {
+        let (socket, theirs) = UnixStream::pair().unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["--exact", test, "--nocapture"])
+            .env("GPUMEM_TEST_ROLE", "peer")
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let numbers: Vec<c_int> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+        // SAFETY: the function makes only system calls.
+        unsafe {
+            command.pre_exec(move || {
+                for (to, from) in (100..).zip(&numbers) {
+                    if dup2(*from, to) < 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        Self { process: command.spawn().unwrap(), socket }
+    }
+
+    /// Waits for its end, which must be a good one.
+    fn end(self) {
+        let Self { process, socket } = self;
+        drop(socket);
+        let output = process.wait_with_output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    }
+
+    fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+}
+
+/// The socket of a process that was started for a test.
+fn peer() -> Option<UnixStream> {
+    std::env::var_os("GPUMEM_TEST_ROLE")?;
+    // SAFETY: it is open, and nothing else uses it.
+    let socket = unsafe { UnixStream::from_raw_fd(0) };
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    Some(socket)
+}
+
+/// Tells the other side that a step is done.
+fn tell(mut socket: &UnixStream) {
+    socket.write_all(b".").unwrap();
+}
+
+/// Waits until the other side tells that a step is done.
+fn wait(mut socket: &UnixStream) {
+    socket.read_exact(&mut [0]).expect("the other process does the next step");
+}
+
+fn write_handle(mut socket: &UnixStream, handle: &ShareHandle) {
+    socket.write_all(handle.as_ref()).unwrap();
+}
+
+fn read_handle(mut socket: &UnixStream) -> ShareHandle {
+    let mut bytes = [0; ShareHandle::LEN];
+    socket.read_exact(&mut bytes).expect("the other process writes a handle");
+    ShareHandle::from(bytes)
+}
+
+/// Waits for what happens soon, on another thread or in another process.
+fn soon(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Closes an object, as soon as other processes do not use it any more.
+fn close_soon<T>(object: T, close: impl Fn(T) -> Result<(), Rejected<T>>) {
+    let mut open = Some(object);
+    soon("the object can be closed", || match open.take().map(&close) {
+        Some(Err(rejected)) => {
+            assert_eq!(rejected.error.kind(), ErrorKind::Busy);
+            open = Some(rejected.given);
+            false
+        }
+        _ => true,
+    });
+}
+
+fn open() -> (Instance, Device) {
+    let instance = Instance::open(backend()).unwrap();
+    let device = instance.device(0).unwrap();
+    (instance, device)
+}
+
+fn shareable(device: &Device, len: usize) -> DeviceMemory<u32> {
+    let options = MemoryOptions::new().require(MemoryFlags::SHAREABLE);
+    DeviceMemory::with_options(device, len, &options).unwrap()
+}
+
+fn numbers() -> Vec<u32> {
+    (0..LEN as u32).collect()
+}
+
+/// A range of two blocks that can be shared by descriptors, with the numbers across their seam.
+fn two_blocks(device: &Device) -> (AddressRange, u64) {
+    let options = PhysicalOptions::new().handle_types(HandleTypes::POSIX_FD);
+    let unit = Physical::granularity(device, &options).unwrap().recommended;
+    let blocks = [0, 1].map(|_| Physical::with_options(device, unit, &options).unwrap());
+    let mut range = AddressRange::reserve(&device.instance(), 4 * unit).unwrap();
+    range.map(0, &blocks).unwrap();
+    range.set_access(0, 2 * unit, &[(Processor::Device(0), Access::READ_WRITE)]).unwrap();
+    let seam = range.slice::<u32>(unit - 8, 4).unwrap();
+    device.instance().copy(seam, &[1, 2, 3, 4]).unwrap();
+    (range, unit)
+}
+
+/// Four elements of an import.
+fn read(instance: &Instance, imported: &Imported, offset: u64) -> Result<[u32; 4], Error> {
+    let mut found = [0; 4];
+    instance.copy(&mut found, imported.slice(offset, 4)?)?;
+    Ok(found)
+}
+
+#[test]
+fn memory_is_shared_by_a_handle() {
+    if let Some(socket) = peer() {
+        return import_by_handle(&socket);
+    }
+    with_device(|instance, device| {
+        let memory = shareable(device, LEN);
+        instance.copy(&memory, &numbers()).unwrap();
+        let options = ExportOptions::new().way(ShareWay::LEGACY).access(Access::READ_WRITE);
+        let handle = instance.export(memory.slice(1000..).unwrap(), &options).unwrap();
+        let info = handle.info().unwrap();
+        assert_eq!(
+            (info.share_type, info.way, info.backend),
+            (ShareType::MEMORY, ShareWay::LEGACY, backend())
+        );
+        assert_eq!((info.size, info.offset, info.access), (4 * LEN as u64, 4000, Access::READ_WRITE));
+        assert_eq!(info.buffer_id, memory.info().unwrap().unwrap().buffer_id);
+        assert_eq!(info.device_uuid, device.info().unwrap().uuid);
+        assert_eq!(info.exporter_pid, std::process::id() as i32);
+        assert_eq!(instance.export(memory.slice(1000..).unwrap(), &options).unwrap(), handle);
+        assert_ne!(instance.export(&memory, &options).unwrap(), handle);
+        assert_eq!(Imported::new(instance, &handle).unwrap_err().kind(), ErrorKind::InvalidState);
+
+        let peer = Peer::start("memory_is_shared_by_a_handle");
+        write_handle(&peer.socket, &handle);
+        wait(&peer.socket);
+        let mut found = [0; 5];
+        instance.copy(&mut found, memory.slice(1000..1005).unwrap()).unwrap();
+        assert_eq!(found, [7, 8, u32::MAX, 1003, 1004]);
+
+        // The importer would lose it.
+        let Rejected { given, error, .. } = memory.close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        tell(&peer.socket);
+        wait(&peer.socket);
+        close_soon(given, DeviceMemory::close);
+        tell(&peer.socket);
+        peer.end();
+        assert_eq!(instance.revoke(&handle).unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+fn import_by_handle(socket: &UnixStream) {
+    with_device(|instance, device| {
+        let handle = read_handle(socket);
+        let imported = Imported::new(instance, &handle).unwrap();
+        assert_eq!((imported.offset(), imported.bytes()), (4000, 4 * LEN as u64 - 4000));
+        let info = imported.info().unwrap();
+        assert_eq!((info.way, info.access), (ShareWay::LEGACY, Access::READ_WRITE));
+        assert_eq!((info.state, info.count), (ImportState::LIVE, 1));
+        let shared = handle.info().unwrap();
+        assert_eq!((info.exporter_pid, info.exporter_buffer_id), (shared.exporter_pid, shared.buffer_id));
+        let known = imported.memory_info().unwrap();
+        assert_eq!((known.kind, known.size), (Kind::IMPORTED, 4 * LEN as u64));
+        let address = imported.device_address().unwrap();
+        assert_eq!(address, known.device_address + 4000);
+        assert_eq!(instance.pointer_info(address as *const _).unwrap().kind, Kind::IMPORTED);
+        assert_eq!(instance.kind_stats(Kind::IMPORTED).unwrap().live_count, 1);
+        assert!(format!("{imported:?}").contains("offset: 4000"));
+
+        // It is mapped once.
+        let options =
+            ImportOptions::new().device(device).access(Access::READ_WRITE).timeout(PATIENCE).name("b");
+        let again = Imported::with_options(instance, &handle, &options).unwrap();
+        assert_eq!((again.handle(), again.device_address().unwrap()), (imported.handle(), address));
+        assert_eq!(imported.info().unwrap().count, 2);
+        drop(again);
+        assert_eq!(imported.info().unwrap().count, 1);
+
+        // Copies in all forms.
+        assert_eq!(read(instance, &imported, 0).unwrap(), [1000, 1001, 1002, 1003]);
+        let stream = Stream::new(device).unwrap();
+        let copied = DeviceMemory::<u32>::new(device, 3).unwrap();
+        stream.copy(&copied, imported.slice(4, 3).unwrap()).unwrap().wait().unwrap();
+        assert_eq!(copied.to_vec().unwrap(), [1001, 1002, 1003]);
+        let part = imported.slice::<u32>(0, 2).unwrap();
+        assert_eq!((part.len(), part.is_empty(), part.device_address()), (2, false, address));
+        instance.copy_regions([Region::new(part, &[7, 8][..], 2)]).unwrap();
+        instance.fill(imported.slice::<u8>(8, 4).unwrap(), 0xffu8).unwrap();
+
+        // Parts that are none.
+        for (offset, len) in [(1, 1), (4 * LEN as u64 - 4000, 1), (0, LEN), (u64::MAX, 1), (0, usize::MAX)] {
+            let error = imported.slice::<u32>(offset, len).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{offset} {len}");
+        }
+        let error = Imported::with_options(instance, &handle, &ImportOptions::new().access(Access::READ))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert_eq!(Event::import(device, &handle).unwrap_err().kind(), ErrorKind::InvalidArgument);
+
+        tell(socket);
+        wait(socket);
+        imported.close().unwrap();
+        tell(socket);
+        wait(socket);
+        let error = Imported::new(instance, &handle).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StaleHandle, "{error}");
+    });
+}
+
+#[test]
+fn memory_is_sent_with_its_descriptors() {
+    if let Some(socket) = peer() {
+        return import_what_was_sent(&socket);
+    }
+    with_device(|instance, device| {
+        let (range, unit) = two_blocks(device);
+        let options = ExportOptions::new().access(Access::READ);
+        let handle = instance.export(range.slice::<u32>(unit - 8, 4).unwrap(), &options).unwrap();
+        let info = handle.info().unwrap();
+        assert_eq!((info.way, info.access, info.fd_count), (ShareWay::POSIX_FD, Access::READ, 2));
+        assert_eq!((info.size, info.offset), (2 * unit, unit - 8));
+
+        let peer = Peer::start("memory_is_sent_with_its_descriptors");
+        wait(&peer.socket);
+        let options = SendOptions::new().lease(PATIENCE).timeout(PATIENCE);
+        instance.send_with_options(&handle, &peer.socket, &options).unwrap();
+        wait(&peer.socket);
+        instance.revoke(&handle).unwrap();
+        wait(&peer.socket);
+        range.close().unwrap();
+        tell(&peer.socket);
+        wait(&peer.socket);
+        assert_eq!(instance.send(&handle, &peer.socket).unwrap_err().kind(), ErrorKind::NotFound);
+        // It hangs up, and no message comes.
+        let hung_up = instance.receive(&peer.socket).unwrap_err();
+        assert_eq!(hung_up.kind(), ErrorKind::PeerGone);
+        peer.end();
+    });
+}
+
+fn import_what_was_sent(socket: &UnixStream) {
+    with_device(|instance, _| {
+        assert_eq!(instance.receive_for(socket, Duration::from_millis(5)).unwrap(), None);
+        tell(socket);
+        let handle = instance.receive(socket).unwrap();
+        let options = ImportOptions::new().access(Access::READ_WRITE);
+        let error = Imported::with_options(instance, &handle, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoAccess);
+        let imported = Imported::new(instance, &handle).unwrap();
+        let info = imported.info().unwrap();
+        assert_eq!((info.way, info.access), (ShareWay::POSIX_FD, Access::READ));
+        assert_eq!((info.state, info.count), (ImportState::LIVE, 1));
+        assert_eq!(read(instance, &imported, 0).unwrap(), [1, 2, 3, 4]);
+        let error = instance.fill(imported.slice::<u8>(0, 1).unwrap(), 1u8).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoAccess);
+        tell(socket);
+        soon("the export ends", || imported.info().unwrap().state == ImportState::WITHDRAWN);
+        tell(socket);
+        wait(socket);
+        assert_eq!(read(instance, &imported, 0).unwrap(), [1, 2, 3, 4]);
+        tell(socket);
+        socket.shutdown(std::net::Shutdown::Both).unwrap();
+    });
+}
+
+#[test]
+fn descriptors_travel_by_another_way() {
+    if let Some(socket) = peer() {
+        return import_with_descriptors(&socket);
+    }
+    with_device(|instance, device| {
+        let (range, _) = two_blocks(device);
+        let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let fds = instance.export_fds(&handle).unwrap();
+        assert_eq!(fds.len(), 2);
+        let peer = Peer::start_with("descriptors_travel_by_another_way", &fds);
+        write_handle(&peer.socket, &handle);
+        peer.end();
+    });
+}
+
+fn import_with_descriptors(socket: &UnixStream) {
+    with_device(|instance, _| {
+        let handle = read_handle(socket);
+        // SAFETY: the other process has put them there.
+        let fds = [100, 101].map(|number| unsafe { OwnedFd::from_raw_fd(number) });
+        let options = ImportOptions::new();
+        let file = File::open("/dev/null").unwrap();
+        let file = OwnedFd::from(file);
+        for wrong in [&fds[..1], &[file.try_clone().unwrap(), file][..]] {
+            let error = Imported::with_fds(instance, &handle, wrong, &options).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        }
+        let imported = Imported::with_fds(instance, &handle, &fds, &options).unwrap();
+        drop(fds);
+        assert_eq!(imported.info().unwrap().count, 1);
+        let seam = imported.bytes() / 2 - 8;
+        assert_eq!(read(instance, &imported, seam).unwrap(), [1, 2, 3, 4]);
+    });
+}
+
+#[test]
+fn what_an_exporter_leaves() {
+    if let Some(socket) = peer() {
+        return export_and_wait(&socket);
+    }
+    with_device(|instance, _| {
+        let mut peer = Peer::start("what_an_exporter_leaves");
+        let (stays, goes) =
+            (instance.receive(&peer.socket).unwrap(), instance.receive(&peer.socket).unwrap());
+        let by_descriptor = Imported::new(instance, &stays).unwrap();
+        let by_handle = Imported::new(instance, &goes).unwrap();
+        assert_eq!(read(instance, &by_handle, 0).unwrap(), [0, 1, 2, 3]);
+        peer.kill();
+        for imported in [&by_descriptor, &by_handle] {
+            soon("the exporter ends", || imported.info().unwrap().state == ImportState::PEER_GONE);
+        }
+        // The descriptors keep the memory alive. Without them it may be gone.
+        let seam = by_descriptor.bytes() / 2 - 8;
+        assert_eq!(read(instance, &by_descriptor, seam).unwrap(), [1, 2, 3, 4]);
+        assert_eq!(read(instance, &by_handle, 0).unwrap_err().kind(), ErrorKind::PeerGone);
+        by_handle.close().unwrap();
+        assert_eq!(Imported::new(instance, &goes).unwrap_err().kind(), ErrorKind::PeerGone);
+    });
+}
+
+/// Exports, and waits to be killed.
+fn export_and_wait(socket: &UnixStream) {
+    let (instance, device) = open();
+    let (range, _) = two_blocks(&device);
+    let memory = shareable(&device, LEN);
+    instance.copy(&memory, &numbers()).unwrap();
+    let options = ExportOptions::new();
+    for handle in
+        [instance.export(range.slice::<u8>(0, 1).unwrap(), &options), instance.export(&memory, &options)]
+    {
+        instance.send(&handle.unwrap(), socket).unwrap();
+    }
+    wait(socket);
+}
+
+#[test]
+fn events_are_shared() {
+    if let Some(socket) = peer() {
+        return import_event(&socket);
+    }
+    with_device(|instance, device| {
+        let error = Event::with_options(device, EventFlags::INTERPROCESS, None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let plain = Event::new(device).unwrap();
+        assert_eq!(plain.export().unwrap_err().kind(), ErrorKind::Unsupported);
+        let flags = EventFlags::INTERPROCESS | EventFlags::DISABLE_TIMING;
+        let event = Event::with_options(device, flags, Some("batch")).unwrap();
+        let handle = event.export().unwrap();
+        assert_eq!(event.export().unwrap(), handle);
+        let info = handle.info().unwrap();
+        assert_eq!((info.share_type, info.size), (ShareType::EVENT, 0));
+        assert_eq!(Event::import(device, &handle).unwrap_err().kind(), ErrorKind::InvalidState);
+
+        let stream = Stream::new(device).unwrap();
+        let gate = Pinned::<AtomicU32>::zeroed(device, 1).unwrap();
+        let memory = DeviceMemory::<u8>::new(device, 64).unwrap();
+        stream.wait_value(&gate, 0, WaitCondition::GEQ, 1).unwrap();
+        stream.fill(&memory, 1u8).unwrap();
+        event.record(&stream).unwrap();
+        drop(memory);
+        let peer = Peer::start("events_are_shared");
+        instance.send(&handle, &peer.socket).unwrap();
+        wait(&peer.socket);
+        // The latest record is that of the other process, so it says nothing about the fill.
+        event.synchronize().unwrap();
+        assert!(!stream.is_complete().unwrap());
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 1);
+        event.record(&stream).unwrap();
+        tell(&peer.socket);
+        wait(&peer.socket);
+        gate[0].store(1, Ordering::Release);
+        stream.synchronize().unwrap();
+        assert_eq!(instance.kind_stats(Kind::DEVICE).unwrap().live_count, 0);
+        peer.end();
+        drop((gate, plain));
+        close_soon(event, Event::close);
+        assert_eq!(instance.revoke(&handle).unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+fn import_event(socket: &UnixStream) {
+    with_device(|instance, device| {
+        let handle = instance.receive(socket).unwrap();
+        assert_eq!(Imported::new(instance, &handle).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let event = Event::import_with_fds::<OwnedFd>(device, &handle, &[]).unwrap();
+        assert!(event.info().unwrap().flags.contains(EventFlags::INTERPROCESS | EventFlags::DISABLE_TIMING));
+        assert!(!event.is_complete().unwrap());
+        assert_eq!(event.export().unwrap_err().kind(), ErrorKind::Unsupported);
+        let stream = Stream::new(device).unwrap();
+        event.record(&stream).unwrap();
+        event.synchronize().unwrap();
+        tell(socket);
+        wait(socket);
+        assert!(!event.synchronize_for(Duration::from_millis(5)).unwrap());
+        stream.wait_event(&event).unwrap();
+        assert!(!stream.is_complete().unwrap());
+        tell(socket);
+        stream.synchronize().unwrap();
+        assert!(event.is_complete().unwrap());
+        assert!(event.nanoseconds_since(&event).is_err());
+    });
+}
+
+fn address(test: &str) -> String {
+    format!("@gpumem-test-{test}-{}", std::process::id())
+}
+
+#[test]
+fn memory_has_a_name_in_a_hub() {
+    if let Some(socket) = peer() {
+        return follow_a_name(&socket);
+    }
+    with_device(|instance, device| {
+        let path = address("hub");
+        let options = HubOptions::new().path(&path).token("open sesame").name("batches").links_max(2);
+        let hub = Hub::open(instance, &options.clone().mode(0o600).timeout(PATIENCE).names_max(2)).unwrap();
+        assert_eq!(Hub::open(instance, &options).unwrap_err().kind(), ErrorKind::AlreadyExists);
+        let info = hub.info().unwrap();
+        assert_eq!((info.path.to_str(), info.name.as_str()), (Some(path.as_str()), "batches"));
+        assert_eq!((info.link_count, info.name_count, info.version_count), (0, 0, 0));
+
+        let (range, unit) = two_blocks(device);
+        let handle = instance.export(range.slice::<u8>(unit - 8, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let peer = Peer::start("memory_has_a_name_in_a_hub");
+        (&peer.socket).write_all(format!("{path:40}").as_bytes()).unwrap();
+        wait(&peer.socket);
+        assert_eq!(hub.publish("weights", &handle).unwrap(), 1);
+        wait(&peer.socket);
+        let info = hub.info().unwrap();
+        assert_eq!((info.link_count, info.name_count, info.version_count), (1, 1, 1));
+        assert_eq!(info.fd_count, 2);
+        assert!(info.refused_count > 0);
+        // The next version is other memory.
+        let (other, _) = two_blocks(device);
+        let handle = instance.export(other.slice::<u8>(unit - 8, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let options =
+            PublishOptions::new().version(5).fingerprint([9; 32]).keep(3).access(Access::READ_WRITE);
+        assert_eq!(hub.publish_with_options("weights", &handle, &options).unwrap(), 5);
+        let error = hub.publish_with_options("weights", &handle, &options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        for name in ["", "a/b", "a\0b", "a\nb", &"n".repeat(64)] {
+            assert_eq!(
+                hub.publish(name, &handle).unwrap_err().kind(),
+                ErrorKind::InvalidArgument,
+                "{name:?}"
+            );
+        }
+        hub.publish("more", &handle).unwrap();
+        assert_eq!(hub.publish("most", &handle).unwrap_err().kind(), ErrorKind::LimitExceeded);
+        tell(&peer.socket);
+        wait(&peer.socket);
+        hub.withdraw_version("weights", 1).unwrap();
+        hub.withdraw("more").unwrap();
+        assert_eq!(hub.withdraw("more").unwrap_err().kind(), ErrorKind::NotFound);
+        tell(&peer.socket);
+        wait(&peer.socket);
+        hub.close().unwrap();
+        tell(&peer.socket);
+        peer.end();
+    });
+}
+
+fn follow_a_name(mut socket: &UnixStream) {
+    with_device(|instance, _| {
+        let mut path = [0; 40];
+        socket.read_exact(&mut path).unwrap();
+        let path = String::from_utf8(path.to_vec()).unwrap().trim().to_owned();
+        let options = LinkOptions::new().path(&path).timeout(PATIENCE);
+        for wrong in [options.clone(), options.clone().token("open sesam")] {
+            assert_eq!(Link::connect(instance, &wrong).unwrap_err().kind(), ErrorKind::PermissionDenied);
+        }
+        let nobody = LinkOptions::new().path(address("nobody"));
+        assert_eq!(Link::connect(instance, &nobody).unwrap_err().kind(), ErrorKind::NotFound);
+        let link = Link::connect(instance, &options.token("open sesame")).unwrap();
+        let info = link.info().unwrap();
+        assert!(info.connected && !info.keeper && info.pid.is_some(), "{info:?}");
+        assert_eq!(info.path.to_str(), Some(path.as_str()));
+        assert!(link.entries().unwrap().is_empty());
+        assert_eq!(link.wait_for("weights", 0, Duration::from_millis(5)).unwrap(), None);
+        assert_eq!(link.fetch("weights").unwrap_err().kind(), ErrorKind::NotFound);
+
+        tell(socket);
+        let entry = link.wait("weights", 0).unwrap();
+        assert_eq!((entry.name.as_str(), entry.version), ("weights", 1));
+        assert_eq!((entry.share_type, entry.way), (ShareType::MEMORY, ShareWay::POSIX_FD));
+        // Descriptors are for reading unless the publisher says otherwise.
+        assert_eq!((entry.access, entry.publisher_gone, entry.fingerprint), (Access::READ, false, [0; 32]));
+        assert_eq!(Some(entry.publisher_pid as u32), info.pid);
+        let first = Imported::new(instance, &link.fetch("weights").unwrap()).unwrap();
+        assert_eq!(first.info().unwrap().access, Access::READ);
+        assert_eq!(read(instance, &first, 0).unwrap(), [1, 2, 3, 4]);
+        tell(socket);
+        wait(socket);
+        let second = link.wait_for("weights", 1, PATIENCE).unwrap().unwrap();
+        assert_eq!((second.version, second.access, second.fingerprint), (5, Access::READ_WRITE, [9; 32]));
+        let known: Vec<_> =
+            link.entries().unwrap().into_iter().map(|entry| (entry.name, entry.version)).collect();
+        assert_eq!(known, [("more".to_owned(), 1), ("weights".to_owned(), 1), ("weights".to_owned(), 5)]);
+        for (options, found) in [
+            (FetchOptions::new().version(1), Some(Access::READ)),
+            (FetchOptions::new().fingerprint([9; 32]), Some(Access::READ_WRITE)),
+            (FetchOptions::new().version(2), None),
+            (FetchOptions::new().fingerprint([8; 32]), None),
+        ] {
+            match (link.fetch_with_options("weights", &options), found) {
+                (Ok(handle), Some(access)) => {
+                    let imported = Imported::new(instance, &handle).unwrap();
+                    assert_eq!(imported.info().unwrap().access, access);
+                }
+                (Err(error), None) => assert_eq!(error.kind(), ErrorKind::NotFound),
+                (result, _) => panic!("{options:?}: {result:?}"),
+            }
+        }
+        // It is no keeper.
+        let handle = link.fetch("weights").unwrap();
+        assert_eq!(link.publish("mine", &handle).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(link.withdraw("weights").unwrap_err().kind(), ErrorKind::Unsupported);
+        tell(socket);
+        wait(socket);
+        soon("the version is withdrawn", || first.info().unwrap().state == ImportState::WITHDRAWN);
+        assert_eq!(read(instance, &first, 0).unwrap(), [1, 2, 3, 4]);
+        tell(socket);
+        wait(socket);
+        soon("the hub has ended", || !link.info().unwrap().connected);
+        assert_eq!(link.entries().unwrap_err().kind(), ErrorKind::PeerGone);
+        assert_eq!(read(instance, &first, 0).unwrap(), [1, 2, 3, 4]);
+        drop(first);
+        link.close().unwrap();
+    });
+}
+
+#[test]
+fn a_keeper_holds_what_others_leave() {
+    if let Some(socket) = peer() {
+        return publish_and_end(&socket);
+    }
+    with_device(|instance, _| {
+        let path = address("keep");
+        let options = HubOptions::new().path(&path).flags(HubFlags::KEEPER).bytes_max(1 << 30);
+        let hub = Hub::open(instance, &options.fds_max(64).versions_max(4)).unwrap();
+        let mut peer = Peer::start("a_keeper_holds_what_others_leave");
+        (&peer.socket).write_all(format!("{path:40}").as_bytes()).unwrap();
+        let link = Link::connect(instance, &LinkOptions::new().path(&path)).unwrap();
+        assert!(link.info().unwrap().keeper);
+        let entry = link.wait("state", 0).unwrap();
+        wait(&peer.socket);
+        peer.kill();
+        let gone = || link.entries().unwrap().first().map_or(false, |entry| entry.publisher_gone);
+        soon("the publisher ends", gone);
+        assert_eq!(link.entries().unwrap().len(), 1);
+        let imported = Imported::new(instance, &link.fetch("state").unwrap()).unwrap();
+        let seam = entry.size / 2 - 8;
+        assert_eq!(read(instance, &imported, seam).unwrap(), [1, 2, 3, 4]);
+        link.withdraw_version("state", entry.version).unwrap();
+        assert_eq!(link.withdraw("state").unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read(instance, &imported, seam).unwrap(), [1, 2, 3, 4]);
+        drop((imported, link, hub));
+    });
+}
+
+fn publish_and_end(mut socket: &UnixStream) {
+    let mut path = [0; 40];
+    socket.read_exact(&mut path).unwrap();
+    let path = String::from_utf8(path.to_vec()).unwrap().trim().to_owned();
+    let (instance, device) = open();
+    let link = Link::connect(&instance, &LinkOptions::new().path(path)).unwrap();
+    let memory = shareable(&device, LEN);
+    let legacy = instance.export(&memory, &ExportOptions::new()).unwrap();
+    assert_eq!(link.publish("state", &legacy).unwrap_err().kind(), ErrorKind::Unsupported);
+    let (range, _) = two_blocks(&device);
+    let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+    let options = PublishOptions::new().access(Access::READ_WRITE);
+    assert_eq!(link.publish_with_options("state", &handle, &options).unwrap(), 1);
+    tell(socket);
+    wait(socket);
+}
+
+#[test]
+fn imports_are_kept() {
+    if let Some(socket) = peer() {
+        return import_and_keep(&socket);
+    }
+    with_device(|instance, device| {
+        let (range, _) = two_blocks(device);
+        let handle = instance.export(range.slice::<u8>(0, 1).unwrap(), &ExportOptions::new()).unwrap();
+        let peer = Peer::start("imports_are_kept");
+        write_handle(&peer.socket, &handle);
+        wait(&peer.socket);
+        peer.end();
+    });
+}
+
+fn import_and_keep(socket: &UnixStream) {
+    with_device(|instance, _| {
+        let handle = read_handle(socket);
+        instance.set_import_cache(Duration::from_secs(3600), 0).unwrap();
+        let mapped = || {
+            File::open("/proc/self/maps").map(|mut maps| {
+                let mut text = String::new();
+                maps.read_to_string(&mut text).unwrap();
+                text
+            })
+        };
+        let imported = Imported::new(instance, &handle).unwrap();
+        let address = imported.device_address().unwrap();
+        drop(imported);
+        let again = Imported::new(instance, &handle).unwrap();
+        assert_eq!((again.device_address().unwrap(), again.info().unwrap().count), (address, 1));
+        drop(again);
+        if is_host() {
+            assert!(mapped().unwrap().contains(&format!("{address:x}-")));
+        }
+        instance.flush_import_cache().unwrap();
+        assert_eq!(instance.kind_stats(Kind::IMPORTED).unwrap().live_count, 0);
+        instance.set_import_cache(Duration::ZERO, 0).unwrap();
+        drop(Imported::new(instance, &handle).unwrap());
+        tell(socket);
+    });
+}
+
+#[test]
+fn ways_are_what_an_export_does() {
+    with_device(|instance, device| {
+        let memory = shareable(device, LEN);
+        let (range, _) = two_blocks(device);
+        let small = DeviceMemory::<u32>::new(device, 16).unwrap();
+        let raw = Memory::create(device, Kind::PINNED, 4096, &MemoryOptions::new()).unwrap();
+        let whole = range.slice::<u8>(0, 1).unwrap();
+        for way in [ShareWay::LEGACY, ShareWay::POSIX_FD, ShareWay::FABRIC] {
+            let options = ExportOptions::new().way(way);
+            for (said, done) in [
+                (
+                    instance.share_way(&memory, way, SharePeer::OTHER_PROCESS),
+                    instance.export(&memory, &options),
+                ),
+                (instance.share_way(whole, way, SharePeer::OTHER_PROCESS), instance.export(whole, &options)),
+                (
+                    instance.share_way(&small, way, SharePeer::OTHER_PROCESS),
+                    instance.export(&small, &options),
+                ),
+                (instance.share_way(&raw, way, SharePeer::OTHER_PROCESS), instance.export(&raw, &options)),
+            ] {
+                let (said, done) =
+                    (said.unwrap(), done.map_or_else(|error| error.status(), |_| Status::SUCCESS));
+                assert_eq!((said.status, said.is_possible()), (done, done == Status::SUCCESS), "{said:?}");
+                assert!(said.is_possible() || !said.message.is_empty());
+            }
+        }
+        let by_descriptor = instance.share_way(whole, ShareWay::POSIX_FD, SharePeer::CONTAINER).unwrap();
+        assert_eq!((by_descriptor.is_possible(), by_descriptor.fd_count), (true, 2));
+        assert!(by_descriptor.needs_socket);
+        let error = instance.share_way(&memory, ShareWay::ANY, SharePeer::OTHER_PROCESS).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let null = instance.share_way_raw(std::ptr::null(), ShareWay::LEGACY, SharePeer::OTHER_USER);
+        assert_eq!(null.unwrap_err().kind(), ErrorKind::InvalidArgument);
+
+        // What lies beside small memory would be shown. The host backend cannot share it at all.
+        let neighbours = ExportOptions::new().flags(ExportFlags::NEIGHBOURS);
+        match instance.export(&small, &neighbours) {
+            Ok(handle) => {
+                assert!(!is_host());
+                let count = handle.info().unwrap().fd_count;
+                assert_eq!(instance.export_fds(&handle).unwrap().len() as u32, count);
+            }
+            Err(error) => assert_eq!((error.kind(), is_host()), (ErrorKind::Unsupported, true), "{error}"),
+        }
+        let nothing = DeviceMemory::<u32>::new(device, 0).unwrap();
+        let error = instance.export(&nothing, &neighbours).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let error = instance.export(&memory, &ExportOptions::new().way(ShareWay::DMA_BUF)).unwrap_err();
+        assert_eq!(
+            (error.kind(), error.to_string().starts_with("Instance::export: ")),
+            (ErrorKind::InvalidArgument, true)
+        );
+    });
+}
+
+#[test]
+fn a_dma_buf_is_a_descriptor() {
+    with_device(|instance, device| {
+        let memory = shareable(device, LEN);
+        let able = device.capability(Capability::SHARE_DMA_BUF, None).unwrap();
+        match instance.export_dma_buf(&memory, DmaBufFlags::PREFER_PCIE) {
+            Ok(fd) => assert!(able.is_supported() && fd.as_raw_fd() >= 0),
+            Err(error) => assert_eq!((error.kind(), able.is_supported()), (ErrorKind::Unsupported, false)),
+        }
+        let pinned = Memory::create(device, Kind::PINNED, 4096, &MemoryOptions::new()).unwrap();
+        let error = instance.export_dma_buf(&pinned, DmaBufFlags::NONE).unwrap_err();
+        assert!([ErrorKind::WrongKind, ErrorKind::Unsupported].contains(&error.kind()), "{error}");
+    });
+}
+
+#[test]
+fn what_the_cpu_borrows_is_not_shared() {
+    with_device(|instance, device| {
+        let options = BufferOptions::new().host().handle_types(HandleTypes::POSIX_FD);
+        // A device may be unable to share memory of the host.
+        let buffer = Buffer::<u32>::with_options(device, 1000, &options)
+            .or_else(|_| Buffer::with_options(device, 1000, &BufferOptions::new().host()))
+            .unwrap();
+        let options = ExportOptions::new();
+        for result in [
+            instance.export(&buffer, &options),
+            instance.export(buffer.as_slice(), &options),
+            instance.export_raw(buffer.as_ptr().cast(), &options),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.message().contains("lends it to the CPU"), "{error}");
+        }
+        let error = instance.export_dma_buf(&buffer, DmaBufFlags::NONE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+        let options = BufferOptions::new().handle_types(HandleTypes::POSIX_FD);
+        let buffer = Buffer::<u32>::with_options(device, 1000, &options).unwrap();
+        let handle = instance.export(&buffer, &ExportOptions::new()).unwrap();
+        assert_eq!(handle.info().unwrap().way, ShareWay::POSIX_FD);
+        // The export ends with the memory.
+        drop(buffer);
+        assert_eq!(instance.export_fds(&handle).unwrap_err().kind(), ErrorKind::NotFound);
+    });
+}
+
+#[test]
+fn handles_are_not_trusted() {
+    with_device(|instance, device| {
+        let memory = shareable(device, LEN);
+        let handle = instance.export(&memory, &ExportOptions::new()).unwrap();
+        let mut bytes = handle.as_ref().to_vec();
+        for index in (0..bytes.len()).step_by(17) {
+            bytes[index] ^= 1;
+            let damaged = ShareHandle::try_from(&bytes[..]).unwrap();
+            let kinds = [
+                damaged.info().map(drop),
+                instance.revoke(&damaged),
+                Imported::new(instance, &damaged).map(drop),
+            ]
+            .map(|result| result.unwrap_err().kind());
+            // Of the version it cannot be known whether it is damaged or newer.
+            let allowed = [ErrorKind::InvalidArgument, ErrorKind::Unsupported];
+            assert!(kinds.iter().all(|kind| allowed.contains(kind)), "{index}: {kinds:?}");
+            bytes[index] ^= 1;
+        }
+        assert_eq!(ShareHandle::try_from(&bytes[..]).unwrap().info().unwrap(), handle.info().unwrap());
+        let not_a_socket = File::open("/dev/null").unwrap();
+        assert_eq!(instance.send(&handle, &not_a_socket).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(instance.receive(&not_a_socket).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let (here, there) = UnixStream::pair().unwrap();
+        (&there).write_all(&[7; 4096]).unwrap();
+        assert_eq!(instance.receive(&here).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        // Of another backend.
+        if !is_host() {
+            let other = Instance::open(Backend::HOST).unwrap();
+            assert_eq!(Imported::new(&other, &handle).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        }
+    });
+}
