@@ -125,15 +125,6 @@ func (p *peer) wait() {
 	}
 }
 
-func eventually(t testing.TB, what string, so func() bool) {
-	t.Helper()
-	for start := time.Now(); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(start) > shareLimit {
-			t.Fatalf("not %s", what)
-		}
-	}
-}
-
 // shareable is device memory that may be exported, with some content.
 func shareable(t testing.TB, d *Device, content string) *Memory {
 	t.Helper()
@@ -153,8 +144,8 @@ func byDescriptors(t testing.TB, d *Device, content string) *GrowableBuffer {
 	return b
 }
 
-// contentOf is the first bytes at an address.
-func contentOf(t testing.TB, i *Instance, address Address, size int) string {
+// bytesAt is the first bytes at an address.
+func bytesAt(t testing.TB, i *Instance, address Address, size int) string {
 	t.Helper()
 	content := make([]byte, size)
 	must(t, CopyToSlice(i, content, address))
@@ -348,7 +339,7 @@ func TestMemoryOfAnotherProcess(t *testing.T) {
 			must(t, err)
 			imported, err := m.ImportInfo()
 			must(t, err)
-			parent.say("%s %v %d %d %v %v %d", contentOf(t, i, m.Exported(), 5), info.Kind, m.Size(), imported.ExporterPID,
+			parent.say("%s %v %d %d %v %v %d", bytesAt(t, i, m.Exported(), 5), info.Kind, m.Size(), imported.ExporterPID,
 				imported.State, imported.Access, imported.Count)
 
 			// Another import is another Memory of the same bytes.
@@ -387,7 +378,7 @@ func TestMemoryOfAnotherProcess(t *testing.T) {
 		child.sayHandle(handle)
 		child.expect(fmt.Sprintf("hello KindImported %d %d ImportLive AccessReadWrite 1", shareSize, os.Getpid()))
 		child.expect("written")
-		if got := contentOf(t, i, one.At(0), 5); got != "reply" {
+		if got := bytesAt(t, i, one.At(0), 5); got != "reply" {
 			t.Errorf("the other process wrote %q", got)
 		}
 		if one == any(m) {
@@ -416,7 +407,7 @@ func TestHandlesOverASocket(t *testing.T) {
 			must(t, err)
 			m, err := i.Import(handle, ImportOptions{})
 			must(t, err)
-			parent.say("%s", contentOf(t, i, m.Exported(), 5))
+			parent.say("%s", bytesAt(t, i, m.Exported(), 5))
 			parent.expect("go on")
 			must(t, m.Close())
 		}
@@ -552,7 +543,7 @@ func TestDescriptorsOfAnExport(t *testing.T) {
 		must(t, file.Close())
 		info, err := m.ImportInfo()
 		must(t, err)
-		parent.say("%s %v", contentOf(t, i, m.At(0), 5), info.Access)
+		parent.say("%s %v", bytesAt(t, i, m.At(0), 5), info.Access)
 		expect(t, i.Fill(m.At(0), 1, 0, 1), ErrNoAccess)
 		must(t, m.Close())
 		return
@@ -660,7 +651,7 @@ func TestAHubInAnotherProcess(t *testing.T) {
 		must(t, err)
 		m, err := i.Import(handle, ImportOptions{})
 		must(t, err)
-		if got := contentOf(t, i, m.Exported(), 5); got != c.content[:5] {
+		if got := bytesAt(t, i, m.Exported(), 5); got != c.content[:5] {
 			t.Errorf("%v has %q", c.options, got)
 		}
 		must(t, m.Close())
@@ -688,7 +679,7 @@ func TestAHubInAnotherProcess(t *testing.T) {
 		return info.State == ImportPeerGone
 	})
 	must(t, i.Fill(second.At(0), 5, 'x', 1))
-	if got := contentOf(t, i, second.At(0), 6); got != "xxxxxd" {
+	if got := bytesAt(t, i, second.At(0), 6); got != "xxxxxd" {
 		t.Errorf("memory that outlives its exporter has %q", got)
 	}
 	_, err = l.Entries()
@@ -744,7 +735,7 @@ func TestAKeeper(t *testing.T) {
 	must(t, err)
 	m, err := i.Import(handle, ImportOptions{})
 	must(t, err)
-	if got := contentOf(t, i, m.At(0), 5); got != "saved" {
+	if got := bytesAt(t, i, m.At(0), 5); got != "saved" {
 		t.Errorf("the keeper has %q", got)
 	}
 	must(t, m.Close())
