@@ -132,7 +132,8 @@ func (i *Instance) Revoke(handle ShareHandle) error {
 }
 
 // ExportedFiles returns the descriptors of an export of this instance as files, for a transport of the caller's own. The
-// caller closes them. They keep the memory alive, also after this process has ended. There are none by ShareWayLegacy.
+// caller closes them. They keep the memory alive, also after this process has ended. By ShareWayLegacy the cuda backend has
+// none.
 func (i *Instance) ExportedFiles(handle ShareHandle) ([]*os.File, error) {
 	defer runtime.KeepAlive(i)
 	asked := C.gpumem_go_share_get_fds(i.id(), handle.bytes(), nil, 0)

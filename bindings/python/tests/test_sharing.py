@@ -169,7 +169,10 @@ class HandleTest(SharingCase):
     def test_the_end_of_an_export(self):
         memory = self.shareable()
         handle = memory.export()
-        self.assertEqual(self.instance.share_fds(handle), [])
+        fds = self.instance.share_fds(handle)
+        self.assertEqual(len(fds), handle.info().fd_count)
+        for fd in fds:
+            os.close(fd)
         self.instance.revoke(handle)
         for call in (lambda: self.instance.revoke(handle), lambda: self.instance.share_fds(handle)):
             with self.assertRaises(gpumem.NotFound):
@@ -181,11 +184,14 @@ class HandleTest(SharingCase):
 
     def test_what_is_refused(self):
         with self.shareable() as memory, self.pinned() as pinned, self.device.memory(SIZE, "managed") as managed:
-            for kind in (pinned, managed):
-                with self.assertRaises(gpumem.WrongKind):
-                    kind.export()
+            with self.assertRaises(gpumem.WrongKind):
+                managed.export()
+            with self.assertRaises(gpumem.Unsupported):
+                pinned.export()
+            with self.assertRaises(gpumem.Unsupported):
+                memory.export(way="legacy", access="read")
             for call in (lambda: memory.export(way="banana"), lambda: memory.export(access="banana"),
-                         lambda: memory.export(way="dma_buf"), lambda: memory.export(way="legacy", access="read"),
+                         lambda: memory.export(way="dma_buf"), lambda: memory.export(flags=1 << 40),
                          lambda: self.instance.export(None), lambda: self.instance.share_way(memory, "any"),
                          lambda: gpumem.import_memory(memory.export(), device=self.device, timeout=-1),
                          lambda: self.instance.set_import_cache(-1)):
