@@ -117,7 +117,7 @@ NAMES = {
     "Rust": {"gpumem_host_lock_mode": "LockMode", "gpumem_toggle": None,
              "gpumem_close_mode": None, "gpumem_answer": None},
     "Go": {"gpumem_host_lock_mode": "LockMode", "gpumem_close_mode": "closeMode",
-           "gpumem_answer": None},
+           "gpumem_answer": None, "gpumem_dma_buf_flags": "DMABufFlags"},
     "C#": {"gpumem_kind": "MemoryKind",
            "gpumem_host_lock_mode": "HostLock", "gpumem_answer": "CapabilityAnswer"},
     "Python": {"gpumem_status": None, "gpumem_toggle": None, "gpumem_close_mode": None, "gpumem_host_lock_mode": "HostLock"},
@@ -131,8 +131,8 @@ VALUES = {
 }
 # Words that are not written with one capital letter.
 WORDS = {
-    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR", "VMM", "RDMA", "POSIX", "FD")}
-          | {"IOMEMORY": "IOMemory", "READWRITE": "ReadWrite", "2D": "2D"},
+    "Go": {word: word for word in ("UVA", "CPU", "NUMA", "CUDA", "ID", "GEQ", "EQ", "AND", "NOR", "VMM", "RDMA", "POSIX", "FD", "DMA")}
+          | {"IOMEMORY": "IOMemory", "PCIE": "PCIe", "READWRITE": "ReadWrite", "2D": "2D"},
     "C#": {"IOMEMORY": "IoMemory", "READWRITE": "ReadWrite", "GEQ": "GreaterOrEqual", "EQ": "Equal"},
 }
 KEYWORDS = {

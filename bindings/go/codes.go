@@ -243,8 +243,8 @@ const (
 	CapabilityShareLegacy               Capability = 80 // share.legacy: device memory can be shared by handles of the driver.
 	CapabilityShareEvents               Capability = 81 // share.events: events can be shared.
 	CapabilityShareChannel              Capability = 82 // share.channel: processes can talk over Unix sockets, which all sharing needs.
-	CapabilityShareDmaBuf               Capability = 83 // share.dma_buf: device memory can be exported as a dma-buf.
-	CapabilityShareDmaBufPcie           Capability = 84 // share.dma_buf_pcie: the same with the mapping over PCIe.
+	CapabilityShareDMABuf               Capability = 83 // share.dma_buf: device memory can be exported as a dma-buf.
+	CapabilityShareDMABufPCIe           Capability = 84 // share.dma_buf_pcie: the same with the mapping over PCIe.
 )
 
 // AnswerType: type of value in a gpumem_capability_info.
@@ -299,7 +299,7 @@ const (
 	ShareWayLegacy  ShareWay = 1 // An inter-process handle of the driver, for device memory and events.
 	ShareWayPOSIXFD ShareWay = 2 // File descriptors, for physical memory that was created with HandleTypePOSIXFD.
 	ShareWayFabric  ShareWay = 3 // Fabric handles, for physical memory that was created with HandleTypeFabric.
-	ShareWayDmaBuf  ShareWay = 4 // A dma-buf, for other drivers: gpumem_share_export_dma_buf().
+	ShareWayDMABuf  ShareWay = 4 // A dma-buf, for other drivers: gpumem_share_export_dma_buf().
 )
 
 // ShareType: what a handle stands for.
@@ -350,12 +350,12 @@ const (
 	PeerContainer    SharePeer = 4 // A process in other process, mount, network and user namespaces, of the same user outside.
 )
 
-// DmaBufFlags: how a dma-buf is made.
-type DmaBufFlags uint64
+// DMABufFlags: how a dma-buf is made.
+type DMABufFlags uint64
 
-// The values of DmaBufFlags.
+// The values of DMABufFlags.
 const (
-	DmaBufPreferPcie DmaBufFlags = 0x1 // Prefer the mapping over PCIe; the plain form is made where it cannot be had.
+	DMABufPreferPCIe DMABufFlags = 0x1 // Prefer the mapping over PCIe; the plain form is made where it cannot be had.
 )
 
 // EventFlags: properties of an event.
@@ -543,7 +543,7 @@ func (v ImportState) String() string { return nameOf("ImportState", int64(v)) }
 func (v SharePeer) String() string { return nameOf("SharePeer", int64(v)) }
 
 // String returns the names of the constants, or the number.
-func (v DmaBufFlags) String() string { return nameOfFlags("DmaBufFlags", uint64(v)) }
+func (v DMABufFlags) String() string { return nameOfFlags("DMABufFlags", uint64(v)) }
 
 // String returns the names of the constants, or the number.
 func (v EventFlags) String() string { return nameOfFlags("EventFlags", uint64(v)) }
@@ -700,8 +700,8 @@ var constants = []constant{
 	{"Capability", "CapabilityShareLegacy", "GPUMEM_CAPABILITY_SHARE_LEGACY", 80},
 	{"Capability", "CapabilityShareEvents", "GPUMEM_CAPABILITY_SHARE_EVENTS", 81},
 	{"Capability", "CapabilityShareChannel", "GPUMEM_CAPABILITY_SHARE_CHANNEL", 82},
-	{"Capability", "CapabilityShareDmaBuf", "GPUMEM_CAPABILITY_SHARE_DMA_BUF", 83},
-	{"Capability", "CapabilityShareDmaBufPcie", "GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE", 84},
+	{"Capability", "CapabilityShareDMABuf", "GPUMEM_CAPABILITY_SHARE_DMA_BUF", 83},
+	{"Capability", "CapabilityShareDMABufPCIe", "GPUMEM_CAPABILITY_SHARE_DMA_BUF_PCIE", 84},
 	{"AnswerType", "AnswerTypeTri", "GPUMEM_ANSWER_TYPE_TRI", 1},
 	{"AnswerType", "AnswerTypeInt", "GPUMEM_ANSWER_TYPE_INT", 2},
 	{"AnswerType", "AnswerTypeBytes", "GPUMEM_ANSWER_TYPE_BYTES", 3},
@@ -721,7 +721,7 @@ var constants = []constant{
 	{"ShareWay", "ShareWayLegacy", "GPUMEM_SHARE_WAY_LEGACY", 1},
 	{"ShareWay", "ShareWayPOSIXFD", "GPUMEM_SHARE_WAY_POSIX_FD", 2},
 	{"ShareWay", "ShareWayFabric", "GPUMEM_SHARE_WAY_FABRIC", 3},
-	{"ShareWay", "ShareWayDmaBuf", "GPUMEM_SHARE_WAY_DMA_BUF", 4},
+	{"ShareWay", "ShareWayDMABuf", "GPUMEM_SHARE_WAY_DMA_BUF", 4},
 	{"ShareType", "ShareTypeMemory", "GPUMEM_SHARE_TYPE_MEMORY", 1},
 	{"ShareType", "ShareTypeEvent", "GPUMEM_SHARE_TYPE_EVENT", 2},
 	{"ExportFlags", "ExportNeighbours", "GPUMEM_EXPORT_NEIGHBOURS", 0x1},
@@ -735,7 +735,7 @@ var constants = []constant{
 	{"SharePeer", "PeerOtherUser", "GPUMEM_PEER_OTHER_USER", 2},
 	{"SharePeer", "PeerOtherDevice", "GPUMEM_PEER_OTHER_DEVICE", 3},
 	{"SharePeer", "PeerContainer", "GPUMEM_PEER_CONTAINER", 4},
-	{"DmaBufFlags", "DmaBufPreferPcie", "GPUMEM_DMA_BUF_PREFER_PCIE", 0x1},
+	{"DMABufFlags", "DMABufPreferPCIe", "GPUMEM_DMA_BUF_PREFER_PCIE", 0x1},
 	{"EventFlags", "EventDisableTiming", "GPUMEM_EVENT_DISABLE_TIMING", 0x1},
 	{"EventFlags", "EventBlockingSync", "GPUMEM_EVENT_BLOCKING_SYNC", 0x2},
 	{"EventFlags", "EventInterprocess", "GPUMEM_EVENT_INTERPROCESS", 0x4},

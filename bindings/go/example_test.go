@@ -6,6 +6,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"os"
+	"syscall"
 	"time"
 
 	"github.com/gpumem/gpumem/bindings/go"
@@ -550,5 +553,118 @@ func engine() error {
 		return err
 	}
 	fmt.Println(first, "in the weights")
+	return nil
+}
+
+func ExampleInstance_OpenHub() {
+	if err := withNames(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: batch 1 2097152 bytes
+}
+
+func withNames() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	handle, memory, err := shared(instance)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	path := fmt.Sprintf("@gpumem-example-%d", os.Getpid())
+	hub, err := instance.OpenHub(gpumem.HubOptions{Path: path})
+	if err != nil {
+		return err
+	}
+	defer hub.Close()
+	if _, err := hub.Publish("batch", handle, gpumem.PublishOptions{}); err != nil {
+		return err
+	}
+	return fetch(instance, path)
+}
+
+func fetch(instance *gpumem.Instance, path string) error {
+	link, err := instance.Connect(gpumem.LinkOptions{Path: path})
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	entry, err := link.Wait(ctx, "batch", 0) // 0: any version.
+	if err != nil {
+		return err
+	}
+	handle, err := link.Fetch(entry.Name, gpumem.FetchOptions{Version: entry.Version})
+	if err != nil {
+		return err
+	}
+	info, err := handle.Info()
+	if err != nil {
+		return err
+	}
+	fmt.Println(entry.Name, entry.Version, info.Size, "bytes")
+	return nil
+}
+
+// shared is memory that other processes can import, and its handle.
+func shared(instance *gpumem.Instance) (handle gpumem.ShareHandle, memory *gpumem.Memory, err error) {
+	device, err := instance.Device(0)
+	if err != nil {
+		return handle, nil, err
+	}
+	memory, err = device.NewMemory(gpumem.MemoryOptions{
+		Kind: gpumem.KindDevice, Size: 2 << 20, Require: gpumem.MemoryShareable,
+	})
+	if err != nil {
+		return handle, nil, err
+	}
+	handle, err = instance.Export(memory.At(0), gpumem.ExportOptions{})
+	return handle, memory, err
+}
+
+func ExampleInstance_Send() {
+	if err := overASocket(); err != nil {
+		fmt.Println(err)
+	}
+	// Output: true
+}
+
+func overASocket() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	handle, memory, err := shared(instance)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	var ends [2]net.Conn
+	for index := range ends {
+		file := os.NewFile(uintptr(pair[index]), "socket")
+		defer file.Close()
+		if ends[index], err = net.FileConn(file); err != nil {
+			return err
+		}
+		defer ends[index].Close()
+	}
+	connection := ends[0].(*net.UnixConn)
+	if err := instance.Send(connection, handle, gpumem.SendOptions{}); err != nil {
+		return err
+	}
+	received, err := instance.Receive(ends[1].(*net.UnixConn)) // In another process, usually.
+	if err != nil {
+		return err
+	}
+	fmt.Println(received == handle)
 	return nil
 }

@@ -35,6 +35,8 @@ type Memory struct {
 	devicePointer uint64
 	managed       bool   // The CPU may touch the bytes only between beginHostAccess and endHostAccess.
 	below         *block // The Buffer that this registration lies in.
+	imported      bool   // Other imports may have the same handle, which outlives this one.
+	exported      uint64 // Offset of the byte that the exporter named.
 }
 
 func (m *Memory) id() C.uintptr_t {
@@ -139,8 +141,9 @@ func (m *Memory) releaseBelow() {
 	}
 }
 
-// Close frees an allocation, or makes registered memory pageable again and keeps its contents. All device work on the
-// memory must have been observed complete; if the backend knows that it was not, Close fails with ErrBusy.
+// Close frees an allocation, makes registered memory pageable again and keeps its contents, or ends an import. All device
+// work on the memory must have been observed complete; if the backend knows that it was not, Close fails with ErrBusy. So
+// it does while another process has the memory imported by ShareWayLegacy.
 func (m *Memory) Close() error {
 	if m == nil || m.handle == 0 {
 		return nil
@@ -272,6 +275,9 @@ type MemoryInfo struct {
 
 // Info gets information about the memory. It works after the device was lost.
 func (m *Memory) Info() (MemoryInfo, error) {
+	if err := m.checkImport("Memory.Info"); err != nil {
+		return MemoryInfo{}, err
+	}
 	var info nativeMemoryInfo
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_memory_get_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))

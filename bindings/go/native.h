@@ -13,7 +13,9 @@
 
 #include "functions.h"
 
+#include <errno.h>
 #include <gpumem/gpumem.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -1043,6 +1045,241 @@ static inline gpumem_go_result gpumem_go_group_wake(uintptr_t group, uint64_t ke
   gpumem_go_name text;
   gpumem_wake_desc desc = gpumem_go_wake_desc(keep, gpumem_go_text(&text, tag), call, progress);
   GPUMEM_GO_RETURN_SLEEPING(call, gpumem_group_wake, (gpumem_group)group, &desc);
+}
+
+/* ---- share.h ---- */
+
+/** A text of Go with a 0 byte at its end, also if it is empty. */
+static inline const char* gpumem_go_word(gpumem_go_name* name, _GoString_ text) {
+  const char* word = gpumem_go_text(name, text);
+  return word != NULL ? word : "";
+}
+
+static inline gpumem_go_result gpumem_go_share_export(uintptr_t instance, uint64_t address,
+                                                      const uint8_t* given, uint8_t* handle) {
+  gpumem_export_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_RETURN(gpumem_share_export, (gpumem_instance)instance, gpumem_go_pointer(address), &desc,
+                   (gpumem_share_handle*)(void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_share_revoke(uintptr_t instance, const uint8_t* handle) {
+  GPUMEM_GO_RETURN(gpumem_share_revoke, (gpumem_instance)instance,
+                   (const gpumem_share_handle*)(const void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_share_get_info(const uint8_t* handle, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_share_get_info, (const gpumem_share_handle*)(const void*)handle,
+                   (gpumem_share_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_share_get_fds(uintptr_t instance, const uint8_t* handle,
+                                                       uint8_t* descriptors, uint32_t capacity) {
+  gpumem_go_result result;
+  uint32_t count = 0;
+  GPUMEM_GO_CALL(result, gpumem_share_get_fds, (gpumem_instance)instance,
+                 (const gpumem_share_handle*)(const void*)handle, (int32_t*)(void*)descriptors, capacity,
+                 &count);
+  result.value = count;
+  return result;
+}
+
+/** Imported memory. */
+typedef struct gpumem_go_import {
+  gpumem_go_memory memory;
+  uint64_t exported; /**< Address of the byte that was exported. */
+  uint64_t size;
+  uint32_t ordinal; /**< Of the device that uses it. */
+} gpumem_go_import;
+
+static inline gpumem_go_import gpumem_go_share_import(uintptr_t instance, const uint8_t* handle,
+                                                      const uint8_t* descriptors, uint32_t count,
+                                                      const uint8_t* given, _GoString_ name) {
+  gpumem_go_import made;
+  gpumem_go_result result;
+  gpumem_import_desc desc;
+  gpumem_memory memory = NULL;
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  void* exported = NULL;
+  gpumem_go_name text;
+  memset(&made, 0, sizeof made);
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_CALL(result, gpumem_share_import, (gpumem_instance)instance,
+                 (const gpumem_share_handle*)(const void*)handle,
+                 (const int32_t*)(const void*)descriptors, count, &desc, &exported, &memory);
+  made.memory = gpumem_go_memory_made(result, memory);
+  if (GPUMEM_FAILED(made.memory.result.status)) return made;
+  GPUMEM_GO(gpumem_memory_get_info)(memory, &info, NULL);
+  made.exported = (uintptr_t)exported;
+  made.size = info.size;
+  made.ordinal = info.device_ordinal;
+  return made;
+}
+
+static inline gpumem_go_result gpumem_go_memory_get_import_info(uintptr_t memory, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_memory_get_import_info, (gpumem_memory)memory, (gpumem_import_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_share_set_cache(uintptr_t instance, const uint8_t* given) {
+  gpumem_import_cache_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_RETURN(gpumem_share_set_cache, (gpumem_instance)instance, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_share_flush_cache(uintptr_t instance) {
+  GPUMEM_GO_RETURN(gpumem_share_flush_cache, (gpumem_instance)instance);
+}
+
+static inline gpumem_go_result gpumem_go_share_get_way(uintptr_t instance, uint64_t address,
+                                                       gpumem_share_way way, gpumem_share_peer peer,
+                                                       uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_share_get_way, (gpumem_instance)instance, gpumem_go_pointer(address), way, peer,
+                   (gpumem_way_info*)(void*)info);
+}
+
+/** Waits until a socket could be read from, or written to, also if that would fail; for ever if the limit is
+ * negative. */
+static inline int32_t gpumem_go_ready(int32_t socket_fd, uint32_t to_write, int32_t milliseconds) {
+  struct pollfd one;
+  int found;
+  one.fd = socket_fd;
+  one.events = to_write ? POLLOUT : POLLIN;
+  do found = poll(&one, 1, milliseconds);
+  while (found < 0 && errno == EINTR);
+  return found != 0;
+}
+
+static inline gpumem_go_result gpumem_go_share_send(uintptr_t instance, const uint8_t* handle,
+                                                    int32_t socket_fd, const uint8_t* given) {
+  gpumem_send_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_RETURN(gpumem_share_send, (gpumem_instance)instance,
+                   (const gpumem_share_handle*)(const void*)handle, socket_fd, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_share_receive(uintptr_t instance, int32_t socket_fd,
+                                                       uint64_t timeout_ns, uint8_t* handle) {
+  GPUMEM_GO_RETURN(gpumem_share_receive, (gpumem_instance)instance, socket_fd, timeout_ns,
+                   (gpumem_share_handle*)(void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_share_export_dma_buf(uintptr_t instance, uint64_t address,
+                                                              uint64_t size, gpumem_dma_buf_flags flags) {
+  gpumem_go_result result;
+  int32_t descriptor = -1;
+  GPUMEM_GO_CALL(result, gpumem_share_export_dma_buf, (gpumem_instance)instance, gpumem_go_pointer(address),
+                 size, flags, &descriptor);
+  result.value = (uint64_t)(int64_t)descriptor;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_event_export(uintptr_t event, uint8_t* handle) {
+  GPUMEM_GO_RETURN(gpumem_event_export, (gpumem_event)event, (gpumem_share_handle*)(void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_event_import(uintptr_t device, const uint8_t* handle,
+                                                      const uint8_t* descriptors, uint32_t count) {
+  GPUMEM_GO_RETURN_POINTER(gpumem_event, gpumem_event_import, (gpumem_device)device,
+                           (const gpumem_share_handle*)(const void*)handle,
+                           (const int32_t*)(const void*)descriptors, count);
+}
+
+/* ---- hub.h ---- */
+
+static inline gpumem_go_result gpumem_go_hub_open(uintptr_t instance, const uint8_t* given, const char* path,
+                                                  const uint8_t* users, const uint8_t* groups,
+                                                  const uint8_t* token, _GoString_ name) {
+  gpumem_hub_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.path = path;
+  desc.users = (const uint32_t*)(const void*)users;
+  desc.groups = (const uint32_t*)(const void*)groups;
+  desc.token = token;
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_hub, gpumem_hub_open, (gpumem_instance)instance, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_hub_close(uintptr_t hub) {
+  GPUMEM_GO_RETURN(gpumem_hub_close, (gpumem_hub)hub);
+}
+
+static inline gpumem_go_result gpumem_go_hub_get_info(uintptr_t hub, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_hub_get_info, (gpumem_hub)hub, (gpumem_hub_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_hub_publish(uintptr_t hub, _GoString_ name, const uint8_t* handle,
+                                                     const uint8_t* given) {
+  gpumem_go_result result;
+  gpumem_publish_desc desc;
+  gpumem_go_name text;
+  uint64_t version = 0;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_CALL(result, gpumem_hub_publish, (gpumem_hub)hub, gpumem_go_word(&text, name),
+                 (const gpumem_share_handle*)(const void*)handle, &desc, &version);
+  result.value = version;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_hub_withdraw(uintptr_t hub, _GoString_ name, uint64_t version) {
+  gpumem_go_name text;
+  GPUMEM_GO_RETURN(gpumem_hub_withdraw, (gpumem_hub)hub, gpumem_go_word(&text, name), version);
+}
+
+static inline gpumem_go_result gpumem_go_link_connect(uintptr_t instance, const uint8_t* given,
+                                                      const char* path, const uint8_t* token) {
+  gpumem_link_desc desc;
+  GPUMEM_GO_DESC(desc, given);
+  desc.path = path;
+  desc.token = token;
+  GPUMEM_GO_RETURN_POINTER(gpumem_link, gpumem_link_connect, (gpumem_instance)instance, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_link_close(uintptr_t link) {
+  GPUMEM_GO_RETURN(gpumem_link_close, (gpumem_link)link);
+}
+
+static inline gpumem_go_result gpumem_go_link_get_info(uintptr_t link, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_link_get_info, (gpumem_link)link, (gpumem_link_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_link_enumerate(uintptr_t link, uint32_t index, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_link_enumerate, (gpumem_link)link, index, (gpumem_entry_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_link_wait(uintptr_t link, _GoString_ name, uint64_t after_version,
+                                                   uint64_t timeout_ns, uint8_t* info) {
+  gpumem_go_name text;
+  GPUMEM_GO_RETURN(gpumem_link_wait, (gpumem_link)link, gpumem_go_word(&text, name), after_version, timeout_ns,
+                   (gpumem_entry_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_link_fetch(uintptr_t link, _GoString_ name, const uint8_t* given,
+                                                    uint8_t* handle) {
+  gpumem_fetch_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_RETURN(gpumem_link_fetch, (gpumem_link)link, gpumem_go_word(&text, name), &desc,
+                   (gpumem_share_handle*)(void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_link_publish(uintptr_t link, _GoString_ name, const uint8_t* handle,
+                                                      const uint8_t* given) {
+  gpumem_go_result result;
+  gpumem_publish_desc desc;
+  gpumem_go_name text;
+  uint64_t version = 0;
+  GPUMEM_GO_DESC(desc, given);
+  GPUMEM_GO_CALL(result, gpumem_link_publish, (gpumem_link)link, gpumem_go_word(&text, name),
+                 (const gpumem_share_handle*)(const void*)handle, &desc, &version);
+  result.value = version;
+  return result;
+}
+
+static inline gpumem_go_result gpumem_go_link_withdraw(uintptr_t link, _GoString_ name, uint64_t version) {
+  gpumem_go_name text;
+  GPUMEM_GO_RETURN(gpumem_link_withdraw, (gpumem_link)link, gpumem_go_word(&text, name), version);
 }
 
 #endif

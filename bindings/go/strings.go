@@ -130,6 +130,37 @@ func (r *Registration) String() string {
 	})
 }
 
+// String says what the handle stands for, and leaves out the bytes, which are a secret.
+func (h ShareHandle) String() string {
+	return describe("ShareHandle", false, func() (string, error) {
+		info, err := h.Info()
+		if info.Type == ShareTypeEvent {
+			return fmt.Sprintf("event of process %d", info.ExporterPID), err
+		}
+		return fmt.Sprintf("%d bytes of process %d, %v", info.Size, info.ExporterPID, info.Way), err
+	})
+}
+
+// Format prints the same for every verb.
+func (h ShareHandle) Format(state fmt.State, _ rune) { _, _ = fmt.Fprint(state, h.String()) }
+
+// String returns the path, and the number of names and links.
+func (h *Hub) String() string {
+	return describe("Hub", h == nil || h.handle == 0, func() (string, error) {
+		info, err := h.Info()
+		return strings.TrimPrefix(fmt.Sprintf("%s %s, %d names, %d links", named(info.Name), info.Path, info.NameCount,
+			info.LinkCount), " "), err
+	})
+}
+
+// String returns the path of the hub, and its process.
+func (l *Link) String() string {
+	return describe("Link", l == nil || l.handle == 0, func() (string, error) {
+		info, err := l.Info()
+		return fmt.Sprintf("%s of process %d", info.Path, info.PID), err
+	})
+}
+
 // String returns the bytes in base 16.
 func (h FabricHandle) String() string { return fmt.Sprintf("%x", h[:]) }
 
@@ -238,6 +269,20 @@ func (i StatusInfo) String() string       { return fields(i) }
 func (s Stats) String() string            { return fields(s) }
 func (s KindStats) String() string        { return fields(s) }
 func (c BufferCallbacks) String() string  { return fields(c) }
+func (o ExportOptions) String() string    { return fields(o) }
+func (o ImportOptions) String() string    { return fields(o) }
+func (o SendOptions) String() string      { return fields(o) }
+func (o HubOptions) String() string       { return fields(o) }
+func (o LinkOptions) String() string      { return fields(o) }
+func (o PublishOptions) String() string   { return fields(o) }
+func (o FetchOptions) String() string     { return fields(o) }
+func (i ShareInfo) String() string        { return fields(i) }
+func (i ImportInfo) String() string       { return fields(i) }
+func (i WayInfo) String() string          { return fields(i) }
+func (i HubInfo) String() string          { return fields(i) }
+func (i LinkInfo) String() string         { return fields(i) }
+func (c ImportCache) String() string      { return fields(c) }
+func (e Entry) String() string            { return fields(e) }
 func (c CollectedObjects) String() string { return fields(c) }
 
 // addresses are the fields that are numbers but print in base 16.
@@ -259,6 +304,9 @@ func fields(value any) string {
 			format = "%s: %x"
 		case field.Kind() == reflect.Func:
 			format = "%s: %T"
+		case name == "Token":
+			parts = append(parts, fmt.Sprintf("Token: %d bytes", field.Len())) // It is a secret.
+			continue
 		case addresses[name] && field.Kind() != reflect.Struct:
 			format = "%s: %#x"
 		}

@@ -22,6 +22,10 @@ import (
 var vectorNames = map[string]uint64{
 	"pageable": uint64(KindPageable), "pinned": uint64(KindPinned), "registered": uint64(KindRegistered),
 	"device": uint64(KindDevice), "managed": uint64(KindManaged), "virtual": uint64(KindVirtual),
+	"imported": uint64(KindImported), "shareable": uint64(MemoryShareable), "interprocess": uint64(EventInterprocess),
+	"neighbours": uint64(ExportNeighbours), "memory": uint64(ShareTypeMemory), "event": uint64(ShareTypeEvent),
+	"other_process": uint64(PeerOtherProcess), "same_process": uint64(PeerSameProcess), "other_user": uint64(PeerOtherUser),
+	"other_device": uint64(PeerOtherDevice), "container": uint64(PeerContainer),
 	"portable": uint64(MemoryPortable), "mapped": uint64(MemoryMapped), "write_combined": uint64(MemoryWriteCombined),
 	"read_only": uint64(MemoryReadOnly), "iomemory": uint64(MemoryIOMemory), "page_locked": uint64(MemoryPageLocked),
 	"numa_node": uint64(MemoryNUMANode), "attach_host": uint64(MemoryAttachHost),
@@ -39,6 +43,11 @@ var vectorNames = map[string]uint64{
 // vectorContents are the values of the option content, some of which are kinds of memory elsewhere.
 var vectorContents = map[string]Content{"pinned": ContentPinned, "pageable": ContentPageable, "zero": ContentZero,
 	"drop": ContentDrop, "file": ContentFile}
+
+// vectorWays are the values of the option way, of which any is a backend elsewhere, and those of handle_types.
+var vectorWays, vectorHandleTypes = map[string]uint64{"any": uint64(ShareWayAny), "legacy": uint64(ShareWayLegacy),
+	"posix_fd": uint64(ShareWayPOSIXFD), "fabric": uint64(ShareWayFabric), "dma_buf": uint64(ShareWayDMABuf)},
+	map[string]uint64{"posix_fd": uint64(HandleTypePOSIXFD), "fabric": uint64(HandleTypeFabric)}
 
 type vectorStep struct {
 	line, result, operation, status string
@@ -85,6 +94,18 @@ func (c *vectorCase) number(text string) uint64 {
 		c.Fatalf("%s: %q is neither a number nor a name", c.step.line, text)
 	}
 	return value
+}
+
+// named is a value of its own names, or a number; 0 if the text is empty.
+func (c *vectorCase) named(names map[string]uint64, text string) (sum uint64) {
+	for _, part := range strings.Split(text, ",") {
+		if value, known := names[part]; known {
+			sum |= value
+		} else if part != "" {
+			sum |= c.number(part)
+		}
+	}
+	return sum
 }
 
 // option is the sum of the values of an option, or 0 without it.
@@ -305,6 +326,7 @@ func (c *vectorCase) run() error {
 		options := BufferOptions{
 			Size: c.option("size"), Reserve: c.option("reserve"), Flags: BufferFlags(c.option("flags")),
 			Name: step.options["name"], Tag: step.options["tag"],
+			HandleTypes: HandleTypes(c.named(vectorHandleTypes, step.options["handle_types"])),
 		}
 		if name, given := step.options["group"]; given {
 			options.Group = object[*Group](c, name)
@@ -432,6 +454,66 @@ func (c *vectorCase) run() error {
 		}
 		c.same(counts)
 		return nil
+	case "export":
+		made, err := at[*Instance](c, 0).Export(c.raw(1), ExportOptions{
+			Way: ShareWay(c.named(vectorWays, step.options["way"])), Access: Access(c.option("access")),
+			Flags: ExportFlags(c.option("flags")),
+		})
+		return keep(c, &made, err)
+	case "export_event":
+		made, err := at[*Event](c, 0).Export()
+		return keep(c, &made, err)
+	case "handle":
+		return keep(c, &ShareHandle{}, nil)
+	case "damage":
+		at[*ShareHandle](c, 0)[c.number(c.argument(1))] ^= 0xff
+		return nil
+	case "same":
+		if *at[*ShareHandle](c, 0) != *at[*ShareHandle](c, 1) {
+			return errors.New("the handles differ")
+		}
+		return nil
+	case "share_info":
+		info, err := at[*ShareHandle](c, 0).Info()
+		if way, given := step.options["way"]; given && c.named(vectorWays, way) != uint64(info.Way) {
+			c.Errorf("%s: way is %v", step.line, info.Way)
+		}
+		c.same(map[string]uint64{"type": uint64(info.Type), "access": uint64(info.Access), "size": info.Size,
+			"offset": info.Offset, "descriptors": uint64(info.FileCount)})
+		return err
+	case "descriptors":
+		files, err := at[*Instance](c, 0).ExportedFiles(*at[*ShareHandle](c, 1))
+		for _, file := range files {
+			must(c, file.Close())
+		}
+		if err == nil && uint64(len(files)) != c.number(c.argument(2)) {
+			return fmt.Errorf("there are %d descriptors", len(files))
+		}
+		return err
+	case "revoke":
+		return at[*Instance](c, 0).Revoke(*at[*ShareHandle](c, 1))
+	case "import":
+		made, err := at[*Instance](c, 0).Import(*at[*ShareHandle](c, 1), ImportOptions{Access: Access(c.option("access"))})
+		return keep(c, made, err)
+	case "import_event":
+		made, err := at[*Device](c, 0).ImportEvent(*at[*ShareHandle](c, 1))
+		return keep(c, made, err)
+	case "way":
+		info, err := at[*Instance](c, 0).ShareWay(c.raw(1), ShareWay(c.named(vectorWays, c.argument(2))),
+			SharePeer(c.number(c.argument(3))))
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(info.Status.Name(), "GPUMEM_"), "ERROR_")
+		if expected, given := step.options["is"]; given && expected != name {
+			c.Errorf("%s: it is %s: %s", step.line, name, info.Message)
+		}
+		c.same(map[string]uint64{"descriptors": uint64(info.FileCount)})
+		return nil
+	case "cache":
+		return at[*Instance](c, 0).SetImportCache(ImportCache{time.Duration(c.option("idle")), c.option("bytes")})
+	case "flush_cache":
+		return at[*Instance](c, 0).FlushImportCache()
 	case "capability":
 		_, err := at[*Device](c, 0).Capability(Capability(c.number(c.argument(1))))
 		return err

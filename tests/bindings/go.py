@@ -18,7 +18,7 @@ from pathlib import Path
 import stage
 from tap import Tap
 
-SAMPLES = ["basic", "pinned_mapped", "errors"]
+SAMPLES = ["basic", "pinned_mapped", "errors", "share"]
 OTHER_VERSION = "9.0.0"
 
 

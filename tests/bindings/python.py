@@ -75,14 +75,17 @@ def samples(tap, staged, package, source):
         tap.check(f"the sample {path.stem}", "" if same else f"exit status {status}\n{output}")
 
 
-def code_of(path):
-    return re.findall(r"^```python\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def code_of(path, language="python"):
+    return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 def documentation(tap, staged, package, source, numpy):
     sample = "".join((package / "examples" / "basic.py").read_text(encoding="utf-8").splitlines(True)[1:])
     tap.check("the README shows the sample basic", "" if sample in code_of(package / "README.md") else "it differs")
     guide = source / "docs" / "python.md"
+    # It starts other processes, which would run the whole guide.
+    program = "".join((package / "examples" / "share.py").read_text(encoding="utf-8").splitlines(True)[1:])
+    tap.check("the guide shows the sample share", "" if program in code_of(guide, "py") else "it differs")
     name = "the code of the guide runs"
     if numpy is None:
         tap.skip(name, "numpy is not installed")

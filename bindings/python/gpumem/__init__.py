@@ -28,20 +28,24 @@ from ._arrays import (aligned_empty, aligned_empty_like, aligned_zeros, aligned_
 from ._buffers import Buffer, Registration
 from ._calls import set_log_function
 from ._codes import (Access, Advice, Answer, AnswerSource, AnswerType, Attach, Backend, BufferFlags, BufferState, Capability,
-                     Content, Direction, EventFlags, Feature, HandleTypes, HostLock, Kind, Location, LogLevel, MemoryFlags,
-                     NativeDomain, PhysicalFlags, RangeFlags, SleepFlags, SourceOrder, WaitCondition)
+                     Content, Direction, DmaBufFlags, EventFlags, ExportFlags, Feature, HandleTypes, HostLock, HubFlags,
+                     ImportFlags, ImportState, Kind, Location, LogLevel, MemoryFlags, NativeDomain, PhysicalFlags, RangeFlags,
+                     SharePeer, ShareType, ShareWay, SleepFlags, SourceOrder, WaitCondition)
 from ._copies import CopyRegion
 from ._dlpack import from_dlpack
 from ._groups import Group
 from ._growable import GrowableArray
+from ._hub import Hub, Link
 from ._instance import (CudaOptions, Device, HostOptions, Instance, capabilities, default_device, default_instance,
                         feature_supported, probe, status_info, status_name, statuses, version, version_text)
 from ._managed import HostAccess, ManagedRange
 from ._memory import Memory, View
 from ._ranges import Part, Physical, Range
-from ._results import (BufferInfo, CapabilityInfo, DeviceInfo, EventInfo, Granularity, GroupInfo, InstanceInfo, KindStats,
-                       ManagedInfo, MappingInfo, MemoryInfo, PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, Stats,
-                       StatusInfo, StreamInfo)
+from ._results import (BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, Granularity, GroupInfo, HubInfo,
+                       ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
+                       PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, ShareInfo, Stats, StatusInfo, StreamInfo,
+                       WayInfo)
+from ._share import ImportedMemory, ShareHandle, import_event, import_memory, receive_share, send_share
 from ._stream import Event, Stream
 from .errors import (AlreadyExists, Busy, Cancelled, Closed, ContentLost, DeviceLost, DriverNotFound, DriverTooOld, Error,
                      Forked, InternalError, InvalidArgument, InvalidState, LibraryNotFound, LimitExceeded, NoAccess, NoDevice,
@@ -52,22 +56,26 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Access", "Advice", "AlreadyExists", "Answer", "AnswerSource", "AnswerType", "Attach", "Backend", "Buffer",
-    "BufferFlags", "BufferInfo", "BufferState", "Busy", "Cancelled", "Capability", "CapabilityInfo", "Closed", "Content",
-    "ContentLost", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost", "Direction", "DriverNotFound",
-    "DriverTooOld", "Error", "Event", "EventFlags", "EventInfo", "Feature", "Forked", "Granularity", "Group", "GroupInfo",
-    "GrowableArray", "HandleTypes", "HostAccess", "HostLock", "HostOptions", "Instance", "InstanceInfo", "InternalError",
-    "InvalidArgument", "InvalidState", "Kind", "KindStats", "LibraryNotFound", "LimitExceeded", "Location", "LogLevel",
-    "ManagedInfo", "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess",
-    "NoDevice", "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "Part",
+    "BufferFlags", "BufferInfo", "BufferState", "Busy", "Cancelled", "Capability", "CapabilityInfo", "Closed",
+    "Content", "ContentLost", "CopyRegion", "CudaOptions", "Device", "DeviceInfo", "DeviceLost", "Direction",
+    "DmaBufFlags", "DriverNotFound", "DriverTooOld", "Entry", "Error", "Event", "EventFlags", "EventInfo",
+    "ExportFlags", "Feature", "Forked", "Granularity", "Group", "GroupInfo", "GrowableArray", "HandleTypes",
+    "HostAccess", "HostLock", "HostOptions", "Hub", "HubFlags", "HubInfo", "ImportFlags", "ImportInfo", "ImportState",
+    "ImportedMemory", "Instance", "InstanceInfo", "InternalError", "InvalidArgument", "InvalidState", "Kind",
+    "KindStats", "LibraryNotFound", "LimitExceeded", "Link", "LinkInfo", "Location", "LogLevel", "ManagedInfo",
+    "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice",
+    "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "Part",
     "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags", "PhysicalInfo", "PointerInfo", "ProbeInfo", "Range",
-    "RangeFlags", "RangeInfo", "Registration", "SleepFlags", "SourceOrder", "StaleHandle", "Stats", "StatusInfo", "Stream",
-    "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View", "WaitCondition", "WrongKind", "aligned_empty",
+    "RangeFlags", "RangeInfo", "Registration", "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay",
+    "SleepFlags", "SourceOrder", "StaleHandle", "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing",
+    "Unsupported", "VersionMismatch", "View", "WaitCondition", "WayInfo", "WrongKind", "aligned_empty",
     "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance",
-    "errors", "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "managed_empty",
-    "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc", "mem_attach_flags", "mem_host_register_flags",
-    "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "pagelocked_empty", "pagelocked_empty_like",
-    "pagelocked_zeros", "pagelocked_zeros_like", "probe", "register_host_memory", "set_log_function", "status_info",
-    "status_name", "statuses", "version", "version_text"]
+    "errors", "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
+    "import_memory", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
+    "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
+    "memcpy_htod_async", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like",
+    "probe", "receive_share", "register_host_memory", "send_share", "set_log_function", "status_info", "status_name",
+    "statuses", "version", "version_text"]
 
 
 def __dir__() -> _List[str]:

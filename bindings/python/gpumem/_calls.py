@@ -131,16 +131,16 @@ def _refuse_type(value: object, what: str) -> NoReturn:
     raise TypeError(f"{what} must be an int, not a {type(value).__name__}") from None
 
 
-def nanoseconds(timeout: Optional[float]) -> int:
+def nanoseconds(timeout: Optional[float], what: str = "timeout") -> int:
     """A timeout in seconds as nanoseconds; None waits without limit."""
     if timeout is None:
         return _INFINITE
     try:
         valid = timeout >= 0
     except TypeError:
-        raise TypeError(f"timeout must be a number of seconds or None, not a {type(timeout).__name__}") from None
+        raise TypeError(f"{what} must be a number of seconds or None, not a {type(timeout).__name__}") from None
     if not valid:
-        raise InvalidArgument(f"timeout is {timeout}; it must be 0 or more seconds, or None")
+        raise InvalidArgument(f"{what} is {timeout}; it must be 0 or more seconds, or None")
     return min(int(timeout * 1e9), _INFINITE) if timeout < 1e10 else _INFINITE
 
 

@@ -27,6 +27,7 @@ from ._operands import operand
 from ._ranges import Physical, Range, physical_desc
 from ._results import (CapabilityInfo, DeviceInfo, Granularity, InstanceInfo, KindStats, ManagedInfo, MappingInfo,
                        PointerInfo, ProbeInfo, Stats, StatusInfo, known)
+from ._share import Sharing
 from ._stream import Event, Queue, Stream, hold, instance_closed, release
 from ._waits import LARGE, aside, on_main_thread
 from ._words import in_python, report_in_python
@@ -149,7 +150,7 @@ def probe(backend: Union[Backend, str, int] = "any") -> ProbeInfo:
                      text(found.name), in_python(text(found.fallback_reason)))
 
 
-class Instance(Unique, Copies):
+class Instance(Unique, Copies, Sharing):
     """An open backend with its devices and every object made through it.
 
     ``backend`` is a :class:`Backend`, or "any" (cuda if it can be opened, otherwise host), "cuda" or "host". After "any",

@@ -14,7 +14,7 @@ from . import _library as c
 from . import _types
 from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, size64,
                      status_error, sweep, text, u64)
-from ._codes import Backend, Kind, MemoryFlags
+from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView
 from ._enums import code, flags
 from ._managed import Managed
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
     from ._instance import Device
+    from ._share import ShareHandle
     from ._stream import Queue, Stream
 
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
@@ -103,7 +104,7 @@ class Region(Unique):
 
     @property
     def kind(self) -> Kind:
-        """DEVICE, PINNED, REGISTERED or MANAGED; VIRTUAL for a part of a range, and a buffer."""
+        """DEVICE, PINNED, REGISTERED, MANAGED or IMPORTED; VIRTUAL for a part of a range, and a buffer."""
         return self._known().kind
 
     @property
@@ -200,6 +201,11 @@ class Region(Unique):
                 stream: Optional[Stream] = None) -> None:
         """Copies bytes of the memory into any other operand, or enqueues the copy. See :meth:`Instance.copy`."""
         self._place(stream).copy(destination, self.view(offset=offset), size)
+
+    def export(self, *, way: Union[ShareWay, str, int] = "any", access: Union[Access, str, int, None] = None,
+               flags: Union[ExportFlags, str, int] = 0, offset: int = 0) -> ShareHandle:
+        """Exports the memory, so that other processes can import it. See :meth:`Instance.export`."""
+        return self.device.instance.export(self.view(offset=offset), way=way, access=access, flags=flags)
 
     def fill(self, value: int, *, value_size: int = 1, stream: Optional[Stream] = None) -> None:
         """Fills the whole memory with a number, or enqueues the fill. See :meth:`Instance.fill`."""
@@ -869,7 +875,7 @@ _ArrayBase.__name__ = _ArrayBase.__qualname__ = "View"
 def _dlpack_device(memory: Region) -> Optional[Tuple[int, int]]:
     """Device type and number in DLPack, or None if DLPack has none for the memory."""
     kind, host = memory.kind, memory.device.instance.backend == Backend.HOST
-    if kind == Kind.VIRTUAL:
+    if kind in (Kind.VIRTUAL, Kind.IMPORTED):
         return memory._dlpack_device(host)
     if kind == Kind.MANAGED and not host:
         return CUDA_MANAGED, memory.device.ordinal

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple, Type
 
-from ._codes import (AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags, HandleTypes, Kind, Location,
-                     MemoryFlags, NativeDomain, PhysicalFlags)
+from ._codes import (Access, AnswerSource, AnswerType, Backend, BufferState, Capability, EventFlags, HandleTypes, ImportState,
+                     Kind, Location, MemoryFlags, NativeDomain, PhysicalFlags, ShareType, ShareWay)
 
 if TYPE_CHECKING:
     from ._groups import Group
@@ -261,6 +261,88 @@ class EventInfo(NamedTuple):
     flags: EventFlags
     native_event: int
     name: str
+
+
+class ShareInfo(NamedTuple):
+    """What a handle says of itself. It was true when the handle was made."""
+
+    type: ShareType
+    way: ShareWay
+    backend: Backend
+    access: Access
+    location: Location
+    exporter_pid: int
+    size: int
+    offset: int
+    buffer_id: int
+    fd_count: int
+    device_uuid: bytes
+
+
+class ImportInfo(NamedTuple):
+    """Information about an import. ``import_count`` is how often this process has it imported now."""
+
+    way: ShareWay
+    access: Access
+    state: ImportState
+    exporter_pid: int
+    import_count: int
+    exporter_buffer_id: int
+
+
+class WayInfo(NamedTuple):
+    """Whether memory can be shared in one way; false if it cannot.
+
+    ``status`` is 0, or that of the export or import. ``message`` says why not and what would help, or what this way costs. If
+    ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a path.
+    """
+
+    way: ShareWay
+    status: int
+    fd_count: int
+    needs_socket: bool
+    message: str
+
+    def __bool__(self) -> bool:
+        """Whether the memory can be shared so."""
+        return self.status == 0
+
+
+class HubInfo(NamedTuple):
+    """Information about a hub. ``path`` is where it listens: a whole path, or "@" and an abstract address."""
+
+    link_count: int
+    name_count: int
+    version_count: int
+    fd_count: int
+    refused_count: int
+    path: str
+    name: str
+
+
+class LinkInfo(NamedTuple):
+    """Information about a link. ``pid`` is the process of the hub, or 0 if it is not visible here."""
+
+    pid: int
+    uid: int
+    connected: bool
+    keeper: bool
+    path: str
+
+
+class Entry(NamedTuple):
+    """One version of a name in a hub. ``fingerprint`` is None if it was published without one. ``publisher_gone``: the process
+    that published it has ended, and a keeper holds what it left."""
+
+    name: str
+    version: int
+    size: int
+    type: ShareType
+    way: ShareWay
+    access: Access
+    publisher_pid: int
+    publisher_gone: bool
+    fingerprint: Optional[bytes]
 
 
 class Stats(NamedTuple):

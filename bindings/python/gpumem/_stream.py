@@ -25,6 +25,7 @@ from .errors import DeviceLost, Error, NotReady
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
+    from ._share import ShareHandle
 
 # Number of uses after which a queue checks by itself whether its work is complete.
 _MANY = 256
@@ -437,6 +438,18 @@ class Event(Unique):
         self._open(device, create(c.gpumem_event_wrap, c.gpumem_event_destroy, device._handle,
                                   u64(native_event, "native_event"), flags_of(EventFlags, flags, "flags")))
         return self
+
+    @classmethod
+    def _import(cls, device: Device, handle: Any, fds: Any, count: int) -> Event:
+        self = cls.__new__(cls)
+        self._open(device, create(c.gpumem_event_import, c.gpumem_event_destroy, device._handle, handle, fds, count))
+        return self
+
+    def export(self) -> ShareHandle:
+        """Exports the event, so that other processes can import it with :func:`import_event`. It must have been made with
+        ``flags="interprocess|disable_timing"``. The export ends when the event is closed, or with :meth:`Instance.revoke`."""
+        from ._share import ShareHandle
+        return ShareHandle._of(ask(c.gpumem_event_export, c.gpumem_share_handle(), self._handle), self.device.instance)
 
     def close(self) -> None:
         """Destroys the event, or releases a wrapped one. Work that waits for it goes on. A second call does nothing."""

@@ -14,7 +14,7 @@ from gpumem import _library as c
 from .support import BACKEND
 
 KINDS = {"device": Kind.DEVICE, "pinned": Kind.PINNED, "registered": Kind.REGISTERED, "pageable": Kind.PAGEABLE,
-         "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL}
+         "managed": Kind.MANAGED, "virtual": Kind.VIRTUAL, "imported": Kind.IMPORTED}
 ACCESS = {"none": Access.NONE, "read": Access.READ, "readwrite": Access.READWRITE, "unknown": Access.UNKNOWN}
 COUNTERS = {"live": "live_count", "bytes": "live_bytes", "streams": "streams", "events": "events"}
 CONDITIONS = {"geq": 0, "eq": 1, "and": 2, "nor": 3}
@@ -122,6 +122,7 @@ class Runner:
     def do_growable(self, device, size="0", reserve="0", group=None, **options):
         return self.names[device].buffer(number(size), reserve=number(reserve),
                                          flags=flags(options.pop("flags", ""), gpumem.BufferFlags),
+                                         handle_types=flags(options.pop("handle_types", ""), gpumem.HandleTypes),
                                          group=group and self.names[group], **options)
 
     def do_group(self, instance, name=None):
@@ -282,6 +283,64 @@ class Runner:
             else:
                 found = getattr(instance.stats(), COUNTERS[what])
             self.same(found, number(text))
+
+    # ---- sharing ----
+
+    def do_export(self, instance, address, way="any", access=None, **options):
+        return self.names[instance].export(
+            self.address(address), way=number(way) if way[0].isdigit() else way,
+            access=None if access is None else number(access, ACCESS),
+            flags=flags(options.pop("flags", ""), gpumem.ExportFlags), **options)
+
+    def do_export_event(self, event):
+        return self.names[event].export()
+
+    def do_handle(self):
+        return gpumem.ShareHandle(bytes(256))
+
+    def do_damage(self, handle, at):
+        damaged = bytearray(self.names[handle])
+        damaged[number(at)] ^= 0xff
+        self.names[handle] = gpumem.ShareHandle(damaged)
+
+    def do_same(self, one, other):
+        self.same(bytes(self.names[one]), bytes(self.names[other]))
+
+    def do_share_info(self, handle, /, **expected):
+        info = self.names[handle].info()
+        for what, text in expected.items():
+            found = getattr(info, {"descriptors": "fd_count"}.get(what, what))
+            self.same(str(found), str(number(text)) if text[0].isdigit() else text)
+
+    def do_descriptors(self, instance, handle, count):
+        fds = self.names[instance].share_fds(self.names[handle])
+        for fd in fds:
+            os.close(fd)
+        self.same(len(fds), number(count))
+
+    def do_revoke(self, instance, handle):
+        self.names[instance].revoke(self.names[handle])
+
+    def do_import(self, instance, handle, access=None):
+        return self.names[instance].import_memory(self.names[handle], access=None if access is None else number(access, ACCESS))
+
+    def do_import_event(self, device, handle):
+        return gpumem.import_event(self.names[handle], device=self.names[device])
+
+    def do_way(self, instance, address, way, peer, descriptors=None, **expected):
+        way, peer = (number(word) if word[0].isdigit() else word for word in (way, peer))
+        info = self.names[instance].share_way(self.address(address), way, peer)
+        if "is" in expected:
+            name = gpumem.status_name(info.status)
+            self.same(name.replace("GPUMEM_", "").replace("ERROR_", ""), expected["is"])
+        if descriptors is not None:
+            self.same(info.fd_count, number(descriptors))
+
+    def do_cache(self, instance, idle="0", bytes="0"):
+        self.names[instance].set_import_cache(number(idle) * NANOSECONDS, bytes_max=number(bytes))
+
+    def do_flush_cache(self, instance):
+        self.names[instance].flush_import_cache()
 
     def do_capability(self, device, capability):
         self.names[device].capability(number(capability))

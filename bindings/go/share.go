@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"encoding/base64"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+	"unsafe"
+)
+
+// ShareHandle is memory or an event that other processes can import, as bytes for any channel. Whoever has them, and runs
+// as the same user, may import it: they are a secret, which printing leaves out.
+type ShareHandle [256]byte
+
+// MarshalBinary returns the bytes, for channels such as encoding/gob.
+func (h ShareHandle) MarshalBinary() ([]byte, error) { return append([]byte(nil), h[:]...), nil }
+
+// UnmarshalBinary takes the bytes of MarshalBinary. [ShareHandle.Info] reports whether they are whole.
+func (h *ShareHandle) UnmarshalBinary(bytes []byte) error {
+	if len(bytes) != len(h) {
+		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalBinary", "a handle has %d bytes, not %d", len(h), len(bytes))
+	}
+	copy(h[:], bytes)
+	return nil
+}
+
+// MarshalText returns the bytes in base 64, for channels such as encoding/json or an environment variable.
+func (h ShareHandle) MarshalText() ([]byte, error) {
+	encoded := make([]byte, base64.RawURLEncoding.EncodedLen(len(h)))
+	base64.RawURLEncoding.Encode(encoded, h[:])
+	return encoded, nil
+}
+
+// UnmarshalText takes the text of MarshalText.
+func (h *ShareHandle) UnmarshalText(encoded []byte) error {
+	bytes, err := base64.RawURLEncoding.DecodeString(string(encoded))
+	if err != nil {
+		return refusal(ErrInvalidArgument, "ShareHandle.UnmarshalText", "the text is no handle: %v", err)
+	}
+	return h.UnmarshalBinary(bytes)
+}
+
+// bytes is the handle for C, which reads or writes it during the call.
+func (h *ShareHandle) bytes() *C.uint8_t { return (*C.uint8_t)(&h[0]) }
+
+// ShareInfo is what a handle says of itself. It was true when the handle was made.
+type ShareInfo struct {
+	Type        ShareType
+	Way         ShareWay // How it is shared.
+	Backend     Backend
+	Access      Access   // The most that importers get.
+	Location    Location // Where the memory lies.
+	ExporterPID int      // The exporter, as its own process namespace counts.
+	Size        uint64   // Bytes of the whole memory.
+	Offset      uint64   // Of the exported address in it.
+	BufferID    uint64   // Number of the allocation in the exporter.
+	FileCount   int      // Descriptors that belong to it.
+	DeviceUUID  [16]byte
+}
+
+// Info reads the handle. It needs no instance, and asks nobody.
+func (h ShareHandle) Info() (ShareInfo, error) {
+	if err := useLibrary(); err != nil {
+		return ShareInfo{}, err
+	}
+	var info nativeShareInfo
+	info.structSize = unsafe.Sizeof(info)
+	if err := failure(C.gpumem_go_share_get_info(h.bytes(), (*C.uint8_t)(unsafe.Pointer(&info)))); err != nil {
+		return ShareInfo{}, err
+	}
+	return ShareInfo{
+		Type:        ShareType(info.type_),
+		Way:         ShareWay(info.way),
+		Backend:     Backend(info.backend),
+		Access:      Access(info.access),
+		Location:    Location(info.location),
+		ExporterPID: int(info.exporterPid),
+		Size:        info.size,
+		Offset:      info.offset,
+		BufferID:    info.bufferID,
+		FileCount:   int(info.fdCount),
+		DeviceUUID:  info.deviceUuid,
+	}, nil
+}
+
+// ExportOptions are options for an export. The zero value exports in the best way, with all access.
+type ExportOptions struct {
+	Way    ShareWay // Any but ShareWayDMABuf.
+	Access Access   // The most that importers get: AccessRead, or AccessReadWrite, or 0 for it.
+	Flags  ExportFlags
+}
+
+// Export makes memory importable for other processes of this user. Exporting it again gives the same handle and costs
+// little. By ShareWayLegacy an allocation is shared as a whole; by descriptors, all blocks that are mapped one behind the
+// other around the address, as they lie. The export ends when the memory is closed or unmapped, and with [Instance.Revoke].
+func (i *Instance) Export(address Address, options ExportOptions) (handle ShareHandle, err error) {
+	if err := address.enter("Instance.Export", 1); err != nil {
+		return handle, err
+	}
+	defer address.leave()
+	desc := nativeExportDesc{way: int32(options.Way), access: int32(options.Access), flags: uint64(options.Flags)}
+	desc.structSize = unsafe.Sizeof(desc)
+	// Other processes may use the memory unseen.
+	number := address.Number()
+	err = failure(C.gpumem_go_share_export(i.id(), C.uint64_t(number), (*C.uint8_t)(unsafe.Pointer(&desc)), handle.bytes()))
+	runtime.KeepAlive(i)
+	return handle, err
+}
+
+// Export makes an event importable for other processes of this user. It must have been made with EventInterprocess and
+// EventDisableTiming. The export ends when the event is closed, and with [Instance.Revoke].
+func (e *Event) Export() (handle ShareHandle, err error) {
+	err = failure(C.gpumem_go_event_export(e.id(), handle.bytes()))
+	runtime.KeepAlive(e)
+	return handle, err
+}
+
+// Revoke ends an export of this instance. Whoever imports the handle from now on gets ErrStaleHandle; what has been
+// imported stays.
+func (i *Instance) Revoke(handle ShareHandle) error {
+	err := failure(C.gpumem_go_share_revoke(i.id(), handle.bytes()))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// ExportedFiles returns the descriptors of an export of this instance as files, for a transport of the caller's own. The
+// caller closes them. They keep the memory alive, also after this process has ended. By ShareWayLegacy the cuda backend has
+// none.
+func (i *Instance) ExportedFiles(handle ShareHandle) ([]*os.File, error) {
+	defer runtime.KeepAlive(i)
+	asked := C.gpumem_go_share_get_fds(i.id(), handle.bytes(), nil, 0)
+	if err := failure(asked); err != nil || asked.value == 0 {
+		return nil, err
+	}
+	descriptors := make([]int32, int(asked.value))
+	got := C.gpumem_go_share_get_fds(i.id(), handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&descriptors[0])),
+		C.uint32_t(len(descriptors)))
+	if err := failure(got); err != nil {
+		return nil, err
+	}
+	files := make([]*os.File, int(got.value))
+	for index := range files {
+		files[index] = os.NewFile(uintptr(descriptors[index]), "gpumem.ShareHandle")
+	}
+	return files, nil
+}
+
+// withDescriptors calls a function with the descriptors of files, none of which is closed meanwhile.
+func withDescriptors(function string, files []*os.File, use func(first *C.uint8_t, count C.uint32_t)) error {
+	descriptors := make([]int32, 0, len(files))
+	var next func() error
+	next = func() error {
+		if len(descriptors) == len(files) {
+			var first *C.uint8_t
+			if len(descriptors) > 0 {
+				first = (*C.uint8_t)(unsafe.Pointer(&descriptors[0]))
+			}
+			use(first, C.uint32_t(len(descriptors)))
+			return nil
+		}
+		// Not file.Fd(), which would make a non-blocking file blocking.
+		connection, err := files[len(descriptors)].SyscallConn()
+		if err != nil {
+			return refusal(ErrInvalidArgument, function, "a file is nil")
+		}
+		var inner error
+		err = connection.Control(func(descriptor uintptr) {
+			descriptors = append(descriptors, int32(descriptor))
+			inner = next()
+		})
+		if err != nil {
+			return refusal(ErrInvalidArgument, function, "a file cannot be used: %v", err)
+		}
+		return inner
+	}
+	return next()
+}
+
+// checkLimits refuses durations that C cannot express.
+func checkLimits(function string, limits ...time.Duration) error {
+	for _, limit := range limits {
+		if limit < 0 {
+			return refusal(ErrInvalidArgument, function, "the duration is %v; it must not be negative", limit)
+		}
+	}
+	return nil
+}
+
+// ImportOptions are options for an import. The zero value imports for the device that has the memory, with all access that
+// the exporter allows.
+type ImportOptions struct {
+	Device  *Device // Device that will use the memory; nil means the one that has it, found by its UUID.
+	Access  Access  // AccessRead or AccessReadWrite; 0 means what the exporter allows.
+	Flags   ImportFlags
+	Address uint64        // Where the memory should begin, if these addresses are free; 0 means anywhere. Only by ShareWayPOSIXFD.
+	Timeout time.Duration // How long the exporter may take to answer; 0 means 5 seconds.
+	Name    string        // For messages and reports, up to 63 bytes.
+	// The descriptors of the handle, from [Instance.ExportedFiles] of the exporter. They stay the caller's. With none, they
+	// are those that came with the handle through Receive or Fetch, or the exporter is asked for them.
+	Files []*os.File
+}
+
+// Import maps memory of another process. It is a Memory of KindImported, which does what device memory does; CPU access is
+// that of the memory. It is mapped once in this process for each device and access: importing it again is quick and
+// counts, and it is unmapped when each Memory of it is closed. By ShareWayPOSIXFD it stays usable after the exporter has
+// ended.
+func (i *Instance) Import(handle ShareHandle, options ImportOptions) (*Memory, error) {
+	const name = "Instance.Import"
+	if err := checkTexts(name, options.Name); err != nil {
+		return nil, err
+	}
+	if err := checkLimits(name, options.Timeout); err != nil {
+		return nil, err
+	}
+	desc := nativeImportDesc{
+		device:    uintptr(options.Device.id()),
+		access:    int32(options.Access),
+		flags:     uint64(options.Flags),
+		address:   options.Address,
+		timeoutNs: uint64(options.Timeout),
+	}
+	desc.structSize = unsafe.Sizeof(desc)
+	var made C.gpumem_go_import
+	err := withDescriptors(name, options.Files, func(first *C.uint8_t, count C.uint32_t) {
+		made = C.gpumem_go_share_import(i.id(), handle.bytes(), first, count, (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	})
+	defer runtime.KeepAlive(i)
+	defer runtime.KeepAlive(options.Device)
+	if err != nil {
+		return nil, err
+	}
+	if err := failure(made.memory.result); err != nil {
+		return nil, err
+	}
+	device := options.Device
+	if device == nil {
+		if device, err = i.Device(int(made.ordinal)); err != nil {
+			_ = failure(C.gpumem_go_memory_destroy(C.uintptr_t(made.memory.result.value))) // The first failure is reported.
+			return nil, err
+		}
+	}
+	m, err := device.memory(made.memory, uint64(made.size))
+	if err != nil {
+		return nil, err
+	}
+	m.imported = true
+	if made.exported != 0 {
+		m.exported = uint64(made.exported) - m.devicePointer
+	}
+	return m, nil
+}
+
+// Exported returns the address that the exporter named, in imported memory. Of other memory it is the first byte.
+func (m *Memory) Exported() Address {
+	if m == nil {
+		return Address{}
+	}
+	return m.At(m.exported)
+}
+
+// checkImport refuses an import that is closed, of which another may have the same handle.
+func (m *Memory) checkImport(function string) error {
+	if m != nil && m.imported && m.closed() {
+		return refusal(ErrStaleHandle, function, "the memory is closed")
+	}
+	return nil
+}
+
+// ImportInfo is information about an import.
+type ImportInfo struct {
+	Way              ShareWay // How it is shared.
+	Access           Access   // What may be done here.
+	State            ImportState
+	ExporterPID      int    // As in ShareInfo.
+	Count            uint64 // How often this process has it imported now.
+	ExporterBufferID uint64 // Number of the allocation in the exporter.
+}
+
+// ImportInfo gets information about imported memory, such as whether its exporter lives. It asks nobody.
+func (m *Memory) ImportInfo() (ImportInfo, error) {
+	if err := m.checkImport("Memory.ImportInfo"); err != nil {
+		return ImportInfo{}, err
+	}
+	var info nativeImportInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_memory_get_import_info(m.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(m)
+	if err != nil {
+		return ImportInfo{}, err
+	}
+	return ImportInfo{ShareWay(info.way), Access(info.access), ImportState(info.state), int(info.exporterPid), info.count,
+		info.exporterBufferID}, nil
+}
+
+// ImportEvent imports an event of another process, for the device that has it. Both processes can record it and wait for it;
+// a wait is for the latest record at the time of the call, in whichever process. It has no times. The files are as in
+// [ImportOptions].
+func (d *Device) ImportEvent(handle ShareHandle, files ...*os.File) (*Event, error) {
+	var event *Event
+	var made error
+	err := withDescriptors("Device.ImportEvent", files, func(first *C.uint8_t, count C.uint32_t) {
+		event, made = d.event(C.gpumem_go_event_import(d.id(), handle.bytes(), first, count))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return event, made
+}
+
+// ImportCache says how long imports are kept mapped after they were closed, because they may be imported again. Only
+// ShareWayPOSIXFD is kept. What is kept keeps the exporter's memory alive, and goes before a call fails for lack of memory.
+type ImportCache struct {
+	Idle     time.Duration // How long one is kept; 0 means not at all.
+	MaxBytes uint64        // Bytes that are kept at most; 0 means no limit.
+}
+
+// SetImportCache sets how long imports are kept. At the beginning they are not.
+func (i *Instance) SetImportCache(cache ImportCache) error {
+	if err := checkLimits("Instance.SetImportCache", cache.Idle); err != nil {
+		return err
+	}
+	desc := nativeImportCacheDesc{idleNs: uint64(cache.Idle), bytesMax: cache.MaxBytes}
+	desc.structSize = unsafe.Sizeof(desc)
+	err := failure(C.gpumem_go_share_set_cache(i.id(), (*C.uint8_t)(unsafe.Pointer(&desc))))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// FlushImportCache unmaps all imports that are closed and kept.
+func (i *Instance) FlushImportCache() error {
+	err := failure(C.gpumem_go_share_flush_cache(i.id()))
+	runtime.KeepAlive(i)
+	return err
+}
+
+// WayInfo says whether memory can be shared in one way.
+type WayInfo struct {
+	Way         ShareWay
+	Status      Status // Success, or what Export or Import would return.
+	FileCount   int    // Descriptors that an export would have.
+	NeedsSocket bool   // The handle alone is not enough: use [Instance.Send], or a hub with a path.
+	Message     string // Why not, and what would help; or what this way costs.
+}
+
+// ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing.
+func (i *Instance) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
+	if err := address.enter("Instance.ShareWay", 1); err != nil {
+		return WayInfo{}, err
+	}
+	defer address.leave()
+	var info nativeWayInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
+		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(i)
+	if err != nil {
+		return WayInfo{}, err
+	}
+	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, translate(text(info.message[:]))}, nil
+}
+
+// ShareWays reports the same for each way.
+func (i *Instance) ShareWays(address Address, peer SharePeer) ([]WayInfo, error) {
+	var ways []WayInfo
+	for _, way := range []ShareWay{ShareWayLegacy, ShareWayPOSIXFD, ShareWayFabric, ShareWayDMABuf} {
+		info, err := i.ShareWay(address, way, peer)
+		if err != nil {
+			return nil, calledAs("Instance.ShareWays", err)
+		}
+		ways = append(ways, info)
+	}
+	return ways, nil
+}
+
+// SendOptions are options for sending a handle.
+type SendOptions struct {
+	Lease   time.Duration // How long the receiver may take to import it; 0 means 30 seconds.
+	Timeout time.Duration // How long a message that was begun may wait for room in the socket; 0 means 5 seconds.
+}
+
+// Send sends a handle that this instance exported, with its descriptors and a connection to this process, over a Unix
+// socket: a [*net.UnixConn] or an [*os.File]. The receiver needs no common namespace. Deadlines of the socket hold. The
+// message is sent whole, between two messages of the caller's own.
+func (i *Instance) Send(socket syscall.Conn, handle ShareHandle, options SendOptions) error {
+	const name = "Instance.Send"
+	if err := checkLimits(name, options.Lease, options.Timeout); err != nil {
+		return err
+	}
+	desc := nativeSendDesc{leaseNs: uint64(options.Lease), timeoutNs: uint64(options.Timeout)}
+	desc.structSize = unsafe.Sizeof(desc)
+	defer runtime.KeepAlive(i)
+	return overSocket(name, socket, true, func(descriptor C.int32_t) error {
+		return failure(C.gpumem_go_share_send(i.id(), handle.bytes(), descriptor, (*C.uint8_t)(unsafe.Pointer(&desc))))
+	})
+}
+
+// Receive waits for a handle that [Instance.Send] sent, on a Unix socket: a [*net.UnixConn] or an [*os.File]. Deadlines of
+// the socket hold: the error is then os.ErrDeadlineExceeded. Descriptors and connection are kept until the handle is
+// imported, or for the sender's lease.
+func (i *Instance) Receive(socket syscall.Conn) (handle ShareHandle, err error) {
+	const name = "Instance.Receive"
+	defer runtime.KeepAlive(i)
+	err = overSocket(name, socket, false, func(descriptor C.int32_t) error {
+		result := C.gpumem_go_share_receive(i.id(), descriptor, C.uint64_t(messageLimit), handle.bytes())
+		if Status(result.status) == NotReady {
+			return refusal(ErrBusy, name, "the message did not come whole within %v", messageLimit)
+		}
+		return failure(result)
+	})
+	return handle, err
+}
+
+// messageLimit is how long the rest of a message may take. It is sent whole.
+const messageLimit = 5 * time.Second
+
+// overSocket makes a call once the socket is ready for it. A wait for that holds no thread, and ends with the deadline,
+// unless the socket is a blocking file.
+func overSocket(function string, socket syscall.Conn, toWrite bool, call func(descriptor C.int32_t) error) error {
+	if socket == nil {
+		return refusal(ErrInvalidArgument, function, "the socket is nil")
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return refusal(ErrInvalidArgument, function, "the socket cannot be used: %v", err)
+	}
+	wait, direction := raw.Read, C.uint32_t(0)
+	if toWrite {
+		wait, direction = raw.Write, 1
+	}
+	called, failed := false, error(nil)
+	err = wait(func(descriptor uintptr) bool {
+		if C.gpumem_go_ready(C.int32_t(descriptor), direction, 0) == 0 {
+			return false
+		}
+		called, failed = true, call(C.int32_t(descriptor))
+		return true
+	})
+	switch {
+	case called:
+		return failed
+	case errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, os.ErrClosed) || errors.Is(err, net.ErrClosed):
+		return err
+	}
+	// The file is blocking, so it has no deadline either.
+	err = raw.Control(func(descriptor uintptr) {
+		_ = C.gpumem_go_ready(C.int32_t(descriptor), direction, -1) // The call reports what is wrong.
+		failed = call(C.int32_t(descriptor))
+	})
+	if err != nil {
+		return refusal(ErrInvalidArgument, function, "the socket cannot be used: %v", err)
+	}
+	return failed
+}
+
+// ExportDMABuf makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. Address and
+// size are multiples of the page size. The caller closes the file. A part of a range must be exported again after it was
+// mapped anew.
+func (i *Instance) ExportDMABuf(address Address, size uint64, flags DMABufFlags) (*os.File, error) {
+	if err := address.enter("Instance.ExportDMABuf", size); err != nil {
+		return nil, err
+	}
+	defer address.leave()
+	// Other devices may use the memory unseen.
+	result := C.gpumem_go_share_export_dma_buf(i.id(), C.uint64_t(address.Number()), C.uint64_t(size),
+		C.gpumem_dma_buf_flags(flags))
+	runtime.KeepAlive(i)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(result.value), "gpumem.DMABuf"), nil
+}

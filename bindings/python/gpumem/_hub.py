@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Shared memory and events under names, on a Unix socket."""
+
+from __future__ import annotations
+
+import sys
+from ctypes import c_uint64
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Union
+
+from . import _library as c
+from ._calls import (GONE, Unique, ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text,
+                     u32, u64)
+from ._codes import Access, HubFlags, ShareType, ShareWay
+from ._enums import flags as flags_of
+from ._results import Entry, HubInfo, LinkInfo, known
+from ._share import ShareHandle, access_code, handle_struct, numbers_of, seconds, token_of
+from ._waits import on_main_thread
+from .errors import Error, InvalidArgument, NotFound
+
+if TYPE_CHECKING:
+    from ._instance import Instance
+
+_FINGERPRINT = 32
+_SLICE = 50_000_000
+
+
+def _entry(found: Any) -> Entry:
+    fingerprint = bytes(found.fingerprint)
+    return Entry(text(found.name), found.version, found.size, known(ShareType, found.type), known(ShareWay, found.way),
+                 known(Access, found.access), found.publisher_pid, bool(found.publisher_gone),
+                 fingerprint if any(fingerprint) else None)
+
+
+def _name(name: str) -> bytes:
+    if name is None:
+        raise TypeError("name must be a str, not None")
+    return encoded(name) or b""
+
+
+def _fingerprint(value: Any) -> Any:
+    """The fingerprint as C has it."""
+    array = c.gpumem_publish_desc().fingerprint
+    if value is not None:
+        found = bytes(memoryview(value))
+        if len(found) != _FINGERPRINT:
+            raise InvalidArgument(f"a fingerprint has {_FINGERPRINT} bytes, not {len(found)}")
+        array[:] = found
+    return array
+
+
+def _publish(function: Callable[..., int], owner: int, name: str, handle: Any, version: int,
+             access: Union[Access, str, int, None], keep: int, fingerprint: Any) -> int:
+    desc = c.gpumem_publish_desc(version=u64(version, "version"), access=access_code(access), keep=u32(keep, "keep"),
+                                 fingerprint=_fingerprint(fingerprint))
+    published = c_uint64()
+    call(function, owner, _name(name), handle_struct(handle), desc, published)
+    return published.value
+
+
+class Opened(Unique):
+    """What a hub and a link have in common."""
+
+    __slots__ = ("instance", "_handle", "_closed", "__weakref__")
+    _instead = "use the object itself; another process connects with an instance of its own"
+
+    if TYPE_CHECKING:
+        instance: Instance
+        _handle: int
+        _closed: bool
+
+    def _end(self, function: Callable[..., int]) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            call(function, self._handle)
+        except Error as problem:
+            if problem.code not in GONE:
+                self._closed = False
+                raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._closed
+
+
+class Hub(Opened):
+    """Shared memory and events under names, for processes that connect to a Unix socket.
+
+    ``instance.hub(path)`` opens it. A path that begins with "@" is an abstract address, which has no file. A name without "/"
+    stands for that file in the folder of the user for sockets, and None for the name "default". ``mode`` are the permissions
+    of the file, by default those of the user alone. ``users`` and ``groups`` are ids that may connect too. ``token`` is a
+    secret that links must show. The limits, such as ``links_max``, have defaults, which 0 stands for. With ``flags="keeper"``
+    others may publish, and the hub holds their memory after they have ended.
+
+    A name has versions. Publishing adds one, and readers of older ones keep them. The hub is closed by :meth:`close`, at the
+    end of a ``with`` block, or when nothing refers to it any more.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, instance: Instance, path: Optional[str] = None, *, mode: int = 0, users: Iterable[int] = (),
+                 groups: Iterable[int] = (), token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0,
+                 names_max: int = 0, versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0,
+                 timeout: Optional[float] = None, name: Optional[str] = None) -> None:
+        self._closed = True
+        if leftovers:
+            sweep()
+        user_array, user_count = numbers_of(users, "a user")
+        group_array, group_count = numbers_of(groups, "a group")
+        kept, secret, size = token_of(token)
+        desc = c.gpumem_hub_desc(
+            path=encoded(path, "path"), mode=u32(mode, "mode"), user_count=user_count, users=user_array, groups=group_array,
+            group_count=group_count, token_size=size, token=secret, flags=flags_of(HubFlags, flags, "flags"),
+            links_max=u32(links_max, "links_max"), names_max=u32(names_max, "names_max"),
+            versions_max=u32(versions_max, "versions_max"), fds_max=u32(fds_max, "fds_max"),
+            bytes_max=u64(bytes_max, "bytes_max"), timeout_ns=seconds(timeout), name=encoded(name))
+        self._handle = create(c.gpumem_hub_open, c.gpumem_hub_close, instance.handle, desc)
+        del kept
+        self.instance, self._closed = instance, False
+
+    def close(self) -> None:
+        """Closes the hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
+        with them. A second call does nothing."""
+        self._end(c.gpumem_hub_close)
+
+    def __enter__(self) -> Hub:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+    def __repr__(self) -> str:
+        try:
+            info = self.info()
+        except Exception as problem:
+            return "<gpumem.Hub, closed>" if self._closed else f"<gpumem.Hub: {problem}>"
+        name = f" {info.name!r}" if info.name else ""
+        return f"<gpumem.Hub{name}: {info.path}, {info.name_count} name{'s' * (info.name_count != 1)}>"
+
+    @property
+    def handle(self) -> int:
+        """The ``gpumem_hub`` of the C interface."""
+        return self._handle
+
+    def info(self) -> HubInfo:
+        """Information about the hub."""
+        found = ask(c.gpumem_hub_get_info, c.gpumem_hub_info(), self._handle)
+        return HubInfo(found.link_count, found.name_count, found.version_count, found.fd_count, found.refused_count,
+                       text(found.path), text(found.name))
+
+    @property
+    def path(self) -> str:
+        """Where it listens."""
+        return self.info().path
+
+    def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
+                access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:
+        """Publishes a handle under a name, as its newest version, and returns the number of that.
+
+        The work that fills the memory must be complete. ``name`` has up to 63 bytes of UTF-8, without "/". ``version`` is above
+        all that the name ever had; 0 means one more than the last. ``access`` is the most that links get: by default "read" for
+        descriptors, and what the export allows otherwise. ``keep`` is how many older versions to keep, one by default.
+        ``fingerprint`` are 32 bytes to fetch it by, such as a hash of the bytes.
+        """
+        return _publish(c.gpumem_hub_publish, self._handle, name, handle, version, access, keep, fingerprint)
+
+    def withdraw(self, name: str, version: int = 0) -> None:
+        """Withdraws one version of a name, or all if it is 0. Importers keep what they have."""
+        call(c.gpumem_hub_withdraw, self._handle, _name(name), u64(version, "version"))
+
+
+class Link(Opened):
+    """A connection to a hub. ``instance.connect(path)`` makes it, with a path as for :class:`Hub`, and does not wait for a hub to
+    be opened. ``token`` is the secret of the hub. ``timeout`` is how many seconds the hub may take for each answer, 5 by default.
+
+    What is fetched through it is imported by its instance, and stays when the link is closed.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, instance: Instance, path: Optional[str] = None, *, token: Any = None,
+                 timeout: Optional[float] = None) -> None:
+        self._closed = True
+        if leftovers:
+            sweep()
+        kept, secret, size = token_of(token)
+        desc = c.gpumem_link_desc(path=encoded(path, "path"), token=secret, token_size=size,
+                                  timeout_ns=seconds(timeout))
+        self._handle = create(c.gpumem_link_connect, c.gpumem_link_close, instance.handle, desc)
+        del kept
+        self.instance, self._closed = instance, False
+
+    def close(self) -> None:
+        """Closes the link. A wait of another thread raises StaleHandle. A second call does nothing."""
+        self._end(c.gpumem_link_close)
+
+    def __enter__(self) -> Link:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+    def __repr__(self) -> str:
+        try:
+            info = self.info()
+        except Exception as problem:
+            return "<gpumem.Link, closed>" if self._closed else f"<gpumem.Link: {problem}>"
+        return f"<gpumem.Link: {info.path}, process {info.pid}{'' if info.connected else ', hung up'}>"
+
+    @property
+    def handle(self) -> int:
+        """The ``gpumem_link`` of the C interface."""
+        return self._handle
+
+    def info(self) -> LinkInfo:
+        """Information about the link."""
+        found = ask(c.gpumem_link_get_info, c.gpumem_link_info(), self._handle)
+        return LinkInfo(found.pid, found.uid, bool(found.connected), bool(found.keeper), text(found.path))
+
+    def list(self) -> List[Entry]:
+        """The versions in the hub, in the order of names and versions. What is published or withdrawn meanwhile may be missing or
+        appear twice."""
+        entries: List[Entry] = []
+        while True:
+            found = c.gpumem_entry_info()
+            try:
+                call(c.gpumem_link_enumerate, self._handle, len(entries), found)
+            except NotFound:
+                return entries
+            entries.append(_entry(found))
+
+    def wait(self, name: str, after: int = 0, timeout: Optional[float] = None) -> Optional[Entry]:
+        """Waits until a name has a version after a given one, and returns the newest; None if ``timeout`` seconds have passed. 0
+        waits for any version."""
+        limit, version, key = nanoseconds(timeout), u64(after, "after"), _name(name)
+        found, start = c.gpumem_entry_info(), monotonic_ns()
+        while True:
+            # Python runs signal handlers on the main thread, between calls.
+            piece = min(limit, _SLICE) if on_main_thread() else limit
+            if call(c.gpumem_link_wait, self._handle, key, version, piece, found) != c.GPUMEM_NOT_READY:
+                return _entry(found)
+            if timeout is not None:
+                limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
+                if not limit:
+                    return None
+
+    def fetch(self, name: str, *, version: int = 0, fingerprint: Any = None) -> ShareHandle:
+        """The handle of a name: of its newest version, of one version, or of the newest with a fingerprint. Its descriptors and
+        connection are kept until it is imported, or for 30 seconds."""
+        desc = c.gpumem_fetch_desc(version=u64(version, "version"), fingerprint=_fingerprint(fingerprint))
+        struct = c.gpumem_share_handle()
+        call(c.gpumem_link_fetch, self._handle, _name(name), desc, struct)
+        return ShareHandle._of(struct, self.instance)
+
+    def publish(self, name: str, handle: Union[ShareHandle, bytes], *, version: int = 0,
+                access: Union[Access, str, int, None] = None, keep: int = 0, fingerprint: Any = None) -> int:
+        """Publishes a handle that this link's instance exported by "posix_fd", in a keeper; see :meth:`Hub.publish`. The keeper takes
+        its descriptors, so the memory outlives this process."""
+        return _publish(c.gpumem_link_publish, self._handle, name, handle, version, access, keep, fingerprint)
+
+    def withdraw(self, name: str, version: int = 0) -> None:
+        """Withdraws one version of a name from a keeper, or all if it is 0."""
+        call(c.gpumem_link_withdraw, self._handle, _name(name), u64(version, "version"))
+
+
+def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any,
+               function: str) -> Callable[[Opened], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def __del__(self: Opened) -> None:
+        """Closes it unless it was closed."""
+        try:
+            if self._closed or finalizing():
+                return
+        except AttributeError:
+            return
+        destroy(getattr(last, function), self._handle)
+    return __del__
+
+
+Hub.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c, "gpumem_hub_close")  # type: ignore[attr-defined]
+Link.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c, "gpumem_link_close")  # type: ignore[attr-defined]

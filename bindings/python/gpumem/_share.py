@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Sharing memory and events with other processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import weakref
+from ctypes import c_int32, c_uint32, c_void_p
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Tuple, Type, Union
+
+from . import _library as c
+from ._calls import ask, call, create, encoded, i32, leftovers, nanoseconds, sweep, text, u32, u64
+from ._codes import (Access, Backend, ExportFlags, HubFlags, ImportFlags, ImportState, Location, SharePeer, ShareType,
+                     ShareWay)
+from ._dlpack import CPU, CUDA, CUDA_HOST
+from ._enums import code
+from ._enums import flags as flags_of
+from ._memory import Memory
+from ._operands import host_buffer, operand
+from ._results import ImportInfo, MemoryInfo, ShareInfo, WayInfo, known
+from ._stream import Event, hold, release
+from ._words import in_python
+from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
+
+if TYPE_CHECKING:
+    from ._hub import Hub, Link
+    from ._instance import Device, Instance
+
+    Socket = Union[int, Any]
+
+_BYTES = ctypes.sizeof(c.gpumem_share_handle)
+_MESSAGE_SECONDS = 5.0  # how long the rest of a message may take, which is sent whole
+_ACCESS = "read, readwrite"
+
+
+class ShareHandle(bytes):
+    """Memory or an event that other processes can import: 256 bytes for any channel.
+
+    :meth:`Memory.export` and :meth:`Event.export` make it. It can be pickled, so it may be an argument of a
+    ``multiprocessing`` process. Whoever has the bytes, and runs as the same user, may import it: they are a secret, which its
+    texts leave out. It holds no address, and does not keep the memory alive.
+    """
+
+    if TYPE_CHECKING:
+        # The instance that exported or received it here, which has its descriptors.
+        _instance: Optional[weakref.ref[Instance]]
+
+    def __new__(cls, data: Any) -> ShareHandle:
+        """Takes the bytes of a handle that came by another channel. :meth:`info` finds out whether they are whole."""
+        found = bytes(memoryview(data))
+        if len(found) != _BYTES:
+            raise InvalidArgument(f"a handle has {_BYTES} bytes, not {len(found)}")
+        self = super().__new__(cls, found)
+        self._instance = None
+        return self
+
+    @classmethod
+    def _of(cls, struct: Any, instance: Instance) -> ShareHandle:
+        self = cls(bytes(struct.bytes))
+        self._instance = weakref.ref(instance)
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Tuple[Type[ShareHandle], Tuple[bytes]]:
+        return type(self), (bytes(self[:]),)
+
+    def __repr__(self) -> str:
+        try:
+            info = self.info()
+        except Exception as problem:
+            return f"<gpumem.ShareHandle: {problem}>"
+        what = "event" if info.type == ShareType.EVENT else f"{info.size} bytes, {info.way}"
+        return f"<gpumem.ShareHandle: {what}, of process {info.exporter_pid}>"
+
+    __str__ = __repr__
+
+    def _struct(self) -> Any:
+        return c.gpumem_share_handle.from_buffer_copy(self)
+
+    def info(self) -> ShareInfo:
+        """What the handle says of itself. It needs no instance, and asks nobody."""
+        found = ask(c.gpumem_share_get_info, c.gpumem_share_info(), self._struct())
+        return ShareInfo(known(ShareType, found.type), known(ShareWay, found.way), known(Backend, found.backend),
+                         known(Access, found.access), known(Location, found.location), found.exporter_pid, found.size,
+                         found.offset, found.buffer_id, found.fd_count, bytes(found.device_uuid))
+
+
+def handle_struct(handle: Any) -> Any:
+    """The struct of a handle, which may be given as plain bytes."""
+    return (handle if isinstance(handle, ShareHandle) else ShareHandle(handle))._struct()
+
+
+def _instance_of(handle: Any, device: Optional[Device], instance: Optional[Instance]) -> Instance:
+    """The instance to use: that of the device, the one given, the one that has the descriptors of the handle, or the default
+    one."""
+    if device is not None:
+        if instance is not None and device.instance is not instance:
+            raise InvalidArgument("the device belongs to another instance")
+        return device.instance
+    if instance is not None:
+        return instance
+    reference = getattr(handle, "_instance", None)
+    found = reference and reference()
+    if found is not None and not found.closed:
+        return found  # type: ignore[no-any-return]
+    from ._instance import default_instance
+    return default_instance()
+
+
+def _descriptors(fds: Iterable[int]) -> Tuple[Any, int]:
+    numbers = [i32(fd, "a descriptor") for fd in fds]
+    return (c_int32 * len(numbers))(*numbers) if numbers else None, len(numbers)
+
+
+def access_code(access: Union[Access, str, int, None]) -> int:
+    return 0 if access is None else code(Access, access, "access", _ACCESS)
+
+
+def seconds(value: Optional[float], what: str = "timeout") -> int:
+    """A limit as nanoseconds, of which 0 is the default of the library."""
+    return 0 if value is None else max(nanoseconds(value, what), 1)
+
+
+class ImportedMemory(Memory):
+    """Memory of another process. :func:`import_memory` makes it.
+
+    It is :class:`Memory` of kind IMPORTED: it can be copied, filled and viewed as the memory of the exporter can, and given to
+    other libraries. Closing it ends this import; the memory is unmapped when each import of it in this process is closed.
+    """
+
+    __slots__ = ("_offset", "_where")
+
+    if TYPE_CHECKING:
+        _offset: int
+        _where: Tuple[int, int]
+
+    def __init__(self) -> None:
+        raise TypeError("get imported memory from gpumem.import_memory()")
+
+    @classmethod
+    def _import(cls, instance: Instance, handle: Any, desc: Any, fds: Iterable[int], device: Optional[Device]) -> ImportedMemory:
+        if leftovers:
+            sweep()
+        array, count = _descriptors(fds)
+        pointer = c_void_p()
+        made = create(c.gpumem_share_import, c.gpumem_memory_destroy, instance.handle, handle_struct(handle), array, count,
+                      desc, pointer)
+        self = cls.__new__(cls)
+        try:
+            info = ask(c.gpumem_memory_get_info, c.gpumem_memory_info(), made)
+            base = info.device_pointer or info.host_pointer or 0
+            place = instance.pointer_info(base)
+            self._offset = (pointer.value or base) - base
+            self._where = place.location, place.location_id
+            self.device = instance.device(info.device_ordinal) if device is None else device
+        except BaseException:
+            c.gpumem_memory_destroy(made, None)
+            raise
+        self._handle, self._info, self._source, self._holds, self._open = made, None, None, [], True
+        return self
+
+    @property
+    def offset(self) -> int:
+        """Offset of the byte that was exported."""
+        return self._offset
+
+    def info(self) -> MemoryInfo:
+        """Information about the memory."""
+        self._check()  # other imports may have the same handle
+        return super().info()
+
+    def _check(self) -> None:
+        if self.closed:
+            raise StaleHandle("the memory is closed")
+
+    def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
+        accessible = self.host_pointer is not None
+        if host:
+            return (CPU, 0) if accessible else None
+        location, number = self._where
+        return (CUDA, number) if location == Location.DEVICE else (CUDA_HOST, 0) if accessible else None
+
+    def import_info(self) -> ImportInfo:
+        """Information about the import, such as whether its exporter lives: :class:`ImportState`. It asks nobody."""
+        self._check()
+        found = ask(c.gpumem_memory_get_import_info, c.gpumem_import_info(), self._handle)
+        return ImportInfo(known(ShareWay, found.way), known(Access, found.access), known(ImportState, found.state),
+                          found.exporter_pid, found.count, found.exporter_buffer_id)
+
+
+def import_memory(handle: Union[ShareHandle, bytes], *, device: Optional[Device] = None, instance: Optional[Instance] = None,
+                  fds: Iterable[int] = (), access: Union[Access, str, int, None] = None,
+                  flags: Union[ImportFlags, str, int] = 0, address: int = 0, timeout: Optional[float] = None,
+                  name: Optional[str] = None) -> ImportedMemory:
+    """Imports memory that another process exported; see :class:`ImportedMemory`.
+
+    ``device`` will use it; by default the one that has it. ``instance`` is by default the one that received the handle, or
+    :func:`default_instance`. ``fds`` are the descriptors of the handle if you have them, which stay yours; otherwise they are
+    those that came with it, or the exporter is asked for them and may take ``timeout`` seconds, 5 by default. ``access`` is
+    "read" or "readwrite"; by default what the exporter allows. With an ``address``, the memory begins there if these
+    addresses are free.
+    """
+    where = _instance_of(handle, device, instance)
+    desc = c.gpumem_import_desc(device=None if device is None else device.handle, access=access_code(access),
+                                flags=flags_of(ImportFlags, flags, "flags"), address=u64(address, "address"),
+                                timeout_ns=seconds(timeout), name=encoded(name))
+    return ImportedMemory._import(where, handle, desc, fds, device)
+
+
+def import_event(handle: Union[ShareHandle, bytes], *, device: Optional[Device] = None,
+                 instance: Optional[Instance] = None, fds: Iterable[int] = ()) -> Event:
+    """Imports an event that another process exported with :meth:`Event.export`.
+
+    Both processes can record it, wait for it and query it; a wait is for the latest record at the time of the call, in
+    whichever process. It has no times. ``device`` is the one that has it, which is found by default.
+    """
+    found = handle if isinstance(handle, ShareHandle) else ShareHandle(handle)
+    where = _instance_of(handle, device, instance)
+    if device is None:
+        uuid = found.info().device_uuid
+        device = next((one for one in where.devices if one.info().uuid == uuid), None)
+        if device is None:
+            raise NotFound("the instance does not see the device that has the event")
+    return Event._import(device, found._struct(), *_descriptors(fds))
+
+
+def _fileno(socket: Socket) -> int:
+    number = socket if isinstance(socket, int) else getattr(socket, "fileno", None)
+    if number is None:
+        raise TypeError(f"the socket must be a socket, a connection or a descriptor, not a {type(socket).__name__}")
+    return i32(number if isinstance(number, int) else number(), "the descriptor")
+
+
+def _is_ready(number: int, events: int, timeout: Optional[float]) -> bool:
+    """Waits for a socket. It answers Ctrl-C."""
+    nanoseconds(timeout)
+    poll = select.poll()
+    poll.register(number, events)
+    return bool(poll.poll(None if timeout is None else min(timeout * 1000, 1 << 30)))
+
+
+def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instance] = None, lease: Optional[float] = None,
+               timeout: Optional[float] = None) -> None:
+    """Sends a handle, with its descriptors and a connection to this process, over a Unix socket. The receiver needs no common
+    namespace.
+
+    ``socket`` is a connected ``socket.socket``, a ``multiprocessing`` connection, anything else with a ``fileno()``, or a
+    descriptor. The message is sent whole, between two messages of your own. ``instance`` is the one that exported the handle,
+    which is known where it was exported. What the receiver has not imported after ``lease`` seconds, 30 by default, or when
+    it hangs up, is taken back. ``timeout`` is how long to wait for room in the socket, 5 seconds by default.
+    """
+    limit = 5.0 if timeout is None else timeout
+    where, struct = _instance_of(handle, None, instance), handle_struct(handle)
+    desc = c.gpumem_send_desc(lease_ns=seconds(lease, "lease"), timeout_ns=seconds(limit))
+    number = _fileno(socket)
+    _is_ready(number, select.POLLOUT, limit)  # the call reports what is wrong
+    call(c.gpumem_share_send, where.handle, struct, number, desc)
+
+
+def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
+                  timeout: Optional[float] = None) -> Optional[ShareHandle]:
+    """Receives a handle that :func:`send_share` sent. Returns None if nothing came within ``timeout`` seconds.
+
+    Its descriptors and connection are kept until it is imported, or for the sender's lease. ``instance`` will import it; by
+    default it is :func:`default_instance`.
+    """
+    where, number, struct = _instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
+    if not _is_ready(number, select.POLLIN, timeout):
+        return None
+    if call(c.gpumem_share_receive, where.handle, number, nanoseconds(_MESSAGE_SECONDS), struct) == c.GPUMEM_NOT_READY:
+        raise NotReady("the message did not come whole", function="gpumem_share_receive")
+    return ShareHandle._of(struct, where)
+
+
+class Sharing:
+    """The part of an instance that shares memory."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        @property
+        def handle(self) -> int: ...
+
+        def _instance(self) -> Instance: ...
+
+    def export(self, pointer: Any, *, way: Union[ShareWay, str, int] = "any", access: Union[Access, str, int, None] = None,
+               flags: Union[ExportFlags, str, int] = 0) -> ShareHandle:
+        """Exports memory, so that other processes of this user can import it. Exporting it again gives the same handle.
+
+        ``pointer`` is any byte of it: an operand as in :meth:`copy`, or an address. ``way`` is a :class:`ShareWay`, by default
+        the best that the memory has: "legacy" shares an allocation as a whole, "posix_fd" all blocks that are mapped one
+        behind the other around the pointer, as they lie. ``access`` is the most that importers get, "read" or "readwrite".
+        The export ends when the memory is closed or unmapped, or with :meth:`revoke`.
+        """
+        desc = c.gpumem_export_desc(way=code(ShareWay, way, "way"), access=access_code(access),
+                                    flags=flags_of(ExportFlags, flags, "flags"))
+        struct = c.gpumem_share_handle()
+        self._with(pointer, lambda address: call(c.gpumem_share_export, self.handle, address, desc, struct))
+        return ShareHandle._of(struct, self._instance())
+
+    def _with(self, pointer: Any, function: Callable[[int], Any]) -> None:
+        """Calls a function with the address of an operand, which stays open meanwhile."""
+        address, _, kept = operand(pointer, False)
+        held = hold((kept,), False)
+        try:
+            function(address)
+        finally:
+            release(held)
+
+    def revoke(self, handle: Union[ShareHandle, bytes]) -> None:
+        """Ends an export of memory or an event. Whoever imports the handle from now on gets StaleHandle; what has been imported
+        stays."""
+        call(c.gpumem_share_revoke, self.handle, handle_struct(handle))
+
+    def share_fds(self, handle: Union[ShareHandle, bytes]) -> List[int]:
+        """New descriptors of an export, for a transport of your own. Close each with ``os.close()``. They keep the memory alive,
+        also after this process has ended. By "legacy" the cuda backend has none."""
+        struct, count = handle_struct(handle), c_uint32()
+        call(c.gpumem_share_get_fds, self.handle, struct, None, 0, count)
+        if not count.value:
+            return []
+        fds = (c_int32 * count.value)(*[-1] * count.value)
+        try:
+            call(c.gpumem_share_get_fds, self.handle, struct, fds, len(fds), count)
+        except BaseException:  # a signal handler raised as the call returned
+            for fd in fds:
+                if fd >= 0:
+                    os.close(fd)
+            raise
+        return list(fds[:count.value])
+
+    def import_memory(self, handle: Union[ShareHandle, bytes], *, device: Optional[Device] = None, fds: Iterable[int] = (),
+                      access: Union[Access, str, int, None] = None, flags: Union[ImportFlags, str, int] = 0,
+                      address: int = 0, timeout: Optional[float] = None, name: Optional[str] = None) -> ImportedMemory:
+        """Imports memory that another process exported; see :func:`import_memory`."""
+        return import_memory(handle, device=device, instance=self._instance(), fds=fds, access=access, flags=flags,
+                             address=address, timeout=timeout, name=name)
+
+    def share_way(self, pointer: Any, way: Union[ShareWay, str, int],
+                  peer: Union[SharePeer, str, int] = "other_process") -> WayInfo:
+        """Whether memory can be shared in one :class:`ShareWay` with a :class:`SharePeer`, and why not. It changes nothing."""
+        number, whom = code(ShareWay, way, "way"), code(SharePeer, peer, "peer")
+        found = c.gpumem_way_info()
+        self._with(pointer, lambda address: call(c.gpumem_share_get_way, self.handle, address, number, whom, found))
+        return WayInfo(known(ShareWay, number), found.status, found.fd_count, bool(found.needs_socket),
+                       in_python(text(found.message)))
+
+    def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
+        """The same for each way."""
+        return {way: self.share_way(pointer, way, peer) for way in ShareWay if way != ShareWay.ANY}
+
+    def export_dma_buf(self, pointer: Any, size: Optional[int] = None, *, prefer_pcie: bool = False) -> int:
+        """A new descriptor of a dma-buf of device memory, which drivers of other devices import: of network cards, say. Close it
+        with ``os.close()``.
+
+        Address and size are multiples of the page size. A part of a range must be exported again after it was mapped anew.
+        """
+        room = operand(pointer, False)[1] if size is None else size
+        if room is None:
+            raise TypeError("the size is missing: an address needs one")
+        length, fd = u64(room, "size"), c_int32(-1)
+        try:
+            self._with(pointer, lambda address: call(c.gpumem_share_export_dma_buf, self.handle, address, length,
+                                                     c.GPUMEM_DMA_BUF_PREFER_PCIE if prefer_pcie else 0, fd))
+            return fd.value
+        except BaseException:  # a signal handler raised as the call returned
+            if fd.value >= 0:
+                os.close(fd.value)
+            raise
+
+    def set_import_cache(self, idle: float = 0, *, bytes_max: int = 0) -> None:
+        """Keeps imports mapped for ``idle`` seconds after they were closed, because they may be imported again; at most
+        ``bytes_max`` bytes, or any number if it is 0. Only "posix_fd" is kept. At the beginning nothing is."""
+        call(c.gpumem_share_set_cache, self.handle,
+             c.gpumem_import_cache_desc(idle_ns=nanoseconds(idle), bytes_max=u64(bytes_max, "bytes_max")))
+
+    def flush_import_cache(self) -> None:
+        """Unmaps all imports that are closed and kept."""
+        call(c.gpumem_share_flush_cache, self.handle)
+
+    def hub(self, path: Optional[str] = None, *, mode: int = 0, users: Iterable[int] = (), groups: Iterable[int] = (),
+            token: Any = None, flags: Union[HubFlags, str, int] = 0, links_max: int = 0, names_max: int = 0,
+            versions_max: int = 0, fds_max: int = 0, bytes_max: int = 0, timeout: Optional[float] = None,
+            name: Optional[str] = None) -> Hub:
+        """Opens a hub, in which others find by name what this instance exports; see :class:`Hub`."""
+        from ._hub import Hub
+        return Hub(self._instance(), path, mode=mode, users=users, groups=groups, token=token, flags=flags,
+                   links_max=links_max, names_max=names_max, versions_max=versions_max, fds_max=fds_max, bytes_max=bytes_max,
+                   timeout=timeout, name=name)
+
+    def connect(self, path: Optional[str] = None, *, token: Any = None, timeout: Optional[float] = None) -> Link:
+        """Connects to a hub; see :class:`Link`."""
+        from ._hub import Link
+        return Link(self._instance(), path, token=token, timeout=timeout)
+
+
+def token_of(token: Any) -> Tuple[Any, Any, int]:
+    """(what to keep, address, bytes) of a token."""
+    if token is None:
+        return None, None, 0
+    buffer = host_buffer(token, False)
+    return buffer, buffer.address, u32(buffer.size, "the size of the token")
+
+
+def numbers_of(values: Iterable[int], what: str) -> Tuple[Any, int]:
+    numbers = [u32(value, what) for value in values]
+    return (c_uint32 * len(numbers))(*numbers) if numbers else None, len(numbers)
