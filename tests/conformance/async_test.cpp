@@ -3,6 +3,7 @@
 // and streams whose handles come back (COM-29).
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -431,6 +432,7 @@ class EveryCall {
       use_ranges();
       use_buffers();
       use_groups();
+      use_sharing();
     }
     // Devices and instances.
     ask_devices(call);
@@ -587,6 +589,98 @@ class EveryCall {
     call("wake", gpumem_group_wake(group, nullptr, why()));
     EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
     call("destroy", gpumem_group_destroy(group, why()));
+  }
+  // close() lets a cancellation pass.
+  static void close_quietly(int fd) { syscall(SYS_close, fd); }
+  // Within this process, as far as it may import from itself.
+  void use_sharing() {
+    const auto called = [&](const char* name, gpumem_status status, gpumem_status expected = GPUMEM_SUCCESS) {
+      called_.insert(std::string("gpumem_") + name);
+      EXPECT_STATUS(expected, status) << name;
+    };
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = 1;
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    gpumem_buffer buffer = nullptr;
+    ASSERT_OK(gpumem_buffer_create(device_, &desc, &buffer, why()));
+    gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+    EXPECT_OK(gpumem_buffer_get_info(buffer, &info, why()));
+    gpumem_share_handle handle{};
+    called("share_export", gpumem_share_export(instance_, info.base, nullptr, &handle, why()));
+    gpumem_share_info share = GPUMEM_SHARE_INFO_INIT;
+    called("share_get_info", gpumem_share_get_info(&handle, &share, why()));
+    gpumem_way_info way = GPUMEM_WAY_INFO_INIT;
+    called("share_get_way", gpumem_share_get_way(instance_, info.base, GPUMEM_SHARE_WAY_POSIX_FD,
+                                                 GPUMEM_PEER_SAME_PROCESS, &way, why()));
+    int32_t fd = -1;
+    uint32_t count = 0;
+    called("share_get_fds", gpumem_share_get_fds(instance_, &handle, &fd, 1, &count, why()));
+    close_quietly(fd);
+    const bool has_dma_buf = capability(device_, GPUMEM_CAPABILITY_SHARE_DMA_BUF).value == GPUMEM_ANSWER_YES;
+    fd = -1;
+    called("share_export_dma_buf",
+           gpumem_share_export_dma_buf(instance_, info.base, page_size(), 0, &fd, why()),
+           has_dma_buf ? GPUMEM_SUCCESS : GPUMEM_ERROR_UNSUPPORTED);
+    if (fd >= 0) close_quietly(fd);
+
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    called("share_send", gpumem_share_send(instance_, &handle, ends[0], nullptr, why()));
+    gpumem_share_handle received{};
+    called("share_receive",
+           gpumem_share_receive(instance_, ends[1], GPUMEM_TIMEOUT_INFINITE, &received, why()));
+    close_quietly(ends[0]);
+    close_quietly(ends[1]);
+    gpumem_memory memory = nullptr;
+    called("share_set_cache", gpumem_share_set_cache(instance_, nullptr, why()));
+    called("share_import",
+           gpumem_share_import(instance_, &received, nullptr, 0, nullptr, nullptr, &memory, why()));
+    gpumem_import_info import = GPUMEM_IMPORT_INFO_INIT;
+    called("memory_get_import_info", gpumem_memory_get_import_info(memory, &import, why()));
+    EXPECT_OK(gpumem_memory_destroy(memory, why()));
+    called("share_flush_cache", gpumem_share_flush_cache(instance_, why()));
+
+    gpumem_event_desc of_event = GPUMEM_EVENT_DESC_INIT;
+    of_event.flags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
+    gpumem_event event = nullptr;
+    EXPECT_OK(gpumem_event_create(device_, &of_event, &event, why()));
+    gpumem_share_handle shared_event{};
+    called("event_export", gpumem_event_export(event, &shared_event, why()));
+    gpumem_event none = nullptr;
+    called("event_import", gpumem_event_import(device_, &shared_event, nullptr, 0, &none, why()),
+           GPUMEM_ERROR_INVALID_STATE);
+    EXPECT_OK(gpumem_event_destroy(event, why()));
+    use_hub(handle, called);
+    called("share_revoke", gpumem_share_revoke(instance_, &handle, why()));
+    EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
+  }
+  template <class Called>
+  void use_hub(const gpumem_share_handle& handle, Called called) {
+    const std::string path = "@gpumem-every-call-" + std::to_string(getpid());
+    gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+    desc.path = path.c_str();
+    desc.flags = GPUMEM_HUB_KEEPER;
+    gpumem_hub hub = nullptr;
+    called("hub_open", gpumem_hub_open(instance_, &desc, &hub, why()));
+    gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+    called("hub_get_info", gpumem_hub_get_info(hub, &info, why()));
+    called("hub_publish", gpumem_hub_publish(hub, "name", &handle, nullptr, nullptr, why()));
+    gpumem_link_desc of_link = GPUMEM_LINK_DESC_INIT;
+    of_link.path = path.c_str();
+    gpumem_link link = nullptr;
+    called("link_connect", gpumem_link_connect(instance_, &of_link, &link, why()));
+    gpumem_link_info link_info = GPUMEM_LINK_INFO_INIT;
+    called("link_get_info", gpumem_link_get_info(link, &link_info, why()));
+    gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+    called("link_enumerate", gpumem_link_enumerate(link, 0, &entry, why()));
+    called("link_wait", gpumem_link_wait(link, "name", 0, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
+    gpumem_share_handle fetched{};
+    called("link_fetch", gpumem_link_fetch(link, "name", nullptr, &fetched, why()));
+    called("link_publish", gpumem_link_publish(link, "another", &handle, nullptr, nullptr, why()));
+    called("link_withdraw", gpumem_link_withdraw(link, "another", 0, why()));
+    called("link_close", gpumem_link_close(link, why()));
+    called("hub_withdraw", gpumem_hub_withdraw(hub, "name", 0, why()));
+    called("hub_close", gpumem_hub_close(hub, why()));
   }
   void ask_devices(const std::function<void(const char*, gpumem_status)>& call) {
     gpumem_device found = nullptr;
