@@ -19,6 +19,7 @@
 #include "fence.h"
 #include "groups.h"
 #include "runner.h"
+#include "share.h"
 
 namespace bench {
 namespace {
@@ -902,8 +903,11 @@ int run(int argc, char** argv) {
     return usage(stdout, 0);
   }
   Options options;
-  if (!parse(argc, argv, options)) return usage(stderr, 2);
+  const bool is_peer = argc == 3 && std::strcmp(argv[1], "--share-peer") == 0;
+  if (!is_peer && !parse(argc, argv, options)) return usage(stderr, 2);
   try {
+    if (is_peer)
+      return share_peer(std::strcmp(argv[2], "cuda") == 0 ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST);
     Bench bench(options, std::max(2 * kGiB, options.live_max * kLiveBytes));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
@@ -912,6 +916,7 @@ int run(int argc, char** argv) {
     buffers(bench);
     sleeping(bench);
     groups({bench.runner, *bench.raw, bench.instance, bench.device});
+    share({bench.runner, *bench.raw, bench.instance, bench.device});
     copies(bench);
     managed(bench, options.backend == GPUMEM_BACKEND_CUDA);
     small_calls(bench);

@@ -2,6 +2,7 @@
 // What the library is measured against: the same work by the fewest calls of the driver or operating system.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -35,6 +36,13 @@ class RawRange {
   virtual void release(int index) = 0;
 };
 
+// What the driver gives another process.
+struct RawShare {
+  bool whole = false;             // there is a handle of device memory
+  std::array<char, 64> handle{};  // of it
+  int descriptor = -1;            // of a block of physical memory of the same size; -1 if there is none
+};
+
 class Raw {
  public:
   virtual ~Raw() = default;
@@ -55,6 +63,12 @@ class Raw {
   // that.
   virtual Call enqueue_prefetch(void* /*pointer*/, uint64_t /*size*/, bool /*to_device*/) { return {}; }
   virtual Call advise(void* /*pointer*/, uint64_t /*size*/) { return {}; }
+
+  // Memory for another process, until this ends; and what that does with it. Nothing where there is no such
+  // thing.
+  virtual void share(uint64_t /*size*/, RawShare* /*out*/) {}
+  virtual void open_and_close(const RawShare& /*share*/) {}
+  virtual void map_and_unmap(int /*descriptor*/, uint64_t /*size*/) {}
 
   // Empty where the driver or system has no such call. `pointer` lies inside device memory.
   virtual Call small_call(SmallCall which, void* pointer) = 0;

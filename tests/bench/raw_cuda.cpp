@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <cstring>
 #include <vector>
 
 namespace bench {
@@ -20,7 +21,8 @@ namespace {
   X(cuStreamDestroy) X(cuStreamSynchronize) X(cuStreamQuery) X(cuEventCreate) X(cuEventDestroy)           \
   X(cuEventRecord) X(cuEventQuery) X(cuMemsetD8Async) X(cuPointerGetAttributes) X(cuMemGetAddressRange)       \
   X(cuCtxSetCurrent) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap)     \
-  X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAllocManaged)
+  X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAllocManaged) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle)             \
+  X(cuIpcCloseMemHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)
 // Of drivers from 12.2 on.
 #define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2)
 // clang-format on
@@ -117,6 +119,45 @@ class RawCuda : public Raw {
     int version = 0;
     CHECK(cuDriverGetVersion(&version));
     return "CUDA driver API " + std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  }
+
+  void share(uint64_t size, RawShare* out) override {
+    CUdeviceptr pointer = 0;
+    CHECK(cuMemAlloc(&pointer, size));
+    CUipcMemHandle handle = {};
+    static_assert(sizeof handle == sizeof out->handle);
+    CHECK(cuIpcGetMemHandle(&handle, pointer));
+    std::memcpy(out->handle.data(), &handle, sizeof handle);
+    out->whole = true;
+    CUmemAllocationProp properties = {};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+    properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUmemGenericAllocationHandle block = 0;
+    CHECK(cuMemCreate(&block, size, &properties, 0));
+    CHECK(cuMemExportToShareableHandle(&out->descriptor, block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  }
+  void open_and_close(const RawShare& share) override {
+    CUipcMemHandle handle;
+    std::memcpy(&handle, share.handle.data(), sizeof handle);
+    CUdeviceptr pointer = 0;
+    CHECK(cuIpcOpenMemHandle(&pointer, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
+    CHECK(cuIpcCloseMemHandle(pointer));
+  }
+  void map_and_unmap(int descriptor, uint64_t size) override {
+    CUmemGenericAllocationHandle block = 0;
+    CHECK(cuMemImportFromShareableHandle(&block, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
+                                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    CUdeviceptr base = 0;
+    CHECK(cuMemAddressReserve(&base, size, 0, 0, 0));
+    CHECK(cuMemMap(base, size, 0, block, 0));
+    CUmemAccessDesc access = {};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device_};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    CHECK(cuMemSetAccess(base, size, &access, 1));
+    CHECK(cuMemUnmap(base, size));
+    CHECK(cuMemAddressFree(base, size));
+    CHECK(cuMemRelease(block));
   }
 
   void* allocate(gpumem_kind kind, gpumem_memory_flags flags, uint64_t size) override {
