@@ -113,7 +113,8 @@ Whereabouts whereabouts_of(int32_t process, uint64_t start_time) {
   std::snprintf(path, sizeof path, "/proc/%d/ns/net", process);
   const ssize_t own_length = readlink("/proc/self/ns/net", own, sizeof own);
   const ssize_t length = readlink(path, others, sizeof others);
-  const bool same = length > 0 && length == own_length && std::memcmp(own, others, static_cast<size_t>(length)) == 0;
+  const bool same =
+      length > 0 && length == own_length && std::memcmp(own, others, static_cast<size_t>(length)) == 0;
   return same ? Whereabouts::kSameNetwork : Whereabouts::kOtherNetwork;
 }
 
