@@ -156,8 +156,8 @@ namespace GpuMem
     /// <summary>All of it.</summary>
     public override string ToString()
     {
-      return new Printed(nameof(ShareWayInfo)).Add(nameof(Status), Status).Add(nameof(DescriptorCount), DescriptorCount)
-          .Add(nameof(NeedsSocket), NeedsSocket).Add(nameof(Message), Message).ToString();
+      return new Printed(nameof(ShareWayInfo)).Add(nameof(IsPossible), IsPossible).Add(nameof(Status), Status)
+          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(NeedsSocket), NeedsSocket).Add(nameof(Message), Message).ToString();
     }
   }
 
