@@ -424,7 +424,7 @@ const messageLimit = 5 * time.Second
 // overSocket makes a call once the socket is ready for it. A wait for that holds no thread, and ends with the deadline,
 // unless the socket is a blocking file.
 func overSocket(function string, socket syscall.Conn, toWrite bool, call func(descriptor C.int32_t) error) error {
-	if socket == nil {
+	if unix, ok := socket.(*net.UnixConn); socket == nil || ok && unix == nil {
 		return refusal(ErrInvalidArgument, function, "the socket is nil")
 	}
 	raw, err := socket.SyscallConn()

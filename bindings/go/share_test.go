@@ -301,11 +301,6 @@ func TestWaysOfSharing(t *testing.T) {
 		ways[1].Message == "" {
 		t.Error(ways)
 	}
-	inContainer, err := i.ShareWay(m.At(0), ShareWayLegacy, PeerContainer)
-	must(t, err)
-	if !inContainer.NeedsSocket {
-		t.Error(inContainer)
-	}
 	_, err = i.ShareWay(m.At(0), ShareWayAny, PeerOtherProcess)
 	expect(t, err, ErrInvalidArgument)
 	_, err = i.ShareWays(m.At(0), 77)
@@ -328,6 +323,11 @@ func TestWaysOfSharing(t *testing.T) {
 	must(t, err)
 	if way.Status != Success || way.FileCount != 1 {
 		t.Error(way)
+	}
+	inContainer, err := i.ShareWay(b.At(0), ShareWayPOSIXFD, PeerContainer)
+	must(t, err)
+	if inContainer.Status != Success || !inContainer.NeedsSocket {
+		t.Error(inContainer)
 	}
 }
 

@@ -3,6 +3,7 @@
 
 import copy
 import inspect
+import os
 import pickle
 import pydoc
 import re
@@ -72,6 +73,11 @@ class NameTest(Case):
                                ("try", lambda: gpumem.Instance("host", host=gpumem.HostOptions(lock_mode="banana"))),
                                ("pinned", lambda: self.instance.kind_stats("banana")),
                                ("pinned", lambda: self.device.malloc("banana", 64)),
+                               ("posix_fd", lambda: memory.export(way="banana")),
+                               ("read, readwrite$", lambda: memory.export(access="banana")),
+                               ("neighbours", lambda: memory.export(flags="banana")),
+                               ("container", lambda: self.instance.share_ways(memory, "banana")),
+                               ("keeper", lambda: self.instance.hub(flags="banana")),
                                ("device, pinned, managed$", lambda: self.device.memory(64, "banana"))):
                 with self.assertRaises(gpumem.InvalidArgument) as caught:
                     call()
@@ -103,6 +109,13 @@ class NameTest(Case):
                                ("stream", lambda: memory.copy_to(bytearray(64), stream="x")),
                                ("event", lambda: stream.wait_event(None)),
                                ("peer", lambda: self.device.can_access_peer(1)),
+                               ("socket", lambda: gpumem.receive_share("x", instance=self.instance)),
+                               ("timeout", lambda: gpumem.receive_share(0, instance=self.instance, timeout="1")),
+                               ("lease", lambda: gpumem.send_share(0, bytes(256), lease="1")),
+                               ("path", lambda: self.instance.hub(7)), ("mode", lambda: self.instance.hub(mode="rw")),
+                               ("user", lambda: self.instance.hub(users=["me"])),
+                               ("descriptor", lambda: self.instance.import_memory(bytes(256), fds=["1"])),
+                               ("name", lambda: self.instance.import_memory(bytes(256), name=7)),
                                ("device", lambda: self.instance.pointer_access(memory, 0)),
                                ("unexpected keyword argument 'pinned'", lambda: self.device.memory(64, pinned=True)),
                                ("unexpected keyword argument 'alignment'",
@@ -133,8 +146,10 @@ class CopyTest(Case):
         seen = []
         memory, pinned = self.device.memory(64), self.pinned(64)
         stream, event = self.device.stream(), self.device.event()
+        path = f"@gpumem-python-{os.getpid()}-copies"
+        hub, link = self.instance.hub(path), self.instance.connect(path)
         things = [self.instance, self.device, memory, pinned, pinned.view("f4"), stream, event,
-                  gpumem.from_dlpack(pinned)]
+                  gpumem.from_dlpack(pinned), hub, link]
         if BACKEND == "host":
             host.launch(stream, lambda kernel: seen.append((kernel, self.outcomes(kernel))))
             stream.synchronize()
@@ -145,8 +160,8 @@ class CopyTest(Case):
         # The originals are whole.
         memory.copy_from(pinned)
         self.assertEqual(self.instance.stats().live_objects, 4)
-        del thing, things[3:5], things[-1]
-        for thing in (event, stream, pinned, memory):
+        del thing, things[3:5], things[5]
+        for thing in (link, hub, event, stream, pinned, memory):
             thing.close()
 
     def outcomes(self, thing):
@@ -391,7 +406,8 @@ class HelpTest(unittest.TestCase):
         self.assertEqual(set(re.findall(r"(?<![\w])_[a-z]\w*", text)) - self.OF_PYTHON, set())
         for cls in (gpumem.Instance, gpumem.Device, gpumem.Memory, gpumem.View, gpumem.Stream, gpumem.Event,
                     gpumem.HostAccess, gpumem.Physical, gpumem.Range, gpumem.Part, gpumem.Buffer, gpumem.Group,
-                    gpumem.Registration, gpumem.GrowableArray):
+                    gpumem.Registration, gpumem.GrowableArray, gpumem.ImportedMemory, gpumem.ShareHandle, gpumem.Hub,
+                    gpumem.Link):
             self.assertFalse(re.search(r"<(?:function|built-in|method|object)\b|\bat 0x", self.help(cls)), cls)
 
     def test_no_noise_of_numbers(self):
@@ -416,7 +432,8 @@ class HelpTest(unittest.TestCase):
     def test_annotations_of_records(self):
         for cls in (gpumem.CopyRegion, gpumem.HostOptions, gpumem.CudaOptions, gpumem.MemoryInfo, gpumem.PointerInfo,
                     gpumem.ManagedRange, gpumem.ManagedInfo, gpumem.MappingInfo, gpumem.PhysicalInfo, gpumem.RangeInfo,
-                    gpumem.BufferInfo, gpumem.GroupInfo):
+                    gpumem.BufferInfo, gpumem.GroupInfo, gpumem.ShareInfo, gpumem.ImportInfo, gpumem.WayInfo, gpumem.HubInfo,
+                    gpumem.LinkInfo, gpumem.Entry):
             self.assertTrue(typing.get_type_hints(cls))
 
     def test_access_by_name(self):

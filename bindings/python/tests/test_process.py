@@ -114,6 +114,11 @@ addresses, block = instance.reserve(unit), device.physical(unit)
 addresses.map(0, block)
 group = instance.group()
 buffer = device.buffer(unit, group=group)
+path = f"@gpumem-python-{{os.getpid()}}-fork"
+hub, link = instance.hub(path), instance.connect(path)
+shareable = device.memory(2 << 20, require="shareable")
+handle = shareable.export()
+hub.publish("rows", handle)
 memory.fill(1, stream=stream)
 child = os.fork()
 if not child:
@@ -121,7 +126,8 @@ if not child:
     sys.exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 stream.synchronize()
-for thing in (event, stream, registered, managed, pinned, memory, addresses, block, buffer, group):
+assert [entry.name for entry in link.list()] == ["rows"]
+for thing in (event, stream, registered, managed, pinned, memory, addresses, block, buffer, group, link, hub, shareable):
     thing.close()
 instance.close()
 print("parent good")
@@ -136,7 +142,11 @@ print("parent good")
                  addresses.close, lambda: addresses.unmap(0, unit), addresses.mapping, block.close,
                  lambda: device.physical(unit), lambda: instance.reserve(unit), lambda: device.buffer(), buffer.info,
                  buffer.sleep, lambda: buffer.resize(2 * unit), lambda: buffer.fill(0), buffer.close, group.info, group.sleep,
-                 group.wake, group.close, lambda: buffer.note_registration("nic"), buffer.set_callbacks, buffer.prepare):
+                 group.wake, group.close, lambda: buffer.note_registration("nic"), buffer.set_callbacks, buffer.prepare,
+                 shareable.export, lambda: instance.revoke(handle), lambda: instance.share_fds(handle),
+                 lambda: instance.import_memory(handle), instance.flush_import_cache, lambda: instance.hub(path),
+                 lambda: instance.connect(path), hub.info, hub.close, lambda: hub.publish("rows", handle), link.info, link.list,
+                 lambda: link.wait("rows"), lambda: link.fetch("rows"), link.close, event.export):
         try:
             call()
         except gpumem.Forked as error:
@@ -148,7 +158,8 @@ print("parent good")
 
     def test_finalizers_are_silent(self):
         _, out, _ = self.child("""
-    del memory, pinned, stream, event, registered, managed, addresses, block, buffer, group, device, instance
+    del memory, pinned, stream, event, registered, managed, addresses, block, buffer, group, hub, link, shareable
+    del device, instance
     gc.collect()
 """)
         self.assertEqual(out, "parent good\n")
@@ -214,6 +225,17 @@ note = buffers[0].note_registration("nic")
 buffers[2].sleep("pageable")
 buffers[1].prepare(bytes_per_second=1)
 rows = gpumem.GrowableArray(9, "i4", device=device)
+""")
+
+    def test_with_hubs_and_links_alive(self):
+        python(HEAD + """
+path = f"@gpumem-python-{os.getpid()}-exit"
+hub, link = instance.hub(path), instance.connect(path)
+memory = device.memory(2 << 20, require="shareable")
+hub.publish("rows", memory.export())
+handle = link.fetch("rows")
+threading.Thread(target=link.wait, args=("never",), daemon=True).start()
+time.sleep(0.05)
 """)
 
     def test_a_sleep_that_ctrl_c_has_left(self):

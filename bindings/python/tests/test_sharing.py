@@ -219,11 +219,11 @@ class HandleTest(SharingCase):
             self.assertFalse(ways[ShareWay.POSIX_FD])
             self.assertEqual(gpumem.status_name(ways[ShareWay.POSIX_FD].status), "GPUMEM_ERROR_UNSUPPORTED")
             self.assertTrue(ways[ShareWay.POSIX_FD].message)
-            self.assertTrue(self.instance.share_way(memory, "legacy", "container").needs_socket)
         with self.by_descriptors() as buffer:
             info = self.instance.share_way(buffer, "posix_fd")
             self.assertTrue(info)
             self.assertEqual(info.fd_count, 1)
+            self.assertTrue(self.instance.share_way(buffer, "posix_fd", "container").needs_socket)
 
     def test_a_dma_buf(self):
         with self.shareable() as memory:
