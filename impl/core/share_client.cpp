@@ -156,7 +156,9 @@ Result<void> ShareClient::take(Incoming incoming) {
   const Message& message = incoming.message;
   if (message.type == MessageType::kWithdrawn) {
     // One that has just been released may still come.
-    if (claims_.contains(message.token)) withdrawn_.insert(message.token);
+    if (!claims_.contains(message.token)) return {};
+    withdrawn_.insert(message.token);
+    any_withdrawn_.store(true, std::memory_order_release);
     return {};
   }
   return take_answer(std::move(incoming));
@@ -233,6 +235,7 @@ void ShareClient::release(const Token& token) noexcept {
 }
 
 bool ShareClient::withdrawn(const Token& token) const noexcept {
+  if (!any_withdrawn_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
   return withdrawn_.contains(token);
 }

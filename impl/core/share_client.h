@@ -73,6 +73,7 @@ class ShareClient final : public SharePeer {
   std::map<uint64_t, Question> questions_;
   std::map<Token, uint64_t> claims_;
   std::set<Token> withdrawn_;
+  std::atomic<bool> any_withdrawn_{false};  // once there has been one
 };
 
 }  // namespace gpumem::core
