@@ -210,9 +210,11 @@ func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
 		return 0, nil
 	}
 	done, err := i.gate.close("Instance.Close", func() error {
-		result := C.gpumem_go_instance_close(i.id(), C.gpumem_close_mode(mode))
-		destroyed = uint64(result.value)
-		return failure(result)
+		return changing(func() C.gpumem_go_result {
+			result := C.gpumem_go_instance_close(i.id(), C.gpumem_close_mode(mode))
+			destroyed = uint64(result.value)
+			return result
+		})
 	})
 	if done {
 		closedByHand(i)
