@@ -262,7 +262,7 @@ func (i *Instance) Info() (InstanceInfo, error) {
 // Stats has the counters of an instance.
 type Stats struct {
 	LiveCount uint64 // Live memory objects of all kinds.
-	LiveBytes uint64 // Their sizes, as requested.
+	LiveBytes uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
 	Streams   uint64 // Live streams, including wrapped ones.
 	Events    uint64 // Live events, including wrapped ones.
 }
@@ -285,7 +285,7 @@ func (i *Instance) Stats() (Stats, error) {
 // KindStats has the counters of one kind of memory.
 type KindStats struct {
 	LiveCount  uint64 // Live objects.
-	LiveBytes  uint64 // Their sizes, as requested.
+	LiveBytes  uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
 	PeakCount  uint64 // Largest LiveCount since the instance was opened or the peaks were reset.
 	PeakBytes  uint64 // Largest LiveBytes since then.
 	TotalCount uint64 // Objects created since the instance was opened.
