@@ -70,7 +70,7 @@ func (g *Group) Close() error {
 	if g == nil || g.handle == 0 || g.done.Load() {
 		return nil
 	}
-	err := failure(C.gpumem_go_group_destroy(g.id()))
+	err := changing(func() C.gpumem_go_result { return C.gpumem_go_group_destroy(g.id()) })
 	if err == nil || isGone(err) {
 		if !g.done.Swap(true) {
 			closedByHand(g)

@@ -159,7 +159,7 @@ func (b *GrowableBuffer) Close() error {
 		return nil
 	}
 	done, err := b.gate.close("GrowableBuffer.Close", func() error {
-		err := failure(C.gpumem_go_buffer_destroy(b.id()))
+		err := changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_destroy(b.id()) })
 		if isGone(err) {
 			return nil
 		}
@@ -204,7 +204,7 @@ func (b *GrowableBuffer) changesFrom(offset, capacity uint64) uint64 {
 // while a View uses bytes that would be freed or move.
 func (b *GrowableBuffer) Resize(size uint64) error {
 	return b.change("GrowableBuffer.Resize", b.changesFrom(size, size), func() error {
-		return failure(C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size)))
+		return changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_resize(b.id(), C.uint64_t(size)) })
 	})
 }
 
@@ -212,7 +212,7 @@ func (b *GrowableBuffer) Resize(size uint64) error {
 // size does not need. The size stays. Otherwise it is like Resize.
 func (b *GrowableBuffer) SetCapacity(capacity uint64) error {
 	return b.change("GrowableBuffer.SetCapacity", b.changesFrom(math.MaxUint64, capacity), func() error {
-		return failure(C.gpumem_go_buffer_set_capacity(b.id(), C.uint64_t(capacity)))
+		return changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_set_capacity(b.id(), C.uint64_t(capacity)) })
 	})
 }
 
@@ -234,7 +234,9 @@ func (b *GrowableBuffer) SetAccess(accesses ...ProcessorAccess) error {
 		first = (*C.uint8_t)(unsafe.Pointer(&native[0]))
 	}
 	return b.change(name, from, func() error {
-		return failure(C.gpumem_go_buffer_set_access(b.id(), first, C.uint64_t(len(native))))
+		return changing(func() C.gpumem_go_result {
+			return C.gpumem_go_buffer_set_access(b.id(), first, C.uint64_t(len(native)))
+		})
 	})
 }
 
@@ -242,7 +244,7 @@ func (b *GrowableBuffer) SetAccess(accesses ...ProcessorAccess) error {
 // that many bytes lie behind the size, more is mapped. A Resize that needs no more than what is there makes no driver
 // call. 0, as at creation, ends it and leaves what is there.
 func (b *GrowableBuffer) SetAhead(bytes uint64) error {
-	err := failure(C.gpumem_go_buffer_set_ahead(b.id(), C.uint64_t(bytes)))
+	err := changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_set_ahead(b.id(), C.uint64_t(bytes)) })
 	runtime.KeepAlive(b)
 	return err
 }

@@ -210,9 +210,11 @@ func (i *Instance) close(mode closeMode) (destroyed uint64, err error) {
 		return 0, nil
 	}
 	done, err := i.gate.close("Instance.Close", func() error {
-		result := C.gpumem_go_instance_close(i.id(), C.gpumem_close_mode(mode))
-		destroyed = uint64(result.value)
-		return failure(result)
+		return changing(func() C.gpumem_go_result {
+			result := C.gpumem_go_instance_close(i.id(), C.gpumem_close_mode(mode))
+			destroyed = uint64(result.value)
+			return result
+		})
 	})
 	if done {
 		closedByHand(i)
@@ -260,7 +262,7 @@ func (i *Instance) Info() (InstanceInfo, error) {
 // Stats has the counters of an instance.
 type Stats struct {
 	LiveCount uint64 // Live memory objects of all kinds.
-	LiveBytes uint64 // Their sizes, as requested.
+	LiveBytes uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
 	Streams   uint64 // Live streams, including wrapped ones.
 	Events    uint64 // Live events, including wrapped ones.
 }
@@ -283,7 +285,7 @@ func (i *Instance) Stats() (Stats, error) {
 // KindStats has the counters of one kind of memory.
 type KindStats struct {
 	LiveCount  uint64 // Live objects.
-	LiveBytes  uint64 // Their sizes, as requested.
+	LiveBytes  uint64 // Their sizes, as requested; of a range or buffer all addresses, mapped or not.
 	PeakCount  uint64 // Largest LiveCount since the instance was opened or the peaks were reset.
 	PeakBytes  uint64 // Largest LiveBytes since then.
 	TotalCount uint64 // Objects created since the instance was opened.

@@ -918,6 +918,9 @@ extern __thread int gpumem_go_inside;
 /** The call of this thread that sleeps or wakes; 0 if there is none. What the library calls belongs to it. */
 extern __thread uintptr_t gpumem_go_sleeping;
 
+/** The function that this thread runs for a call of another thread; 0 if there is none. See aside.go. */
+extern __thread uintptr_t gpumem_go_aside;
+
 static inline void gpumem_go_run_host_function(void* call) {
   ++gpumem_go_inside;
   gpumemGoHostFunction((uintptr_t)call);
@@ -937,7 +940,11 @@ static inline void gpumem_go_write_log(void* unused, gpumem_log_level level, con
   --gpumem_go_inside;
 }
 
-static inline int gpumem_go_is_inside(void) { return gpumem_go_inside != 0; }
+static inline int gpumem_go_is_inside(void) { return gpumem_go_inside != 0 || gpumem_go_aside != 0; }
+
+static inline uintptr_t gpumem_go_get_aside(void) { return gpumem_go_aside; }
+
+static inline void gpumem_go_set_aside(uintptr_t aside) { gpumem_go_aside = aside; }
 
 static inline gpumem_go_result gpumem_go_stream_launch_host_function(uintptr_t stream, uintptr_t call) {
   GPUMEM_GO_RETURN(gpumem_stream_launch_host_function, (gpumem_stream)stream, gpumem_go_run_host_function,

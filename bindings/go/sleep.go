@@ -25,10 +25,11 @@ type SleepOptions struct {
 	// call waits for all work of the devices, whoever enqueued it.
 	Stream *Stream
 	Event  *Event // See Stream.
-	// Progress hears how far the call is, before the first byte and after each piece. If it returns false, the call fails
-	// with ErrCancelled, and what it did is undone; once all bytes are done, the value means nothing. It runs on the
-	// goroutine of the call and must not use the buffers. If it panics, the call is undone in the same way, and the panic
-	// goes on after it. It must not call runtime.Goexit, and so not FailNow of a test. It may be nil.
+	// Progress is called before the first byte and after each piece, and gets the bytes that are done and all bytes. If it
+	// returns false, the call fails with ErrCancelled, and what it did is undone; once all bytes are done, the value means
+	// nothing. A panic and runtime.Goexit, so also FailNow of a test, cancel too, and go on in the goroutine of the call
+	// when all is undone. The call waits while it runs, on a goroutine of its own. It must not use the buffers. It may be
+	// nil.
 	Progress func(done, total uint64) bool
 }
 
@@ -53,9 +54,10 @@ type PrepareOptions struct {
 type sleepCall struct {
 	progress func(done, total uint64) bool
 	panics   panicBox
+	exited   atomic.Bool // A function that it called has ended its goroutine.
 }
 
-// run makes the call. A panic of a function that the library called goes on afterwards.
+// run makes the call. A panic or Goexit of a function that the library called goes on afterwards.
 func (c *sleepCall) run(call func(number C.uintptr_t, progress C.uint32_t) C.gpumem_go_result) error {
 	handle := cgo.NewHandle(c)
 	defer handle.Delete()
@@ -63,9 +65,12 @@ func (c *sleepCall) run(call func(number C.uintptr_t, progress C.uint32_t) C.gpu
 	if c.progress != nil {
 		progress = 1
 	}
-	err := failure(call(C.uintptr_t(handle), progress))
+	err := changing(func() C.gpumem_go_result { return call(C.uintptr_t(handle), progress) })
 	if caught := c.panics.first.Load(); caught != nil {
 		panic(caught.Value)
+	}
+	if c.exited.Load() {
+		runtime.Goexit()
 	}
 	return err
 }
@@ -78,8 +83,15 @@ func sleepCallOf(number uintptr) *sleepCall {
 	return cgo.Handle(number).Value().(*sleepCall)
 }
 
+// call calls a function of the caller.
+func (c *sleepCall) call(function func()) {
+	if !c.panics.runAside(function) {
+		c.exited.Store(true)
+	}
+}
+
 func (c *sleepCall) goesOn(done, total uint64) (yes bool) {
-	c.panics.guard(func() { yes = c.progress(done, total) })
+	c.call(func() { yes = c.progress(done, total) })
 	return yes
 }
 
@@ -106,7 +118,7 @@ func (o *PrepareOptions) run(prepare func(desc *C.uint8_t, directory *C.char) C.
 	desc.structSize = unsafe.Sizeof(desc)
 	directory := optionalText(o.Directory)
 	defer C.free(unsafe.Pointer(directory))
-	return failure(prepare((*C.uint8_t)(unsafe.Pointer(&desc)), directory))
+	return changing(func() C.gpumem_go_result { return prepare((*C.uint8_t)(unsafe.Pointer(&desc)), directory) })
 }
 
 // untilDone makes a call with this progress function, and ends it once the context is done.
@@ -129,13 +141,14 @@ func untilDone(ctx context.Context, progress *func(done, total uint64) bool, cal
 	return err
 }
 
-// BufferCallbacks are what is called when a buffer sleeps and wakes, on the goroutine of that call, also if it is for a
-// whole [Group]. They may ask for information about the buffer and note and close registrations; they must not change
-// or close it. If one panics, the panic goes on after the call. A function that refers to the buffer keeps it from being
-// collected until it is closed, or other callbacks are set.
+// BufferCallbacks are functions that are called when a buffer sleeps and wakes, alone or with its [Group]. They may ask
+// for information about the buffer and note and close registrations; they must not change or close it. The call waits
+// while they run, each on a goroutine of its own. If one panics or calls runtime.Goexit, that goes on in the goroutine of
+// the call when the call is over. A function that refers to the buffer keeps it from being collected until it is closed,
+// or other callbacks are set.
 type BufferCallbacks struct {
-	// Called before the buffer sleeps: the time to close registrations and to stop using it. If it returns false, the
-	// call fails with ErrBusy. May be nil.
+	// Called before the buffer sleeps: the time to close registrations and to stop using it. If it does not return true,
+	// the call fails with ErrBusy. May be nil.
 	BeforeSleep func() bool
 	// Called after the buffer has woken, and after a sleep that it had been told of did not happen: the time to renew
 	// registrations. The generation is that of the memory, unchanged if it has not slept. May be nil.
@@ -156,7 +169,7 @@ func (s *setCallbacks) maySleep(call *sleepCall) (yes bool) {
 	if s == nil || s.BeforeSleep == nil {
 		return true
 	}
-	call.panics.guard(func() { yes = s.BeforeSleep() })
+	call.call(func() { yes = s.BeforeSleep() })
 	return yes
 }
 
@@ -166,7 +179,7 @@ func (s *setCallbacks) woke(call *sleepCall, generation uint64) {
 	}
 	_ = s.growing.refresh(true) // An ordinary allocation has another address now.
 	if s.AfterWake != nil {
-		call.panics.guard(func() { s.AfterWake(generation) })
+		call.call(func() { s.AfterWake(generation) })
 	}
 }
 
@@ -185,7 +198,7 @@ func (b *GrowableBuffer) SetCallbacks(given BufferCallbacks) error {
 	if b.growing != nil && (given.BeforeSleep != nil || given.AfterWake != nil) {
 		number = callbacks.add(&setCallbacks{given, b.growing, b.device.instance.handle})
 	}
-	err := failure(C.gpumem_go_buffer_set_callbacks(b.id(), C.uintptr_t(number)))
+	err := changing(func() C.gpumem_go_result { return C.gpumem_go_buffer_set_callbacks(b.id(), C.uintptr_t(number)) })
 	runtime.KeepAlive(b)
 	if err != nil {
 		callbacks.take(number)

@@ -441,6 +441,81 @@ func TestCallbacksOfBuffers(t *testing.T) {
 	}
 }
 
+// A function that ends its goroutine cancels the call, and then ends the goroutine of the call.
+func TestGoexitInCallbacks(t *testing.T) {
+	d, unit := rangeDevice(t)
+	i := d.Instance()
+	g, err := i.NewGroup(GroupOptions{})
+	must(t, err)
+	b, err := d.NewGrowableBuffer(BufferOptions{Size: unit, Reserve: unit, Group: g})
+	must(t, err)
+	other := newGrowable(t, d, BufferOptions{Size: unit, Reserve: unit})
+	must(t, i.Fill(b.At(0), unit, 'g', 1))
+	// exits reports whether the function ends its goroutine, and not by returning.
+	exits := func(function func()) bool {
+		exited, done := true, make(chan struct{})
+		go func() {
+			defer close(done)
+			function()
+			exited = false
+		}()
+		<-done
+		return exited
+	}
+	exit := func(uint64, uint64) bool { runtime.Goexit(); return true }
+	ends := func(what string, state BufferState, call func() error) {
+		t.Helper()
+		if !exits(func() { _ = call() }) {
+			t.Errorf("%s: the call returned", what)
+		}
+		if info := infoOf(t, b); info.State != state {
+			t.Errorf("%s: the buffer is %+v", what, info)
+		}
+	}
+	ends("sleep", BufferStateAwake, func() error { return b.Sleep(SleepOptions{Progress: exit}) })
+	ends("sleep of the group", BufferStateAwake, func() error { return g.Sleep(SleepOptions{Progress: exit}) })
+	ends("sleep with a context", BufferStateAwake, func() error {
+		return b.SleepContext(context.Background(), SleepOptions{Progress: exit})
+	})
+	must(t, b.SetCallbacks(BufferCallbacks{BeforeSleep: func() bool { runtime.Goexit(); return true }}))
+	ends("before sleep", BufferStateAwake, func() error { return b.Sleep(SleepOptions{}) })
+	// What it may do, and what it may not, holds on the way out too.
+	var there, here error
+	must(t, b.SetCallbacks(BufferCallbacks{BeforeSleep: func() bool {
+		defer func() { there, here = other.Resize(0), b.Resize(0) }()
+		runtime.Goexit()
+		return true
+	}}))
+	ends("deferred calls", BufferStateAwake, func() error { return g.Sleep(SleepOptions{}) })
+	must(t, there)
+	expect(t, here, ErrInvalidState)
+	// In the call of a call: only the inner one ends before the outer function does.
+	must(t, b.SetCallbacks(BufferCallbacks{BeforeSleep: func() bool {
+		_ = other.Sleep(SleepOptions{Content: ContentDrop})
+		_ = other.Wake(WakeOptions{})
+		return true
+	}}))
+	must(t, other.Resize(unit))
+	must(t, other.SetCallbacks(BufferCallbacks{AfterWake: func(uint64) { runtime.Goexit() }}))
+	ends("a call in a callback", BufferStateAwake, func() error { return b.Sleep(SleepOptions{}) })
+	if info := infoOf(t, other); info.State != BufferStateAwake || info.Generation != 1 {
+		t.Errorf("the other buffer is %+v", info)
+	}
+	must(t, b.SetCallbacks(BufferCallbacks{}))
+	must(t, b.Sleep(SleepOptions{}))
+	ends("waking", BufferStateAsleep, func() error { return b.Wake(WakeOptions{Progress: exit}) })
+	must(t, b.SetCallbacks(BufferCallbacks{AfterWake: func(uint64) { runtime.Goexit() }}))
+	ends("after waking", BufferStateAwake, func() error { return b.Wake(WakeOptions{}) })
+	if got := contentOf(t, b, unit-1, 1); got != "g" {
+		t.Errorf("there is %q", got)
+	}
+	must(t, b.Close())
+	must(t, g.Close())
+	if asides.Load() != 0 {
+		t.Errorf("%d functions still run", asides.Load())
+	}
+}
+
 func TestRegistrationsOfBuffers(t *testing.T) {
 	d, unit := rangeDevice(t)
 	b, err := d.NewGrowableBuffer(BufferOptions{Size: unit, Reserve: unit})

@@ -28,7 +28,7 @@ gpumem_status gpumem_device_get_capability(gpumem_device device, gpumem_capabili
       }
     } else {
       if (peer != nullptr) {
-        decode.refuse("this capability belongs to one device, not to a pair; pass NULL as peer");
+        decode.refuse("this capability belongs to one device, not to a pair; query it without a peer");
       }
     }
     GPUMEM_TRY(decode.done());

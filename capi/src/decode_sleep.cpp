@@ -7,7 +7,8 @@ namespace gpumem::capi {
 namespace {
 
 std::string decode_tag(Decoder& decode, const char* tag, bool group) {
-  if (tag != nullptr && !group) decode.refuse("the tag is for groups; pass NULL for one buffer");
+  if (tag != nullptr && !group)
+    decode.refuse("a tag selects buffers of a group; leave it out for one buffer");
   const auto part = decode.inside("desc->tag");
   return decode.name(tag);
 }
@@ -22,7 +23,9 @@ core::StoreRequest decode_store(Decoder& decode, gpumem_content content, uint32_
   if (file && (directory == nullptr || directory[0] == '\0')) {
     decode.refuse("GPUMEM_CONTENT_FILE needs a directory for the file");
   }
-  if (!file && directory != nullptr) decode.refuse("the directory is for GPUMEM_CONTENT_FILE; pass NULL");
+  if (!file && directory != nullptr) {
+    decode.refuse("only GPUMEM_CONTENT_FILE has a directory; leave it out for other content");
+  }
   return {content, file && directory != nullptr ? directory : ""};
 }
 

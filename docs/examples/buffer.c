@@ -3,7 +3,7 @@
 #include "common.h"
 
 int main(void) {
-  enum { FIRST = 4 << 20, MOST = 1 << 30 };
+  enum { FIRST = 4 << 20 };
   gpumem_instance instance;
   gpumem_device device;
   TRY(gpumem_instance_default(&instance, &error));
@@ -11,7 +11,7 @@ int main(void) {
 
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
   desc.size = FIRST;
-  desc.reserve = MOST;
+  desc.reserve = UINT64_C(1) << 30; /* addresses cost nothing */
   desc.name = "weights";
   gpumem_buffer buffer;
   TRY(gpumem_buffer_create(device, &desc, &buffer, &error));
@@ -26,7 +26,7 @@ int main(void) {
   TRY(gpumem_fill(instance, weights + FIRST, FIRST, 2, 1, &error));
 
   /* From now on, a thread keeps memory ready for the next 16 MiB. */
-  TRY(gpumem_buffer_set_ahead(buffer, 16 << 20, &error));
+  TRY(gpumem_buffer_set_ahead(buffer, UINT64_C(16) << 20, &error));
 
   gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
   sleep.content = GPUMEM_CONTENT_PAGEABLE;

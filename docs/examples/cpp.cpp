@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <numeric>
@@ -114,6 +116,117 @@ void download(const Stream& stream, std::span<std::byte> to, const Memory& from)
   call(gpumem_copy_async, stream.get(), to.data(), info(from).device_pointer, to.size(), nullptr);
 }
 
+using Group = Owner<gpumem_group, Destroy<gpumem_group_destroy>>;
+using Buffer = Owner<gpumem_buffer, Destroy<gpumem_buffer_destroy>>;
+
+Group create_group(gpumem_instance instance, std::string_view name) {
+  const std::string terminated(name);
+  gpumem_group_desc desc = GPUMEM_GROUP_DESC_INIT;
+  desc.name = terminated.c_str();
+  gpumem_group group = nullptr;
+  call(gpumem_group_create, instance, &desc, &group);
+  return Group(group);
+}
+
+Buffer create_buffer(gpumem_device device, uint64_t size, const Group& group, std::string_view tag) {
+  const std::string terminated(tag);
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = size;
+  desc.reserve = 2 * size;
+  desc.group = group.get();
+  desc.tag = terminated.c_str();
+  gpumem_buffer buffer = nullptr;
+  call(gpumem_buffer_create, device, &desc, &buffer);
+  return Buffer(buffer);
+}
+
+gpumem_buffer_info info(const Buffer& buffer) {
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  call(gpumem_buffer_get_info, buffer.get(), &info);
+  return info;
+}
+
+// Is told the bytes that are copied and all bytes; false cancels.
+using Progress = std::function<bool(uint64_t done, uint64_t total)>;
+
+// A progress function of C++, and what it threw.
+struct ProgressCall {
+  const Progress& progress;
+  std::exception_ptr thrown = nullptr;
+
+  static int32_t GPUMEM_CALL run(void* user_data, uint64_t done, uint64_t total) noexcept {
+    auto& self = *static_cast<ProgressCall*>(user_data);
+    try {
+      return self.progress(done, total) ? 0 : 1;
+    } catch (...) {
+      self.thrown = std::current_exception();
+      return 1;
+    }
+  }
+};
+
+// Puts the buffers of a group to sleep. An exception in the progress function cancels, and goes on here.
+void sleep(const Group& group, gpumem_sleep_desc desc, const Progress& progress) {
+  ProgressCall state{progress};
+  desc.progress = ProgressCall::run;
+  desc.user_data = &state;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const gpumem_status status = gpumem_group_sleep(group.get(), &desc, &error);
+  if (state.thrown) std::rethrow_exception(state.thrown);
+  if (GPUMEM_FAILED(status)) throw GpuError(error);
+}
+
+// What was made from the memory of a buffer, such as a registration with a network card.
+struct Derived {
+  bool valid = true;
+  uint64_t generation = 0;
+};
+
+// The buffer keeps the address of `derived`, which must live longer.
+void follow(const Buffer& buffer, Derived& derived) {
+  gpumem_buffer_callbacks callbacks = GPUMEM_BUFFER_CALLBACKS_INIT;
+  callbacks.before_sleep = [](void* user_data, gpumem_buffer) noexcept -> int32_t {
+    static_cast<Derived*>(user_data)->valid = false;
+    return 0;  // anything else refuses to sleep
+  };
+  callbacks.after_wake = [](void* user_data, gpumem_buffer, uint64_t generation) noexcept {
+    *static_cast<Derived*>(user_data) = {true, generation};
+  };
+  callbacks.user_data = &derived;
+  call(gpumem_buffer_set_callbacks, buffer.get(), &callbacks);
+}
+
+bool sleep_and_wake(const Instance& instance, gpumem_device device) {
+  constexpr uint64_t kSize = uint64_t{4} << 20;
+  Derived derived;  // destroyed last: the buffer has its address
+  const Group model = create_group(instance.get(), "model");
+  const Buffer weights = create_buffer(device, kSize, model, "weights");
+  follow(weights, derived);
+  call(gpumem_fill, instance.get(), info(weights).base, kSize, uint32_t{7}, uint32_t{1});
+
+  gpumem_sleep_desc desc = GPUMEM_SLEEP_DESC_INIT;
+  desc.content = GPUMEM_CONTENT_PAGEABLE;
+  try {
+    sleep(model, desc, [](uint64_t, uint64_t) -> bool { throw std::runtime_error("no time for this"); });
+  } catch (const std::runtime_error& problem) {
+    std::cout << "awake: " << problem.what() << '\n';
+  }
+  if (info(weights).state != GPUMEM_BUFFER_STATE_AWAKE || !derived.valid) return false;
+
+  uint64_t copied = 0;
+  sleep(model, desc, [&copied](uint64_t done, uint64_t) {
+    copied = done;
+    return true;
+  });
+  if (copied != kSize || derived.valid) return false;
+  call(gpumem_group_wake, model.get(), nullptr);
+
+  char last = 0;
+  call(gpumem_copy, instance.get(), &last, static_cast<char*>(info(weights).base) + kSize - 1, sizeof last,
+       nullptr);
+  return last == 7 && derived.valid && derived.generation == info(weights).generation;
+}
+
 bool round_trip(gpumem_device device) {
   constexpr size_t kCount = 1024;
   // Destroyed in the reverse order: the stream waits for its work, then the memory goes.
@@ -142,6 +255,10 @@ int main() {
       return 1;
     }
     std::cout << "the numbers came back unchanged\n";
+    if (!sleep_and_wake(instance, device)) {
+      std::cerr << "the weights came back changed\n";
+      return 1;
+    }
 
     try {
       allocate(device, GPUMEM_KIND_DEVICE, uint64_t{1} << 50, "far too much");

@@ -49,16 +49,17 @@ int main(void) {
   gpumem_prepare_desc prepare = GPUMEM_PREPARE_DESC_INIT;
   prepare.content = GPUMEM_CONTENT_PINNED;
   prepare.tag = "weights";
-  prepare.bytes_per_second = 1 << 30;
+  prepare.bytes_per_second = UINT64_C(1) << 30;
   TRY(gpumem_group_prepare(model, &prepare, &error));
 
   /* The weights are kept, once the work in the stream is done. */
+  char what[] = "sleeping";
   gpumem_sleep_desc sleep = GPUMEM_SLEEP_DESC_INIT;
   sleep.content = GPUMEM_CONTENT_PINNED;
   sleep.tag = "weights";
   sleep.stream = stream;
   sleep.progress = show;
-  sleep.user_data = "sleeping";
+  sleep.user_data = what;
   TRY(gpumem_group_sleep(model, &sleep, &error));
 
   /* The cache is not. */

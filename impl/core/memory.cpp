@@ -11,6 +11,7 @@
 #include "core/imports.h"
 #include "core/instance.h"
 #include "core/pointer.h"
+#include "core/range.h"
 
 namespace gpumem::core {
 
@@ -314,6 +315,10 @@ Result<void> destroy_found(Ref<Memory> memory, const void* pointer) {
 }
 
 Error freed_otherwise(const Region& region, const void* pointer) {
+  if (region.in_parts() && static_cast<const Range&>(region).owned()) {
+    return make_error(GPUMEM_ERROR_WRONG_KIND,
+                      "the memory at %p belongs to a buffer; use gpumem_buffer_destroy", pointer);
+  }
   return make_error(GPUMEM_ERROR_WRONG_KIND, "the memory at %p is %s memory; use %s", pointer,
                     region.traits().name, region.traits().freed_by);
 }
@@ -324,7 +329,7 @@ namespace {
 
 Result<void> check_not_owned(const Memory& memory) {
   if (!memory.owned()) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer; destroy that instead");
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer; use gpumem_buffer_destroy");
 }
 
 }  // namespace

@@ -22,8 +22,11 @@ constexpr std::array kStatusList{
                        "Correct the call; the message names the argument."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_WRONG_KIND, "The memory is of a kind that this function does not accept.",
                        "Use the function for that kind; gpumem_pointer_get_info reports the kind."),
-    GPUMEM_STATUS_TEXT(GPUMEM_ERROR_NOT_FOUND, "The instance has nothing with that name, address or number.",
-                       "Check that it was made through this instance and not freed already."),
+    GPUMEM_STATUS_TEXT(
+        GPUMEM_ERROR_NOT_FOUND,
+        "The instance has nothing with that name, address or number, or the directory for a file does not "
+        "exist.",
+        "Check that it was made through this instance and not freed already, or create the directory."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_ALREADY_EXISTS, "The range or relation already exists.",
                        "Use the existing one, or remove it first."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_STALE_HANDLE, "The handle refers to an object that was destroyed.",
@@ -58,8 +61,11 @@ constexpr std::array kStatusList{
         GPUMEM_ERROR_OUT_OF_HOST_MEMORY,
         "The system does not have enough memory for the request or for the library's own records.",
         "Free memory, or request less."),
-    GPUMEM_STATUS_TEXT(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, "There is no free address range of that size.",
-                       "Request a smaller range."),
+    GPUMEM_STATUS_TEXT(
+        GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+        "There is no free address range of that size, or a buffer has used up the addresses that it "
+        "reserved.",
+        "Request a smaller range; reserve more for the buffer, or create it with GPUMEM_BUFFER_MOVABLE."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_LIMIT_EXCEEDED, "A limit or budget is exhausted; the message names it.",
                        "Free some of what it counts, or raise it (for locked memory: ulimit -l)."),
     GPUMEM_STATUS_TEXT(

@@ -222,6 +222,9 @@ TEST_F(Buf, buf_7_its_range_is_its_own) {
   EXPECT_OK(gpumem_pointer_get_info(instance_, buffer.base() + 5, &pointer, why()));
   EXPECT_EQ(pointer.kind, GPUMEM_KIND_VIRTUAL);
   EXPECT_EQ(pointer.buffer_id, buffer.info().buffer_id);
+  gpumem_error refusal = GPUMEM_ERROR_INIT;
+  EXPECT_STATUS(gpumem_free(instance_, buffer.base(), &refusal), GPUMEM_ERROR_WRONG_KIND);
+  EXPECT_NE(std::string(refusal.message).find("gpumem_buffer_destroy"), std::string::npos) << refusal.message;
   fill(buffer, 0, unit_, 0x51);
 }
 

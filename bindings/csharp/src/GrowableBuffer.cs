@@ -269,8 +269,8 @@ namespace GpuMem
     /// <summary>
     /// Sets functions to call when the buffer sleeps and wakes, alone or with its group, in place of those set before. They
     /// run on the thread that puts it to sleep or wakes it. They may read <see cref="Info"/>, and note and end
-    /// registrations; they must not change the buffer otherwise, or use views of it. What they throw comes out of that
-    /// call.
+    /// registrations; they must not change the buffer otherwise, or get or use views of it. What they throw comes out of
+    /// that call.
     /// </summary>
     /// <param name="beforeSleep">
     /// Called before the buffer sleeps: the time to end registrations. False refuses, and the call fails with
@@ -293,7 +293,10 @@ namespace GpuMem
     /// <see cref="Sleep(SleepOptions)"/> or <see cref="Wake"/>, or by its group. Bytes that do not make a whole element are
     /// left out.
     /// </summary>
-    /// <exception cref="InvalidOperationException">The CPU may not read and write the buffer, or it sleeps.</exception>
+    /// <exception cref="InvalidOperationException">
+    /// The CPU may not read and write the buffer, or it sleeps, or such a call has not returned yet: that is so in functions
+    /// of <see cref="SetCallbacks"/> and in progress functions.
+    /// </exception>
     public BufferView<T> GetView<T>()
 #if GPUMEM_MCS
         where T : struct
@@ -306,6 +309,10 @@ namespace GpuMem
       // Counted first: if a change comes between, the view is not current.
       long changes = handle.ChangeCount;
       BufferInfo info = Info;
+      if (handle.IsChanging)
+      {
+        throw new InvalidOperationException("a call is changing the buffer; get the view when that has returned");
+      }
       RequireHostAccess(info);
       return new BufferView<T>(handle, changes, info.Base, info.Size / size);
     }

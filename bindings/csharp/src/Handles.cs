@@ -579,6 +579,9 @@ namespace GpuMem
     /// <summary>Number of its changes, by which a view knows whether it is current.</summary>
     internal long ChangeCount { get { return Volatile.Read(ref changeCount); } }
 
+    /// <summary>Whether a call that changes it has not returned yet.</summary>
+    internal bool IsChanging { get { return Volatile.Read(ref changing) != 0; } }
+
     internal override string Noun { get { return nameof(GrowableBuffer); } }
 
     internal override Printed Print()

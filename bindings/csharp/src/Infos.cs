@@ -809,7 +809,7 @@ namespace GpuMem
     /// <summary>Live objects.</summary>
     public long LiveCount { get; private set; }
 
-    /// <summary>Their sizes, as requested.</summary>
+    /// <summary>Their sizes, as requested; of a range or buffer all addresses, mapped or not.</summary>
     public long LiveBytes { get; private set; }
 
     /// <summary>Largest <see cref="LiveCount"/> since the instance was opened or the peaks were reset.</summary>
@@ -847,7 +847,7 @@ namespace GpuMem
     /// <summary>Live memory objects of all kinds.</summary>
     public long LiveCount { get; private set; }
 
-    /// <summary>Their sizes, as requested.</summary>
+    /// <summary>Their sizes, as requested; of a range or buffer all addresses, mapped or not.</summary>
     public long LiveBytes { get; private set; }
 
     /// <summary>Live streams, including wrapped ones.</summary>

@@ -23,6 +23,7 @@ namespace GpuMem.Tests
       Tap.Run("sleep: a group that cannot wake", GroupWithoutMemory);
       Tap.Run("sleep: a buffer that cannot be woken again has failed", FailedBuffer);
       Tap.Run("sleep: views end through a group", ViewsOfGroup);
+      Tap.Run("sleep: no views while a call runs", ViewsInFunctions);
       Tap.Run("sleep: views and new buffers while a group sleeps", ViewsOfGroupAndThreads);
       Tap.Run("sleep: the order in which a group and its buffers are disposed", DisposalOfGroup);
       Tap.Run("sleep: forgotten groups and functions are freed", Forgotten);
@@ -304,6 +305,41 @@ namespace GpuMem.Tests
           },
         });
         Check.That(refused >= 2, refused + " refusals");
+      }
+    }
+
+    static void ViewsInFunctions(Scope scope)
+    {
+      GpuDevice device = WithHostMemory(scope);
+      using (BufferGroup group = device.Instance.CreateGroup())
+      using (GrowableBuffer buffer = device.CreateBuffer(4000, new BufferOptions { Location = MemoryLocation.Host, Group = group }))
+      using (GrowableBuffer other = device.CreateBuffer(4000, new BufferOptions { Location = MemoryLocation.Host }))
+      {
+        int refused = 0;
+        Action refuses = () =>
+        {
+          string message = Check.Throws<InvalidOperationException>(() => buffer.GetView<int>()).Message;
+          Check.That(message.Contains("a call is changing the buffer"), message);
+          // That of a buffer which the call is not about can be used.
+          other.GetView<int>()[0] = ++refused;
+        };
+        Func<ulong, ulong, bool> progress = (done, total) =>
+        {
+          refuses();
+          return true;
+        };
+        buffer.SetCallbacks(one => progress(0, 0), (one, generation) => refuses());
+        buffer.Sleep(new SleepOptions { Progress = progress });
+        Check.That(refused >= 3, refused + " refusals of a sleep");
+        refused = 0;
+        buffer.Wake(new WakeOptions { Progress = progress });
+        Check.That(refused >= 3, refused + " refusals of a waking");
+        refused = 0;
+        group.Sleep();
+        group.Wake();
+        Check.Equal(2, refused, "refusals of the group");
+        buffer.GetView<int>()[999] = 5;
+        Check.Equal(2, other.GetView<int>()[0], "number");
       }
     }
 

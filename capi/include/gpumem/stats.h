@@ -15,7 +15,7 @@ extern "C" {
 typedef struct gpumem_stats {
   size_t struct_size;  /**< `sizeof(gpumem_stats)` of the caller. */
   uint64_t live_count; /**< Live memory objects of all kinds. */
-  uint64_t live_bytes; /**< Their sizes, as requested; of a gpumem_range the bytes reserved. */
+  uint64_t live_bytes; /**< Their sizes, as requested; of a range or buffer all addresses, mapped or not. */
   uint64_t streams;    /**< Live streams, including wrapped ones. */
   uint64_t events;     /**< Live events, including wrapped ones. */
 } gpumem_stats;
@@ -28,7 +28,7 @@ typedef struct gpumem_stats {
 typedef struct gpumem_kind_stats {
   size_t struct_size;   /**< `sizeof(gpumem_kind_stats)` of the caller. */
   uint64_t live_count;  /**< Live objects. */
-  uint64_t live_bytes;  /**< Their sizes, as requested. */
+  uint64_t live_bytes;  /**< Their sizes, as in gpumem_stats. */
   uint64_t peak_count;  /**< Largest `live_count` since the instance was opened or the peaks were reset. */
   uint64_t peak_bytes;  /**< Largest `live_bytes` since then. */
   uint64_t total_count; /**< Objects created since the instance was opened. */

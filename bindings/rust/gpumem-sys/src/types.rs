@@ -1638,7 +1638,7 @@ structs! {
         struct_size: usize,
         /// Live memory objects of all kinds.
         live_count: u64,
-        /// Their sizes, as requested; of a gpumem_range the bytes reserved.
+        /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
         live_bytes: u64,
         /// Live streams, including wrapped ones.
         streams: u64,
@@ -1651,7 +1651,7 @@ structs! {
         struct_size: usize,
         /// Live objects.
         live_count: u64,
-        /// Their sizes, as requested.
+        /// Their sizes, as in gpumem_stats.
         live_bytes: u64,
         /// Largest `live_count` since the instance was opened or the peaks were reset.
         peak_count: u64,

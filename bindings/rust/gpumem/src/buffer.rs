@@ -679,7 +679,8 @@ impl<T: Element> Buffer<T> {
     }
 
     /// Wakes the buffer: at the same address, with its size, the access of each processor, and the content that was
-    /// kept. An ordinary allocation gets a new address. If it fails, the buffer sleeps on, and nothing is lost.
+    /// kept. An ordinary allocation gets a new address. If it fails, the buffer sleeps on, and nothing is lost. Frees what
+    /// kept the content; [`wake_with_options`](Self::wake_with_options) can keep that.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidState`] if it is awake, and as `gpumem_buffer_wake()`.

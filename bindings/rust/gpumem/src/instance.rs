@@ -720,7 +720,7 @@ pub struct InstanceInfo {
 pub struct Stats {
     /// Live memory objects of all kinds.
     pub live_count: u64,
-    /// Their sizes, as requested.
+    /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
     pub live_bytes: u64,
     /// Live streams, including wrapped ones.
     pub streams: u64,
@@ -742,7 +742,7 @@ impl Stats {
 pub struct KindStats {
     /// Live objects.
     pub live_count: u64,
-    /// Their sizes, as requested.
+    /// Their sizes, as requested; of a range or buffer all addresses, mapped or not.
     pub live_bytes: u64,
     /// Largest `live_count` since the instance was opened or the peaks were reset.
     pub peak_count: u64,

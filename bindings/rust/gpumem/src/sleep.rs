@@ -112,8 +112,8 @@ impl<'a> SleepOptions<'a> {
         self
     }
 
-    /// A function that is called before the first byte and after each piece, with the bytes that are done and those in
-    /// all. If it breaks, the call fails with [`ErrorKind::Cancelled`], and what it did is undone. So it does if the
+    /// A function that is called before the first byte and after each piece, with the bytes that are done and all
+    /// bytes. If it breaks, the call fails with [`ErrorKind::Cancelled`], and what it did is undone. So it does if the
     /// function panics; the panic then goes on.
     #[must_use]
     pub fn progress(mut self, function: impl FnMut(u64, u64) -> ControlFlow<()> + 'a) -> Self {
@@ -385,8 +385,8 @@ impl BufferCallbacks {
         Self::default()
     }
 
-    /// Called before the buffer sleeps: the time to end registrations and to stop using it. It returns whether the
-    /// buffer may sleep; otherwise the call fails with [`ErrorKind::Busy`], and so it does after a panic.
+    /// Called before the buffer sleeps: the time to end registrations and to stop using it. It gets the buffer, and
+    /// returns true if that may sleep; otherwise the call fails with [`ErrorKind::Busy`], and so it does after a panic.
     #[must_use]
     pub fn before_sleep(mut self, function: impl FnMut(&CalledBuffer<'_>) -> bool + Send + 'static) -> Self {
         self.before_sleep = Some(Box::new(function));
@@ -394,7 +394,8 @@ impl BufferCallbacks {
     }
 
     /// Called after the buffer has woken, and after a sleep that it had been told of did not happen: the time to renew
-    /// registrations. It is given the [`generation`](BufferInfo::generation) of the buffer.
+    /// registrations. It gets the buffer and its [`generation`](BufferInfo::generation), which has not changed if the
+    /// buffer did not sleep.
     #[must_use]
     pub fn after_wake(mut self, function: impl FnMut(&CalledBuffer<'_>, u64) + Send + 'static) -> Self {
         self.after_wake = Some(Box::new(function));
