@@ -61,6 +61,9 @@ class Instance {
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
+  // An object that only end_abandoned() or close() looks after from now on.
+  void note_abandoned(Object& object) noexcept;
+  bool has_abandoned() const { return abandoned_.load(std::memory_order_relaxed) != 0; }
   // While `function` runs, none is added or removed.
   template <class F>
   void for_each_object(F function) {
@@ -103,6 +106,7 @@ class Instance {
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
   Background background_;
+  std::atomic<uint64_t> abandoned_{0};
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers: the rules BUF-1 to BUF-11.
+// Buffers: the rules BUF-1 to BUF-12.
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -443,6 +443,62 @@ TEST_F(Buf, buf_12_threads_resize_and_ask) {
   stop = true;
   for (std::thread& thread : askers)
     thread.join();
+}
+
+// A driver that refuses what a failed call wants to undo.
+TEST_F(Buf, buf_12_what_was_not_taken_back_goes_later) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver can refuse to take memory back");
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  Instance other = open_instance();
+  const gpumem_buffer_desc wanted = desc(unit_, 4 * unit_);
+  const auto create = [&] {
+    gpumem_buffer made = nullptr;
+    const gpumem_status status = gpumem_buffer_create(other.device(), &wanted, &made, why());
+    const Buffer ends(made);
+    return status;
+  };
+  EXPECT_OK(create());
+  const auto none = live(other);
+  Faults faults(other);
+  const auto refuse = [&] {
+    faults.fail_driver_call("cuMemSetAccess", kOutOfMemory, true);
+    for (const char* const release : {"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"})
+      faults.fail_driver_call(release, kNotPermitted, true);
+    EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, create());
+    EXPECT_NE(live(other), none) << "what is still there must be counted";
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(other, GPUMEM_CLOSE_CHECK, nullptr, why()));
+    faults.off();
+  };
+  refuse();
+  EXPECT_OK(create());
+  EXPECT_EQ(live(other), none);
+  refuse();
+  EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+}
+
+// So does one that could not move.
+TEST_F(Buf, buf_12_what_moving_left_goes_later) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver can refuse to take memory back");
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
+  movable.flags = GPUMEM_BUFFER_MOVABLE;
+  const Buffer buffer = make(movable);
+  fill(buffer, 0, 2 * unit_, 0x15);
+  const gpumem_buffer_info before = buffer.info();
+  const auto counted = live(instance_);
+  Faults faults(instance_);
+  faults.fail_driver_call("cuMemSetAccess", kOutOfMemory, true);
+  for (const char* const release : {"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"})
+    faults.fail_driver_call(release, kNotPermitted, true);
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, buffer.resize(3 * unit_));
+  expect_same(buffer.info(), before);
+  EXPECT_NE(live(instance_), counted);
+  faults.off();
+  EXPECT_OK(buffer.resize(2 * unit_ - 1));
+  EXPECT_EQ(live(instance_), counted);
+  expect(buffer, 0, 2 * unit_ - 1, 0x15);
 }
 
 TEST_F(Buf, buf_12_close_by_force_ends_buffers) {

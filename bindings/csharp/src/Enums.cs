@@ -262,9 +262,9 @@ namespace GpuMem
     /// <summary>It has given its memory back.</summary>
     Asleep = Constants.GPUMEM_BUFFER_STATE_ASLEEP,
     /// <summary>
-    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. What was
-    /// kept of its content is still kept, unless that call said <see cref="Status.ContentLost"/>. Wake it again, or
-    /// destroy it.
+    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. Its content
+    /// is still kept, in the store or in its memory, unless that call said <see cref="Status.ContentLost"/>. Wake it
+    /// again, or destroy it.
     /// </summary>
     Failed = Constants.GPUMEM_BUFFER_STATE_FAILED,
   }

@@ -308,7 +308,7 @@ constants! {
     /// It has given its memory back.
     GPUMEM_BUFFER_STATE_ASLEEP: gpumem_buffer_state = 1;
     /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that
-    /// failed. What was kept of its content is still kept, unless that call said
+    /// failed. Its content is still kept, in the store or in its memory, unless that call said
     /// [`GPUMEM_ERROR_CONTENT_LOST`](crate::GPUMEM_ERROR_CONTENT_LOST). Wake it again, or destroy
     /// it.
     GPUMEM_BUFFER_STATE_FAILED: gpumem_buffer_state = 2;

@@ -80,8 +80,8 @@ codes! {
         /// It has given its memory back.
         ASLEEP = GPUMEM_BUFFER_STATE_ASLEEP,
         /// It is asleep against the caller's wish: it could not be woken, not even to undo a call
-        /// that failed. What was kept of its content is still kept, unless that call said
-        /// [`Status::CONTENT_LOST`]. Wake it again, or destroy it.
+        /// that failed. Its content is still kept, in the store or in its memory, unless that call
+        /// said [`Status::CONTENT_LOST`]. Wake it again, or destroy it.
         FAILED = GPUMEM_BUFFER_STATE_FAILED,
     }
     /// What happens to the content of a buffer that sleeps.
