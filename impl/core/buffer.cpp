@@ -36,6 +36,12 @@ std::vector<AccessRequest> default_accesses(Device& device, gpumem_location loca
   return accesses;
 }
 
+// Statuses of a request that a smaller one may not meet.
+bool lacks_room(Status status) {
+  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+}
+
 }  // namespace
 
 Buffer::Buffer(std::shared_ptr<Instance> instance, Device& device, BufferRequest request)
@@ -189,18 +195,28 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
 Result<void> Buffer::provide(uint64_t capacity) {
   if (capacity <= capacity_) return {};
   const uint64_t wanted = round_up(capacity, unit_);
-  if (ordinary_) return reallocate(wanted);
-  if (wanted > place_.size) {
+  uint64_t ample = wanted;
+  if ((request_.flags & GPUMEM_BUFFER_GEOMETRIC) != 0) {
+    ample = std::max(wanted, capacity_ + round_up(capacity_ / 8, unit_));
+    if (!ordinary_ && wanted <= place_.size) ample = std::min(ample, place_.size);
+  }
+  auto grown = grow(ample);
+  return !grown && ample > wanted && lacks_room(grown.error().status) ? grow(wanted) : grown;
+}
+
+Result<void> Buffer::grow(uint64_t capacity) {
+  if (ordinary_) return reallocate(capacity);
+  if (capacity > place_.size) {
     if ((request_.flags & GPUMEM_BUFFER_MOVABLE) == 0) {
       return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
                         "the buffer has %" PRIu64 " bytes of addresses, but %" PRIu64
                         " are needed; reserve more, or create it with GPUMEM_BUFFER_MOVABLE",
-                        place_.size, wanted);
+                        place_.size, capacity);
     }
-    return move(wanted);
+    return move(capacity);
   }
   GPUMEM_TRY(unmap_rest(place_, capacity_));
-  const uint64_t added = wanted - capacity_;
+  const uint64_t added = capacity - capacity_;
   {
     const std::lock_guard lock(records_);
     blocks_.reserve(blocks_.size() + 1);
@@ -208,7 +224,7 @@ Result<void> Buffer::provide(uint64_t capacity) {
   GPUMEM_TRY(map_block(place_, capacity_, added, accesses_));
   const std::lock_guard lock(records_);
   blocks_.push_back(added);
-  capacity_ = wanted;
+  capacity_ = capacity;
   return {};
 }
 

@@ -135,6 +135,7 @@ class Buffer final : public Object {
   Result<void> check_accesses(const std::vector<AccessRequest>& changes) const;
   bool resize_within(uint64_t size);
   Result<void> provide(uint64_t capacity);
+  Result<void> grow(uint64_t capacity);
   Result<void> take_back(uint64_t size);
   void set_size(uint64_t size);
   void notice_growth() noexcept;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-24.
+// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-25.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -1809,10 +1809,10 @@ Instance without_vmm() {
 }
 
 Buffer copyable(const Instance& instance, uint64_t size, const char* tag = nullptr,
-                gpumem_group group = nullptr) {
+                gpumem_group group = nullptr, gpumem_buffer_flags flags = 0) {
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
   desc.size = size;
-  desc.flags = GPUMEM_BUFFER_COPYABLE;
+  desc.flags = GPUMEM_BUFFER_COPYABLE | flags;
   desc.group = group;
   desc.tag = tag;
   gpumem_buffer buffer = nullptr;
@@ -1982,6 +1982,22 @@ CHILD(buf_23_dropped_content_of_several) {
 
 TEST_F(Sleep, buf_23_dropped_content_of_several) {
   EXPECT_CHILD_OK(run_child("buf_23_dropped_content_of_several", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
+}
+
+CHILD(buf_25_an_ordinary_allocation) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  const Buffer buffer = copyable(instance, 100'000, nullptr, nullptr, GPUMEM_BUFFER_GEOMETRIC);
+  const uint64_t page = buffer.info().granularity;
+  put_pattern(instance, buffer.base(), 100'000, 1);
+  const uint64_t before = buffer.info().capacity;
+  EXPECT_OK(buffer.resize(before + 1));
+  EXPECT_EQ(buffer.info().capacity, before + (before / 8 + page - 1) / page * page);
+  EXPECT_TRUE(holds_pattern(instance, buffer.base(), 100'000, 1));
+}
+
+TEST_F(Sleep, buf_25_an_ordinary_allocation) {
+  EXPECT_CHILD_OK(run_child("buf_25_an_ordinary_allocation", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
 }
 
 TEST_F(Sleep, buf_23_no_difference_where_there_is_vmm) {

@@ -253,6 +253,11 @@ std::vector<Scenario> buffer_scenarios() {
                  kBoth,
                  {create_group(), make(1, 4, 0, 0, true), make(1, 4, 0, 1, true), write(0x29)},
                  {group_sleep(GPUMEM_CONTENT_DROP), group_wake()}});
+  all.push_back({"a buffer grows by an eighth",
+                 kBoth,
+                 {make(9, 12, GPUMEM_BUFFER_GEOMETRIC), write(0x2A)},
+                 {resize(10), resize(12), resize(3)},
+                 holds(0x2A, 3)});
   for (Scenario& scenario : all) {
     scenario.options = scenario.costly ? plain_memory : small_units;
   }

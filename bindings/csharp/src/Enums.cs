@@ -252,6 +252,12 @@ namespace GpuMem
     /// default.
     /// </summary>
     Copyable = Constants.GPUMEM_BUFFER_COPYABLE,
+    /// <summary>
+    /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of
+    /// blocks that is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what
+    /// is missing is added. <c>gpumem_buffer_set_capacity()</c> with 0 gives back the blocks that are not needed.
+    /// </summary>
+    Geometric = Constants.GPUMEM_BUFFER_GEOMETRIC,
   }
 
   /// <summary>Where a buffer stands.</summary>

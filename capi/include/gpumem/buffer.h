@@ -44,6 +44,10 @@ typedef uint64_t gpumem_buffer_flags;
  * allocating, copying and freeing, and its address changes whenever its memory does. All work on it must then have been
  * observed complete before it is resized. Such a buffer has no range, and no access but the default. */
 #define GPUMEM_BUFFER_COPYABLE UINT64_C(0x2)
+/** Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that
+ * is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what is missing is added.
+ * gpumem_buffer_set_capacity() with 0 gives back the blocks that are not needed. */
+#define GPUMEM_BUFFER_GEOMETRIC UINT64_C(0x4)
 
 /** Options for a buffer. */
 typedef struct gpumem_buffer_desc {
@@ -180,7 +184,7 @@ GPUMEM_API gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buf
 
 /** Grows or shrinks a buffer. The bytes that remain are not touched. If the call fails, the buffer is as it was.
  *
- * Growing maps one more block, as large as what is missing. Work on the buffer may go on meanwhile, unless it must move
+ * Growing maps one more block, as large as what is missing (or larger, #GPUMEM_BUFFER_GEOMETRIC). Work on the buffer may go on meanwhile, unless it must move
  * (#GPUMEM_BUFFER_MOVABLE, #GPUMEM_BUFFER_COPYABLE). Shrinking gives back each block that lies whole behind the new size; all work that uses these must
  * have been observed complete.
  *

@@ -303,6 +303,11 @@ constants! {
     /// whenever its memory does. All work on it must then have been observed complete before it is
     /// resized. Such a buffer has no range, and no access but the default.
     GPUMEM_BUFFER_COPYABLE: gpumem_buffer_flags = 0x2;
+    /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps
+    /// then makes a number of blocks that is logarithmic in the size. Where there is not so much
+    /// memory, or not so many addresses, only what is missing is added.
+    /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
+    GPUMEM_BUFFER_GEOMETRIC: gpumem_buffer_flags = 0x4;
     /// It has its memory.
     GPUMEM_BUFFER_STATE_AWAKE: gpumem_buffer_state = 0;
     /// It has given its memory back.

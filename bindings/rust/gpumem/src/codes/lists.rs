@@ -352,6 +352,11 @@ flags! {
         /// whenever its memory does. All work on it must then have been observed complete before it
         /// is resized. Such a buffer has no range, and no access but the default.
         COPYABLE = GPUMEM_BUFFER_COPYABLE,
+        /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small
+        /// steps then makes a number of blocks that is logarithmic in the size. Where there is not
+        /// so much memory, or not so many addresses, only what is missing is added.
+        /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
+        GEOMETRIC = GPUMEM_BUFFER_GEOMETRIC,
     }
     /// How to sleep.
     SleepFlags: u64 {
