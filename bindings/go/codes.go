@@ -163,8 +163,9 @@ type BufferFlags uint64
 
 // The values of BufferFlags.
 const (
-	BufferMovable  BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
-	BufferCopyable BufferFlags = 0x2 // Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by allocating, copying and freeing, and its address changes whenever its memory does.
+	BufferMovable   BufferFlags = 0x1 // When the reserved addresses are used up, move to a larger reservation.
+	BufferCopyable  BufferFlags = 0x2 // Where the device has no virtual memory management, be one ordinary allocation instead of refusing: the buffer grows by allocating, copying and freeing, and its address changes whenever its memory does.
+	BufferGeometric BufferFlags = 0x4 // Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that is logarithmic in the size.
 )
 
 // BufferState: where a buffer stands.
@@ -650,6 +651,7 @@ var constants = []constant{
 	{"RangeFlags", "RangeFixed", "GPUMEM_RANGE_FIXED", 0x1},
 	{"BufferFlags", "BufferMovable", "GPUMEM_BUFFER_MOVABLE", 0x1},
 	{"BufferFlags", "BufferCopyable", "GPUMEM_BUFFER_COPYABLE", 0x2},
+	{"BufferFlags", "BufferGeometric", "GPUMEM_BUFFER_GEOMETRIC", 0x4},
 	{"BufferState", "BufferStateAwake", "GPUMEM_BUFFER_STATE_AWAKE", 0},
 	{"BufferState", "BufferStateAsleep", "GPUMEM_BUFFER_STATE_ASLEEP", 1},
 	{"BufferState", "BufferStateFailed", "GPUMEM_BUFFER_STATE_FAILED", 2},

@@ -23,7 +23,7 @@ type BufferOptions struct {
 	HandleTypes HandleTypes       // Ways of sharing that must be possible for its physical memory.
 	Require     PhysicalFlags     // Properties that the memory must have; otherwise the call fails.
 	Prefer      PhysicalFlags     // Properties that the memory should have if possible.
-	Flags       BufferFlags       // BufferMovable, BufferCopyable.
+	Flags       BufferFlags       // BufferMovable, BufferCopyable, BufferGeometric.
 	Accesses    []ProcessorAccess // None means the device, and for memory of the host the CPU too: AccessReadWrite.
 	Name        string            // For messages and reports, up to 63 bytes.
 	Group       *Group            // The group that it belongs to until it is closed; or nil.

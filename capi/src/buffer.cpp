@@ -32,7 +32,8 @@ core::BufferRequest decode_request(capi::Decoder& decode, const core::DeviceObje
     decode.refuse("reserve is %llu, which is below the size of %llu",
                   static_cast<unsigned long long>(desc.reserve), static_cast<unsigned long long>(desc.size));
   }
-  constexpr gpumem_buffer_flags kKnown = GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE;
+  constexpr gpumem_buffer_flags kKnown =
+      GPUMEM_BUFFER_MOVABLE | GPUMEM_BUFFER_COPYABLE | GPUMEM_BUFFER_GEOMETRIC;
   if ((desc.flags & ~kKnown) != 0) {
     decode.refuse("the flags 0x%llx are no GPUMEM_BUFFER_ values",
                   static_cast<unsigned long long>(desc.flags & ~kKnown));

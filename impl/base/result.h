@@ -62,6 +62,19 @@ struct Error {
   return error;
 }
 
+// The same failure, by the same call, in other words.
+[[gnu::format(printf, 2, 3), gnu::cold]] inline Error reworded(const Error& failure, const char* format,
+                                                               ...) {
+  Error error;
+  va_list arguments;
+  va_start(arguments, format);
+  format_text(error.message, sizeof error.message, format, arguments);
+  va_end(arguments);
+  error.status = failure.status;
+  return std::move(error).from_native(failure.native_domain, failure.native_code, failure.native_name,
+                                      failure.entry_point);
+}
+
 // A value of type T, or why there is none. Result<void> is a success without a value.
 template <class T>
 class [[nodiscard]] Result {

@@ -12,6 +12,7 @@
 
 #include "base/arithmetic.h"
 #include "base/cleanup.h"
+#include "core/abandoned.h"
 #include "core/callback.h"
 #include "core/copy.h"
 #include "core/group.h"
@@ -35,8 +36,11 @@ std::vector<AccessRequest> default_accesses(Device& device, gpumem_location loca
   return accesses;
 }
 
-// Drops a handle of physical memory; the mapping keeps the memory.
-void drop(uint64_t physical) { (void)give_back<Physical>(physical, release_physical); }
+// Statuses of a request that a smaller one may not meet.
+bool lacks_room(Status status) {
+  return status == GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY || status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY ||
+         status == GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE || status == GPUMEM_ERROR_LIMIT_EXCEEDED;
+}
 
 }  // namespace
 
@@ -96,6 +100,7 @@ Result<Buffer::Change> Buffer::begin_change() {
   if (!turn) return turn.error();
   if (cleared_)
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this buffer during the call");
+  end_abandoned(instance());
   return Change(*this, std::move(*turn));
 }
 
@@ -141,24 +146,14 @@ Result<void> Buffer::unmap(const Place& place, uint64_t offset, uint64_t size) {
                           [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); });
 }
 
-// What an undo that failed too has left mapped behind so many bytes. Undoings call this: it throws nothing.
+// What an undo that failed too has left mapped behind so many bytes.
 Result<void> Buffer::unmap_rest(const Place& place, uint64_t known) {
-  if (place.range == 0) return {};
-  for (uint64_t offset = known; offset < place.size;) {
-    uint64_t size = 0;
-    {
-      auto range = held<Range>(place.range);
-      if (!range) return range.error();
-      if ((*range)->mapped_size() == known) return {};
-      const Mappings& mappings = (*range)->mappings();
-      while (offset < place.size && mappings.find(offset) == nullptr)
-        offset += mappings.granularity();
-      if (offset < place.size) size = mappings.contiguous(offset);
-    }
-    GPUMEM_TRY(unmap(place, offset, size));
-    offset += size;
-  }
-  return {};
+  return place.range != 0 ? unmap_from(place.range, known) : Result<void>();
+}
+
+// Releases addresses that nothing needs any more, or has the instance do so later.
+void Buffer::abandon(const Place& place) noexcept {
+  core::abandon(instance(), place.memory != 0 ? place.memory : place.range);
 }
 
 Result<void> Buffer::grant(const Place& place, uint64_t offset, uint64_t size,
@@ -180,7 +175,7 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
   request.size = size;
   auto made = create_physical(**root, request, name());
   if (!made) return made.error();
-  const Cleanup handle([&] { drop(*made); });
+  const Cleanup handle([&] { core::abandon(instance(), *made); });  // the mapping keeps the memory
   {
     auto physical = held<Physical>(*made);
     if (!physical) return physical.error();
@@ -200,18 +195,28 @@ Result<void> Buffer::map_block(const Place& place, uint64_t offset, uint64_t siz
 Result<void> Buffer::provide(uint64_t capacity) {
   if (capacity <= capacity_) return {};
   const uint64_t wanted = round_up(capacity, unit_);
-  if (ordinary_) return reallocate(wanted);
-  if (wanted > place_.size) {
+  uint64_t ample = wanted;
+  if ((request_.flags & GPUMEM_BUFFER_GEOMETRIC) != 0) {
+    ample = std::max(wanted, capacity_ + round_up(capacity_ / 8, unit_));
+    if (!ordinary_ && wanted <= place_.size) ample = std::min(ample, place_.size);
+  }
+  auto grown = grow(ample);
+  return !grown && ample > wanted && lacks_room(grown.error().status) ? grow(wanted) : grown;
+}
+
+Result<void> Buffer::grow(uint64_t capacity) {
+  if (ordinary_) return reallocate(capacity);
+  if (capacity > place_.size) {
     if ((request_.flags & GPUMEM_BUFFER_MOVABLE) == 0) {
       return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
                         "the buffer has %" PRIu64 " bytes of addresses, but %" PRIu64
                         " are needed; reserve more, or create it with GPUMEM_BUFFER_MOVABLE",
-                        place_.size, wanted);
+                        place_.size, capacity);
     }
-    return move(wanted);
+    return move(capacity);
   }
   GPUMEM_TRY(unmap_rest(place_, capacity_));
-  const uint64_t added = wanted - capacity_;
+  const uint64_t added = capacity - capacity_;
   {
     const std::lock_guard lock(records_);
     blocks_.reserve(blocks_.size() + 1);
@@ -219,7 +224,7 @@ Result<void> Buffer::provide(uint64_t capacity) {
   GPUMEM_TRY(map_block(place_, capacity_, added, accesses_));
   const std::lock_guard lock(records_);
   blocks_.push_back(added);
-  capacity_ = wanted;
+  capacity_ = capacity;
   return {};
 }
 
@@ -241,26 +246,33 @@ Result<void> Buffer::take_back(uint64_t size) {
   return {};
 }
 
-// Maps the blocks at another place too.
-Result<void> Buffer::alias(const Place& place) {
-  std::vector<uint64_t> retained;
-  retained.reserve(blocks_.size());
-  const Cleanup handles([&] {
-    for (const uint64_t handle : retained)
-      drop(handle);
-  });
+// Adds a handle of each block to `handles`, also if it fails.
+Result<void> Buffer::retain(std::vector<uint64_t>& handles) const {
+  handles.reserve(blocks_.size());
   uint64_t offset = 0;
   for (const uint64_t size : blocks_) {
     auto handle = retain_physical(instance(), pointer_behind(place_.base, offset));
     if (!handle) return handle.error();
-    retained.push_back(*handle);
+    handles.push_back(*handle);
     offset += size;
   }
-  if (retained.empty()) return {};
+  return {};
+}
+
+void Buffer::abandon(std::vector<uint64_t>& handles) noexcept {
+  for (const uint64_t handle : handles)
+    core::abandon(instance(), handle);
+  handles.clear();
+}
+
+// Maps the blocks of these handles, all that there are, with access.
+Result<void> Buffer::map_retained(const Place& place, const std::vector<uint64_t>& handles,
+                                  const std::vector<AccessRequest>& accesses) {
+  if (handles.empty()) return {};
   {
     std::vector<Ref<Physical>> blocks;
-    blocks.reserve(retained.size());
-    for (const uint64_t handle : retained) {
+    blocks.reserve(handles.size());
+    for (const uint64_t handle : handles) {
       auto block = held<Physical>(handle);
       if (!block) return block.error();
       blocks.push_back(std::move(*block));
@@ -270,20 +282,25 @@ Result<void> Buffer::alias(const Place& place) {
     GPUMEM_TRY(map_range(std::move(*range), 0, blocks));
   }
   Cleanup undo([&] { (void)unmap(place, 0, capacity_); });
-  GPUMEM_TRY(grant(place, 0, capacity_, accesses_));
+  GPUMEM_TRY(grant(place, 0, capacity_, accesses));
   undo.dismiss();
   return {};
 }
 
+// Maps the blocks at another place too.
+Result<void> Buffer::alias(const Place& place) {
+  std::vector<uint64_t> handles;
+  const Cleanup undo([&] { abandon(handles); });
+  GPUMEM_TRY(retain(handles));
+  return map_retained(place, handles, accesses_);
+}
+
 // To a larger reservation, with room for more growth. No byte is copied.
 Result<void> Buffer::move(uint64_t capacity) {
-  strays_.reserve(strays_.size() + 1);
   const uint64_t twice = place_.size > kSizeMax / 2 ? capacity : place_.size * 2;
   auto larger = reserve(std::max(twice, capacity), capacity);
   if (!larger) return larger.error();
-  Cleanup undo([&] {
-    if (!unmap_rest(*larger, 0) || !release(*larger)) strays_.push_back(*larger);
-  });
+  Cleanup undo([&] { abandon(*larger); });
   {
     const std::lock_guard lock(records_);
     blocks_.reserve(blocks_.size() + 1);
@@ -300,7 +317,7 @@ Result<void> Buffer::move(uint64_t capacity) {
     capacity_ = capacity;
     ++generation_;
   }
-  (void)release(old);  // an address range that cannot be given back is all that is left
+  abandon(old);
   return {};
 }
 
@@ -328,7 +345,7 @@ Result<Buffer::Place> Buffer::allocate(uint64_t capacity) {
 Result<void> Buffer::reallocate(uint64_t capacity) {
   auto other = allocate(capacity);
   if (!other) return other.error();
-  Cleanup undo([&] { (void)release(*other); });
+  Cleanup undo([&] { abandon(*other); });
   if (const uint64_t kept = std::min(size_, capacity); kept != 0) {
     GPUMEM_TRY(copy(instance(), nullptr, copy_of_bytes(other->base, place_.base, kept)));
   }
@@ -571,6 +588,13 @@ Result<void> Buffer::check_unused() {
   return check_range_unused(**range, 0, capacity_);
 }
 
+Result<void> Buffer::hold_memory() {
+  if (ordinary_) return {};
+  auto retained = retain(held_);
+  if (!retained) abandon(held_);
+  return retained;
+}
+
 Result<void> Buffer::drop_memory() {
   if (!ordinary_) return unmap(place_, 0, capacity_);
   GPUMEM_TRY(release(place_));
@@ -604,10 +628,12 @@ Result<void> Buffer::take_memory() {
   }
   GPUMEM_TRY(unmap_rest(place_, 0));
   const std::vector<AccessRequest> writer{{&device_, GPUMEM_ACCESS_READWRITE}};
+  const std::vector<AccessRequest>& accesses = device_shares() ? accesses_ : writer;
+  if (holds_memory()) return map_retained(place_, held_, accesses);
   uint64_t offset = 0;
   Cleanup undo([&] { (void)unmap(place_, 0, offset); });
   for (const uint64_t size : blocks_) {
-    GPUMEM_TRY(map_block(place_, offset, size, device_shares() ? accesses_ : writer));
+    GPUMEM_TRY(map_block(place_, offset, size, accesses));
     offset += size;
   }
   undo.dismiss();
@@ -624,6 +650,7 @@ Result<void> Buffer::share_memory() {
 }
 
 void Buffer::set_awake() {
+  abandon(held_);
   const std::lock_guard lock(records_);
   state_ = GPUMEM_BUFFER_STATE_AWAKE;
   stored_size_ = 0;
@@ -631,15 +658,16 @@ void Buffer::set_awake() {
 }
 
 void Buffer::set_asleep() {
+  abandon(held_);
   const std::lock_guard lock(records_);
   state_ = GPUMEM_BUFFER_STATE_ASLEEP;
   stored_size_ = store_.capacity() != 0 ? size_ : 0;
 }
 
 void Buffer::set_failed() {
-  set_asleep();
   const std::lock_guard lock(records_);
   state_ = GPUMEM_BUFFER_STATE_FAILED;
+  stored_size_ = store_.capacity() != 0 || holds_memory() ? size_ : 0;
 }
 
 void Buffer::show_store() {
@@ -671,7 +699,7 @@ Result<void> Buffer::open() {
   auto place = reserve(wanted, request_.size);
   if (!place) return place.error();
   place_ = *place;
-  Cleanup undo([&] { (void)release(place_); });
+  Cleanup undo([&] { abandon(place_); });
   GPUMEM_TRY(provide(request_.size));
   undo.dismiss();
   size_ = request_.size;
@@ -697,12 +725,9 @@ Result<void> Buffer::open_ordinary() {
 Result<void> Buffer::clear() {
   const auto change = begin_change();
   if (!change) return change.error();
-  for (; !strays_.empty(); strays_.pop_back()) {
-    GPUMEM_TRY(unmap_rest(strays_.back(), 0));
-    GPUMEM_TRY(release(strays_.back()));
-  }
   GPUMEM_TRY(unmap_rest(place_, asleep() ? 0 : capacity_));
   if (!asleep()) GPUMEM_TRY(drop_memory());
+  abandon(held_);
   {
     const std::lock_guard lock(records_);
     blocks_.clear();
@@ -725,6 +750,7 @@ Result<uint64_t> create_buffer(DeviceObject& device_object, BufferRequest reques
   Device& device = device_object.device();
   GPUMEM_TRY(device.usable());
   GPUMEM_TRY(outside_host_function());
+  end_abandoned(instance);
   auto buffer = std::make_unique<Buffer>(device_object.shared_instance(), device, std::move(request));
   auto handle = handles::reserve(*buffer);
   if (!handle) return handle.error();

@@ -57,7 +57,7 @@ class Buffer final : public Object {
   Result<void> set_callbacks(const BufferCallbacks& callbacks);
   Result<uint64_t> note_registration(std::string holder);
   Result<void> forget_registration(uint64_t number);
-  // Gives everything back. On failure the buffer is as it was.
+  // Gives everything back. After a failure the next call goes on.
   Result<void> clear();
   // What set_ahead() wants, on a thread of the library.
   void grow_ahead();
@@ -95,16 +95,21 @@ class Buffer final : public Object {
   void accept_registrations();
   // BUSY if the backend knows of unobserved work.
   Result<void> check_unused();
+  // Keeps the blocks when drop_memory() unmaps them, so that take_memory() can map the same again, until the
+  // buffer is awake or asleep. Has no effect on an ordinary allocation.
+  Result<void> hold_memory();
+  bool holds_memory() const { return !held_.empty(); }
+  void release_held() noexcept { abandon(held_); }
   Result<void> drop_memory();
   // Whether it has all of its memory, also after drop_memory() has failed.
   bool has_memory() const;
-  // The same blocks again, for the device alone, which restores the content; share_memory() gives access to
-  // everyone else. It fails with the buffer as it was.
+  // Blocks of the same sizes again, for the device alone, which restores the content; share_memory() gives
+  // access to everyone else. It fails with the buffer as it was.
   Result<void> take_memory();
   Result<void> share_memory();
   void set_awake();   // with new memory
   void set_asleep();  // with what is in the store
-  void set_failed();
+  void set_failed();  // with what is in the store, or held
   // After the store has changed.
   void show_store();
 
@@ -125,10 +130,12 @@ class Buffer final : public Object {
   Result<void> open_ordinary();
   Result<Place> reserve(uint64_t wanted, uint64_t least);
   Result<void> release(const Place& place);
+  void abandon(const Place& place) noexcept;
   Result<void> check_awake() const;
   Result<void> check_accesses(const std::vector<AccessRequest>& changes) const;
   bool resize_within(uint64_t size);
   Result<void> provide(uint64_t capacity);
+  Result<void> grow(uint64_t capacity);
   Result<void> take_back(uint64_t size);
   void set_size(uint64_t size);
   void notice_growth() noexcept;
@@ -140,6 +147,10 @@ class Buffer final : public Object {
   Result<void> grant(const Place& place, uint64_t offset, uint64_t size,
                      const std::vector<AccessRequest>& changes);
   Result<void> move(uint64_t capacity);
+  Result<void> retain(std::vector<uint64_t>& handles) const;
+  void abandon(std::vector<uint64_t>& handles) noexcept;
+  Result<void> map_retained(const Place& place, const std::vector<uint64_t>& handles,
+                            const std::vector<AccessRequest>& accesses);
   Result<void> alias(const Place& place);
   bool device_shares() const;
 
@@ -159,7 +170,7 @@ class Buffer final : public Object {
   BufferCallbacks callbacks_;
   Store store_;
   uint64_t preparing_ = 0;
-  std::vector<Place> strays_;  // that could not be given back when moving failed
+  std::vector<uint64_t> held_;  // handles of its blocks, see hold_memory()
 
   mutable std::mutex records_;
   // Written with changes_ and records_ held, so that either suffices to read. The size alone may grow with

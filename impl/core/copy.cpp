@@ -963,9 +963,7 @@ Result<void> fill_mapped(Device& device, backend::Stream& stream, const FoundSpa
 
 // The failure of one region of a batch.
 Error in_region(uint64_t index, const Error& failure) {
-  Error named = make_error(failure.status, "regions[%" PRIu64 "]: %s", index, failure.message);
-  return std::move(named).from_native(failure.native_domain, failure.native_code, failure.native_name,
-                                      failure.entry_point);
+  return reworded(failure, "regions[%" PRIu64 "]: %s", index, failure.message);
 }
 
 }  // namespace

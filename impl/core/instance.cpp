@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/cleanup.h"
+#include "core/abandoned.h"
 #include "core/buffer.h"
 #include "core/callback.h"
 #include "core/event.h"
@@ -109,8 +110,14 @@ void Instance::remove_object(Object& object) noexcept {
   if (object.type() == Type::kGroup) statistics_.add_group(-1);
   if (object.type() == Type::kHub) statistics_.add_hub(-1);
   if (object.type() == Type::kLink) statistics_.add_link(-1);
+  if (object.abandoned()) abandoned_.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
+}
+
+void Instance::note_abandoned(Object& object) noexcept {
+  object.set_abandoned();
+  abandoned_.fetch_add(1, std::memory_order_relaxed);
 }
 
 Result<void> Instance::charge_pinned(uint64_t bytes) {
@@ -277,6 +284,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
     return make_error(GPUMEM_ERROR_INVALID_STATE,
                       "the default instance cannot be closed; open one of your own if you need to close it");
   }
+  end_abandoned(*this);
   GPUMEM_TRY(claim_close(mode));
   handles::end(root, End::kClosed);
   // Once this lock is had, no call is in the middle of making or destroying an object.

@@ -70,6 +70,9 @@ class Instance {
 
   void add_object(Object& object) noexcept;
   void remove_object(Object& object) noexcept;
+  // An object that only end_abandoned() or close() looks after from now on.
+  void note_abandoned(Object& object) noexcept;
+  bool has_abandoned() const { return abandoned_.load(std::memory_order_relaxed) != 0; }
   // While `function` runs, none is added or removed.
   template <class F>
   void for_each_object(F function) {
@@ -115,6 +118,7 @@ class Instance {
   Imports imports_{*this};
   Background background_;
   ShareServer share_server_{*this};
+  std::atomic<uint64_t> abandoned_{0};
 
   mutable std::mutex objects_mutex_;
   ObjectList objects_;

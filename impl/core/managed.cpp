@@ -119,9 +119,7 @@ Result<Status> hinted(const Result<void>& given) {
 }
 
 Error in_range(uint64_t index, const Error& failure) {
-  Error named = make_error(failure.status, "ranges[%" PRIu64 "]: %s", index, failure.message);
-  return std::move(named).from_native(failure.native_domain, failure.native_code, failure.native_name,
-                                      failure.entry_point);
+  return reworded(failure, "ranges[%" PRIu64 "]: %s", index, failure.message);
 }
 
 Result<void> check_own_device(const FoundRange& found) {

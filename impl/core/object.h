@@ -2,6 +2,7 @@
 // What a handle points to, and the list of what lives in an instance.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -41,12 +42,16 @@ class Object {
   uint32_t epoch() const { return epoch_; }
   Instance& instance() const { return *instance_; }
   const std::shared_ptr<Instance>& shared_instance() const { return instance_; }
+  // Whether nobody needs it any more, but the backend refused to release it.
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+  void set_abandoned() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
 
  private:
   friend class HandleTable;
   friend class ObjectList;
   const Type type_;
   const uint32_t epoch_ = platform::process_epoch();
+  std::atomic<bool> abandoned_{false};
   uint64_t handle_ = 0;
   std::shared_ptr<Instance> instance_;
   Object* previous_ = nullptr;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/cleanup.h"
+#include "core/held.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/pointer.h"
@@ -395,6 +396,25 @@ Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size) {
   change.remove(offset, size);
   instance.exports().end_blocks(change.range(), offset, size);
   return {};
+}
+
+Result<void> unmap_from(uint64_t handle, uint64_t known) {
+  for (uint64_t offset = known;;) {
+    uint64_t size = 0;
+    {
+      auto range = held<Range>(handle);
+      if (!range) return range.error();
+      if ((*range)->mapped_size() == known) return {};
+      const Mappings& mappings = (*range)->mappings();
+      while (offset < (*range)->size() && mappings.find(offset) == nullptr)
+        offset += mappings.granularity();
+      if (offset == (*range)->size()) return {};
+      size = mappings.contiguous(offset);
+    }
+    GPUMEM_TRY(give_back<Range>(
+        handle, [&](Ref<Range> range) { return unmap_range(std::move(range), offset, size); }));
+    offset += size;
+  }
 }
 
 Result<void> check_range_unused(const Range& range, uint64_t offset, uint64_t size) {

@@ -129,6 +129,9 @@ Result<uint64_t> reserve_range(const std::shared_ptr<Instance>& instance, backen
 Result<void> destroy_range(Ref<Range> range);
 Result<void> map_range(Ref<Range> range, uint64_t offset, const std::vector<Ref<Physical>>& physicals);
 Result<void> unmap_range(Ref<Range> range, uint64_t offset, uint64_t size);
+// Unmaps whatever is mapped behind the first bytes, all of which are mapped or are to be looked at no more.
+// Of a range that the library holds by its handle.
+Result<void> unmap_from(uint64_t range, uint64_t known);
 // BUSY if work that uses a part of the range was not observed complete, as far as the backend can see.
 Result<void> check_range_unused(const Range& range, uint64_t offset, uint64_t size);
 // Whether a processor can be given access to memory of a device (VMM-17, VMM-18). Null is the CPU.

@@ -7,12 +7,14 @@
 #include <array>
 #include <chrono>
 #include <cinttypes>
+#include <cstdio>
 #include <optional>
 #include <utility>
 
 #include "base/arithmetic.h"
 #include "base/caught.h"
 #include "base/cleanup.h"
+#include "core/abandoned.h"
 #include "core/borrowed_streams.h"
 #include "core/callback.h"
 #include "core/copy.h"
@@ -38,11 +40,9 @@ Result<void> without_exceptions(Work work) {
 // The failure of one buffer of many.
 Error in_buffer(const Buffer& buffer, const Error& failure) {
   if (buffer.name().empty() && buffer.tag().empty()) return failure;
-  Error named = make_error(failure.status, "buffer %s%s%s: %s", buffer.name().c_str(),
-                           buffer.name().empty() || buffer.tag().empty() ? "" : ", ", buffer.tag().c_str(),
-                           failure.message);
-  return std::move(named).from_native(failure.native_domain, failure.native_code, failure.native_name,
-                                      failure.entry_point);
+  return reworded(failure, "buffer %s%s%s: %s", buffer.name().c_str(),
+                  buffer.name().empty() || buffer.tag().empty() ? "" : ", ", buffer.tag().c_str(),
+                  failure.message);
 }
 Result<void> in_buffer(const Buffer& buffer, const Result<void>& done) {
   return done ? done : Result<void>(in_buffer(buffer, done.error()));
@@ -57,8 +57,9 @@ Result<void> all_usable(const std::vector<Device*>& devices) {
 // The buffers of one call, and who may change them meanwhile: only this call.
 class Members {
  public:
-  // Of many, only those that are asleep, or not, as `wanted` says.
-  Result<void> take(const std::vector<Ref<Buffer>>& buffers, bool many, bool wanted) {
+  // Of many, only those that are asleep, or not, as `wanted` says; with `holders` also those that hold their
+  // memory asleep.
+  Result<void> take(const std::vector<Ref<Buffer>>& buffers, bool many, bool wanted, bool holders = false) {
     changes_.reserve(buffers.size());
     buffers_.reserve(buffers.size());
     for (const Ref<Buffer>& buffer : buffers) {
@@ -67,9 +68,10 @@ class Members {
         if (many && change.error().status == GPUMEM_ERROR_STALE_HANDLE) continue;  // destroyed meanwhile
         return change.error();
       }
-      if (many && buffer->asleep() != wanted) continue;
+      const bool fits = buffer->asleep() == wanted || (holders && buffer->holds_memory());
+      if (many && !fits) continue;
       GPUMEM_TRY(all_usable(buffer->users()));
-      if (buffer->asleep() != wanted) {
+      if (!fits) {
         return make_error(
             GPUMEM_ERROR_INVALID_STATE,
             wanted ? "the buffer is awake" : "the buffer is asleep; call gpumem_buffer_wake first");
@@ -221,7 +223,7 @@ class Mover {
   }
 
   void drop_staging() {
-    if (staging_ != 0) (void)give_back<Memory>(staging_, destroy_memory);
+    if (staging_ != 0) abandon(instance_, staging_);
     staging_ = staging_size_ = 0;
   }
 
@@ -241,6 +243,7 @@ template <class F>
 Result<void> load(Instance& instance, Mover& mover, Buffer& buffer, F passed) {
   const gpumem_content content = buffer.store().content();
   if (buffer.size() == 0) return passed(buffer, 0, true);
+  if (buffer.holds_memory()) return passed(buffer, buffer.size(), true);
   if (content == GPUMEM_CONTENT_ZERO) {
     FillArguments zeros;
     zeros.destination = buffer.base();
@@ -261,10 +264,11 @@ class Sleep {
   Sleep(Instance& instance, const SleepRequest& request) : instance_(instance), request_(request) {}
 
   Result<void> run(const std::vector<Ref<Buffer>>& buffers, bool many) {
-    GPUMEM_TRY(members_.take(buffers, many, false));
+    GPUMEM_TRY(members_.take(buffers, many, false, many));
     asleep_.reserve(members_.buffers().size());
     rooms_.reserve(members_.buffers().size());
     auto slept = without_exceptions([&]() -> Result<void> {
+      GPUMEM_TRY(wake_holders());
       GPUMEM_TRY(ask());
       GPUMEM_TRY(wait());
       for (Buffer* const buffer : members_.buffers())
@@ -291,6 +295,15 @@ class Sleep {
   }
 
  private:
+  // What an earlier sleep could not undo.
+  Result<void> wake_holders() {
+    Mover mover(instance_, Mover::Way::kLoad);
+    for (Buffer* const buffer : members_.buffers()) {
+      if (buffer->asleep()) GPUMEM_TRY(in_buffer(*buffer, wake_again(mover, *buffer)));
+    }
+    return {};
+  }
+
   Result<void> ask() {
     for (Buffer* const buffer : members_.buffers()) {
       GPUMEM_TRY(buffer->before_sleep());
@@ -344,14 +357,22 @@ class Sleep {
       for (Buffer* const buffer : members_.buffers())
         GPUMEM_TRY(keeps(*buffer) ? mover.carry(*buffer, passed) : counter.add(buffer->size()));
       GPUMEM_TRY(mover.finish(passed));
-      // Once nothing can cancel the call: what is not kept cannot be brought back.
-      for (Buffer* const buffer : members_.buffers()) {
-        if (!keeps(*buffer)) GPUMEM_TRY(drop(*buffer));
-      }
-      return {};
+      return drop_unkept();
     }();
     if (!saved) (void)mover.wait_for_all();
     return saved;
+  }
+
+  // Once nothing can cancel the call. Only an ordinary allocation cannot be brought back.
+  Result<void> drop_unkept() {
+    const auto for_each_unkept = [&](auto step) -> Result<void> {
+      for (Buffer* const buffer : members_.buffers()) {
+        if (!keeps(*buffer)) GPUMEM_TRY(in_buffer(*buffer, step(*buffer)));
+      }
+      return {};
+    };
+    GPUMEM_TRY(for_each_unkept([](Buffer& buffer) { return buffer.hold_memory(); }));
+    return for_each_unkept([&](Buffer& buffer) { return drop(buffer); });
   }
 
   bool keeps(const Buffer& buffer) const { return request_.store.keeps() && buffer.size() != 0; }
@@ -365,33 +386,44 @@ class Sleep {
   // Wakes what has lost its memory.
   Error undo(const Error& failure) {
     uint64_t failed = 0;
-    Status status = failure.status;
+    uint64_t emptied = 0;
+    bool lost = false;
     Mover mover(instance_, Mover::Way::kLoad);
     for (Buffer* const buffer : asleep_) {
+      const bool empty = !request_.store.keeps() && !buffer->holds_memory() && buffer->size() != 0;
+      emptied += empty ? 1 : 0;
       auto woken = without_exceptions([&] { return wake_again(mover, *buffer); });
       if (woken) continue;
       ++failed;
-      if (woken.error().status == GPUMEM_ERROR_CONTENT_LOST) status = GPUMEM_ERROR_CONTENT_LOST;
+      lost = lost || woken.error().status == GPUMEM_ERROR_CONTENT_LOST;
       buffer->set_failed();
     }
-    // Stores are as large as before, but for what is in them.
-    for (size_t i = 0; i < rooms_.size(); ++i) {
+    for (size_t i = 0; i < members_.buffers().size(); ++i) {
       Buffer& buffer = *members_.buffers()[i];
       if (buffer.asleep()) continue;
+      buffer.release_held();
+      if (i >= rooms_.size()) continue;
+      // Stores are as large as before, but for what is in them.
       (void)without_exceptions([&] { return buffer.store().trim(rooms_[i]); });
       buffer.show_store();
     }
-    const bool dropped = !request_.store.keeps() && !asleep_.empty();
-    if (failed == 0 && !dropped) return failure;
-    Error told = make_error(
-        status,
-        "%s; and %" PRIu64 " of %zu buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
-        failure.message, failed, members_.buffers().size(),
-        dropped ? "; the content of what had slept is gone, as it was not to be kept"
-        : status == GPUMEM_ERROR_CONTENT_LOST ? "; content of some is lost"
-                                              : ", with their content");
-    return std::move(told).from_native(failure.native_domain, failure.native_code, failure.native_name,
-                                       failure.entry_point);
+    if (failed == 0 && emptied == 0) return failure;
+    char woken_not[192] = "";
+    if (failed != 0)
+      std::snprintf(woken_not, sizeof woken_not,
+                    "; and %" PRIu64
+                    " of %zu buffers could not be woken again, which sleep until gpumem_buffer_wake%s",
+                    failed, members_.buffers().size(),
+                    lost           ? "; content of some is lost"
+                    : emptied == 0 ? ", with their content"
+                                   : "");
+    char gone[96] = "";
+    if (emptied != 0)
+      std::snprintf(gone, sizeof gone, "; the content of %" PRIu64 " is gone, as it was not to be kept",
+                    emptied);
+    Error told = reworded(failure, "%s%s%s", failure.message, woken_not, gone);
+    if (lost) told.status = GPUMEM_ERROR_CONTENT_LOST;
+    return told;
   }
 
   Result<void> wake_again(Mover& mover, Buffer& buffer) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers: the rules BUF-1 to BUF-11.
+// Buffers: the rules BUF-1 to BUF-12 and BUF-25.
+#include <algorithm>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -368,7 +369,7 @@ TEST_F(Buf, buf_10_refuses_bad_descriptions) {
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.size = uint64_t{1} << 63; });
   refused(kBad, [&](gpumem_buffer_desc& wanted) { wanted.reserve = unit_ - 1; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.location = 4; });
-  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 4; });
+  refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.flags = 8; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.require = 4; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.handle_types = 2; });
   refused(kBad, [](gpumem_buffer_desc& wanted) { wanted.access_count = 1; });
@@ -448,6 +449,62 @@ TEST_F(Buf, buf_12_threads_resize_and_ask) {
     thread.join();
 }
 
+// A driver that refuses what a failed call wants to undo.
+TEST_F(Buf, buf_12_what_was_not_taken_back_goes_later) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver can refuse to take memory back");
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  Instance other = open_instance();
+  const gpumem_buffer_desc wanted = desc(unit_, 4 * unit_);
+  const auto create = [&] {
+    gpumem_buffer made = nullptr;
+    const gpumem_status status = gpumem_buffer_create(other.device(), &wanted, &made, why());
+    const Buffer ends(made);
+    return status;
+  };
+  EXPECT_OK(create());
+  const auto none = live(other);
+  Faults faults(other);
+  const auto refuse = [&] {
+    faults.fail_driver_call("cuMemSetAccess", kOutOfMemory, true);
+    for (const char* const release : {"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"})
+      faults.fail_driver_call(release, kNotPermitted, true);
+    EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, create());
+    EXPECT_NE(live(other), none) << "what is still there must be counted";
+    EXPECT_STATUS(GPUMEM_ERROR_BUSY, gpumem_instance_close(other, GPUMEM_CLOSE_CHECK, nullptr, why()));
+    faults.off();
+  };
+  refuse();
+  EXPECT_OK(create());
+  EXPECT_EQ(live(other), none);
+  refuse();
+  EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_CHECK, nullptr, why()));
+}
+
+// So does one that could not move.
+TEST_F(Buf, buf_12_what_moving_left_goes_later) {
+  if (on_host() || !Faults::available()) SKIP_RULE("only a fake driver can refuse to take memory back");
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  gpumem_buffer_desc movable = desc(2 * unit_, 2 * unit_);
+  movable.flags = GPUMEM_BUFFER_MOVABLE;
+  const Buffer buffer = make(movable);
+  fill(buffer, 0, 2 * unit_, 0x15);
+  const gpumem_buffer_info before = buffer.info();
+  const auto counted = live(instance_);
+  Faults faults(instance_);
+  faults.fail_driver_call("cuMemSetAccess", kOutOfMemory, true);
+  for (const char* const release : {"cuMemUnmap", "cuMemAddressFree", "cuMemRelease"})
+    faults.fail_driver_call(release, kNotPermitted, true);
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, buffer.resize(3 * unit_));
+  expect_same(buffer.info(), before);
+  EXPECT_NE(live(instance_), counted);
+  faults.off();
+  EXPECT_OK(buffer.resize(2 * unit_ - 1));
+  EXPECT_EQ(live(instance_), counted);
+  expect(buffer, 0, 2 * unit_ - 1, 0x15);
+}
+
 TEST_F(Buf, buf_12_close_by_force_ends_buffers) {
   Instance other = open_instance();
   gpumem_buffer buffers[2] = {};
@@ -462,6 +519,75 @@ TEST_F(Buf, buf_12_close_by_force_ends_buffers) {
   EXPECT_OK(gpumem_instance_close(closed, GPUMEM_CLOSE_FORCE, nullptr, why()));
   for (const gpumem_buffer buffer : buffers)
     EXPECT_STATUS(gpumem_buffer_resize(buffer, 0, why()), GPUMEM_ERROR_CLOSED);
+}
+
+// ---- BUF-25: geometric growth ----
+
+TEST_F(Buf, buf_25_grows_by_an_eighth_or_more) {
+  gpumem_buffer_desc wanted = desc(unit_, 40 * unit_);
+  wanted.flags = GPUMEM_BUFFER_GEOMETRIC;
+  const Buffer buffer = make(wanted);
+  EXPECT_EQ(buffer.info().capacity, unit_);
+  const auto rounded = [&](uint64_t bytes) { return (bytes + unit_ - 1) / unit_ * unit_; };
+  for (uint64_t size = 2 * unit_; size <= 40 * unit_; size += unit_) {
+    SCOPED_TRACE(size);
+    const gpumem_buffer_info before = buffer.info();
+    EXPECT_OK(buffer.resize(size));
+    const gpumem_buffer_info now = buffer.info();
+    EXPECT_EQ(now.size, size);
+    EXPECT_EQ(now.base, before.base);
+    if (size <= before.capacity) {
+      EXPECT_EQ(now.block_count, before.block_count);
+      EXPECT_EQ(now.capacity, before.capacity);
+      continue;
+    }
+    EXPECT_EQ(now.block_count, before.block_count + 1);
+    EXPECT_EQ(now.capacity, std::min(before.capacity + rounded(before.capacity / 8), before.reserved_size));
+  }
+  EXPECT_LT(buffer.info().block_count, 21u);
+  fill(buffer, 0, 40 * unit_, 0x81);
+  expect(buffer, 0, 40 * unit_, 0x81);
+  EXPECT_OK(buffer.resize(8 * unit_));
+  EXPECT_EQ(buffer.info().capacity, 8 * unit_);
+  EXPECT_OK(buffer.resize(30 * unit_));
+  EXPECT_EQ(buffer.info().capacity, 30 * unit_) << "more than an eighth was missing";
+  EXPECT_OK(buffer.sleep(GPUMEM_CONTENT_DROP));
+  EXPECT_OK(buffer.wake());
+  EXPECT_EQ(buffer.info().capacity, 30 * unit_);
+}
+
+TEST_F(Buf, buf_25_takes_what_is_missing_where_there_is_no_more) {
+  gpumem_buffer_desc wanted = desc(16 * unit_, 17 * unit_);
+  wanted.flags = GPUMEM_BUFFER_GEOMETRIC;
+  {
+    const Buffer buffer = make(wanted);
+    const uint64_t reserved = buffer.info().reserved_size;
+    EXPECT_OK(buffer.resize(16 * unit_ + 1));
+    EXPECT_EQ(buffer.info().capacity, std::min(18 * unit_, reserved)) << "there are no more addresses";
+    EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, buffer.resize(reserved + 1));
+  }
+  wanted.flags |= GPUMEM_BUFFER_MOVABLE;
+  {
+    wanted.size = wanted.reserve = 16 * unit_;
+    const Buffer buffer = make(wanted);
+    const uint64_t reserved = buffer.info().reserved_size;
+    EXPECT_OK(gpumem_buffer_set_capacity(buffer, reserved, why()));
+    const gpumem_buffer_info before = buffer.info();
+    EXPECT_OK(buffer.resize(reserved + 1));
+    const uint64_t eighth = (before.capacity / 8 + unit_ - 1) / unit_ * unit_;
+    EXPECT_EQ(buffer.info().capacity, before.capacity + eighth);
+    EXPECT_EQ(buffer.info().generation, before.generation + 1);
+  }
+  if (!on_host()) SKIP_RULE("only the host backend has devices of a few blocks");
+  wanted.reserve = 64 * unit_;
+  wanted.size = 40 * unit_;
+  const Buffer buffer = make(wanted);
+  const Physical other = create_physical(device_, physical_desc(22 * unit_));
+  EXPECT_OK(buffer.resize(41 * unit_));
+  EXPECT_EQ(buffer.info().capacity, 41 * unit_) << "there is memory for two more";
+  const gpumem_buffer_info before = buffer.info();
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY, buffer.resize(43 * unit_));
+  expect_same(buffer.info(), before);
 }
 
 }  // namespace

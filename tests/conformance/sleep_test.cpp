@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-24.
+// Buffers that sleep, and groups of them: the rules BUF-8 to BUF-25.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -1580,6 +1580,93 @@ TEST_F(Sleep, buf_21_what_cannot_be_woken_has_failed) {
   EXPECT_GT(failed, 0u) << "memory was given back after all that can fail";
 }
 
+// Also content that nobody wants to keep stays until the call cannot fail any more.
+TEST_F(Sleep, buf_21_a_failing_step_drops_no_content) {
+  if (!Faults::available()) SKIP_RULE("no step of a real driver can be made to fail");
+  const Group group = make_group();
+  const std::vector<Buffer> buffers = members(group, 2);
+  constexpr int kNotPermitted = 800;
+  const auto counted = live(instance_);
+  Faults faults(instance_);
+  for (const gpumem_content content : {GPUMEM_CONTENT_DROP, GPUMEM_CONTENT_ZERO}) {
+    SCOPED_TRACE(content);
+    if (content == GPUMEM_CONTENT_ZERO && !on_host()) break;  // filling blocks of this size takes seconds
+    uint64_t failures = 0;
+    uint64_t passed = 0;
+    for (uint64_t step = 1; passed < 4 && step < 100; ++step) {
+      SCOPED_TRACE(step);
+      const auto before = infos(buffers);
+      if (on_host()) {
+        faults.fail_step(step);
+      } else {
+        faults.fail_driver_calls("*", kNotPermitted, step, 4);  // the next tries too
+      }
+      const gpumem_status status = group.sleep(content);
+      faults.off();
+      if (status == GPUMEM_SUCCESS) {
+        ++passed;
+        EXPECT_OK(group.wake());
+        for (uint32_t i = 0; i < buffers.size(); ++i)
+          write(buffers[i], i);
+        continue;
+      }
+      passed = 0;
+      ++failures;
+      if (group.info().failed_count != 0) {
+        EXPECT_OK(group.wake());
+      } else {
+        expect_undone(buffers, before);
+      }
+      expect_kept(buffers);
+      // Any call that changes a buffer releases what was refused.
+      EXPECT_OK(gpumem_buffer_set_capacity(buffers[0], 0, why()));
+      EXPECT_EQ(live(instance_), counted);
+    }
+    EXPECT_EQ(passed, 4u);
+    EXPECT_GE(failures, 4u) << "a handle of each block is needed first";
+  }
+}
+
+// The memory that was unmapped cannot be mapped again either.
+TEST_F(Sleep, buf_21_a_failed_buffer_holds_its_memory) {
+  if (on_host() || !Faults::available())
+    SKIP_RULE("only a fake driver can refuse one call and then all others");
+  const Group group = make_group();
+  std::vector<Buffer> buffers = members(group, 3);
+  constexpr int kOutOfMemory = 2;
+  constexpr int kNotPermitted = 800;
+  Faults faults(instance_);
+  const uint64_t free = free_bytes();
+  const auto fail = [&] {
+    // The second buffer is not unmapped, and the first is not mapped again.
+    faults.fail_driver_calls("cuMemUnmap", kNotPermitted, 2, 8);
+    faults.fail_driver_call("cuMemMap", kOutOfMemory, true);
+    EXPECT_LT(group.sleep(GPUMEM_CONTENT_ZERO), 0);
+    EXPECT_NE(std::strstr(last_error().message, "with their content"), nullptr) << last_error().message;
+    EXPECT_EQ(group.info().failed_count, 1u);
+    EXPECT_EQ(buffers[0].info().state, GPUMEM_BUFFER_STATE_FAILED);
+    EXPECT_EQ(buffers[0].info().stored_size, 2 * unit_);
+    EXPECT_EQ(free_bytes(), free) << "the memory is not given back";
+    EXPECT_LT(group.wake(), 0);
+    faults.off();
+    expect_kept(buffers[1], 1);
+    expect_kept(buffers[2], 2);
+  };
+  fail();
+  EXPECT_OK(group.wake());
+  expect_kept(buffers);
+  EXPECT_EQ(free_bytes(), free);
+  fail();
+  EXPECT_OK(group.sleep(GPUMEM_CONTENT_PAGEABLE));
+  EXPECT_EQ(group.info().asleep_count, 3u);
+  EXPECT_EQ(free_bytes(), free + 6 * unit_);
+  EXPECT_OK(group.wake());
+  expect_kept(buffers);
+  fail();
+  buffers.erase(buffers.begin());
+  EXPECT_EQ(free_bytes(), free + 2 * unit_);
+}
+
 TEST_F(Sleep, buf_21_waking_without_memory) {
   if (!on_host()) SKIP_RULE("only the host backend has devices of a few blocks");
   const Group group = make_group();
@@ -1722,10 +1809,10 @@ Instance without_vmm() {
 }
 
 Buffer copyable(const Instance& instance, uint64_t size, const char* tag = nullptr,
-                gpumem_group group = nullptr) {
+                gpumem_group group = nullptr, gpumem_buffer_flags flags = 0) {
   gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
   desc.size = size;
-  desc.flags = GPUMEM_BUFFER_COPYABLE;
+  desc.flags = GPUMEM_BUFFER_COPYABLE | flags;
   desc.group = group;
   desc.tag = tag;
   gpumem_buffer buffer = nullptr;
@@ -1865,6 +1952,52 @@ CHILD(buf_23_failures) {
 TEST_F(Sleep, buf_23_failures) {
   if (!Faults::available()) SKIP_RULE("no step of a real driver can be made to fail");
   EXPECT_CHILD_OK(run_child("buf_23_failures", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
+}
+
+// These are freed one after the other: what the first held is gone when the second cannot be freed.
+CHILD(buf_23_dropped_content_of_several) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  if (on_host()) skip_child("the host backend does not refuse to free");
+  gpumem_group made = nullptr;
+  EXPECT_OK(gpumem_group_create(instance, nullptr, &made, why()));
+  const Group group(made);
+  const Buffer first = copyable(instance, 100'000, nullptr, group);
+  const Buffer second = copyable(instance, 100'000, nullptr, group);
+  put_pattern(instance, second.base(), 100'000, 2);
+  constexpr int kNotPermitted = 800;
+  Faults faults(instance);
+  for (const uint64_t refused : {uint64_t{1}, uint64_t{2}}) {
+    put_pattern(instance, first.base(), 100'000, 1);
+    faults.fail_driver_calls("cuMemFree", kNotPermitted, refused, 8);
+    EXPECT_LT(group.sleep(GPUMEM_CONTENT_ZERO), 0);
+    const bool told = std::strstr(last_error().message, "the content of 1 is gone") != nullptr;
+    faults.off();
+    EXPECT_EQ(group.info().awake_count, 2u);
+    EXPECT_EQ(told, refused == 2) << last_error().message;
+    EXPECT_EQ(holds_pattern(instance, first.base(), 100'000, 1), refused == 1);
+    EXPECT_TRUE(holds_pattern(instance, second.base(), 100'000, 2));
+  }
+}
+
+TEST_F(Sleep, buf_23_dropped_content_of_several) {
+  EXPECT_CHILD_OK(run_child("buf_23_dropped_content_of_several", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
+}
+
+CHILD(buf_25_an_ordinary_allocation) {
+  const Instance instance = without_vmm();
+  if (has_vmm(instance.device())) skip_child("the device has virtual memory management");
+  const Buffer buffer = copyable(instance, 100'000, nullptr, nullptr, GPUMEM_BUFFER_GEOMETRIC);
+  const uint64_t page = buffer.info().granularity;
+  put_pattern(instance, buffer.base(), 100'000, 1);
+  const uint64_t before = buffer.info().capacity;
+  EXPECT_OK(buffer.resize(before + 1));
+  EXPECT_EQ(buffer.info().capacity, before + (before / 8 + page - 1) / page * page);
+  EXPECT_TRUE(holds_pattern(instance, buffer.base(), 100'000, 1));
+}
+
+TEST_F(Sleep, buf_25_an_ordinary_allocation) {
+  EXPECT_CHILD_OK(run_child("buf_25_an_ordinary_allocation", {"FAKE_CUDA_ATTRIBUTE_102=0"}));
 }
 
 TEST_F(Sleep, buf_23_no_difference_where_there_is_vmm) {

@@ -135,8 +135,7 @@ struct Scenario {
   bool keeps = false;  // something stays for the life of the process, such as the default instance
   // A driver that fails for ever can here neither be asked to give back what lives nor to wait for what runs.
   bool helpless = false;
-  bool calm_driver = false;  // calls of the driver fail elsewhere
-  bool costly = false;       // much memory: each call fails once, in one way
+  bool costly = false;  // much memory: each call fails once, in one way
   // Streams that the library makes for itself and keeps until the instance is closed.
   uint32_t idle_streams = 0;
 };

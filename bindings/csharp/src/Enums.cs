@@ -261,6 +261,12 @@ namespace GpuMem
     /// default.
     /// </summary>
     Copyable = Constants.GPUMEM_BUFFER_COPYABLE,
+    /// <summary>
+    /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of
+    /// blocks that is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what
+    /// is missing is added. <c>gpumem_buffer_set_capacity()</c> with 0 gives back the blocks that are not needed.
+    /// </summary>
+    Geometric = Constants.GPUMEM_BUFFER_GEOMETRIC,
   }
 
   /// <summary>Where a buffer stands.</summary>
@@ -271,9 +277,9 @@ namespace GpuMem
     /// <summary>It has given its memory back.</summary>
     Asleep = Constants.GPUMEM_BUFFER_STATE_ASLEEP,
     /// <summary>
-    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. What was
-    /// kept of its content is still kept, unless that call said <see cref="Status.ContentLost"/>. Wake it again, or
-    /// destroy it.
+    /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. Its content
+    /// is still kept, in the store or in its memory, unless that call said <see cref="Status.ContentLost"/>. Wake it
+    /// again, or destroy it.
     /// </summary>
     Failed = Constants.GPUMEM_BUFFER_STATE_FAILED,
   }

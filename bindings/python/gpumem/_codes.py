@@ -99,6 +99,7 @@ class BufferFlags(Flags):
 
     MOVABLE = c.GPUMEM_BUFFER_MOVABLE
     COPYABLE = c.GPUMEM_BUFFER_COPYABLE
+    GEOMETRIC = c.GPUMEM_BUFFER_GEOMETRIC
 
 
 class BufferState(Code):

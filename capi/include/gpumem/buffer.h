@@ -7,12 +7,24 @@
  * memory back and keeps its address; its content is kept on the host if wished. It is built from a gpumem_range and
  * gpumem_physical; use these for anything that a buffer does not do.
  *
- * Calls on one buffer that change it run one after the other.
+ * Calls on one buffer that change it run one after the other. What a call that fails has made and the driver refuses to take back
+ * stays counted in the statistics until a later call that changes a buffer, or closing the instance, releases it.
  *
  * **Sleep.** gpumem_buffer_sleep() is for one buffer, gpumem_group_sleep() for many. It calls the callbacks of the buffers, waits
  * for work on them, refuses if a registration is still noted, copies what is to be kept, and gives the memory back. Waking makes
  * new memory at the old addresses, copies back, and calls the callbacks. Both do all or nothing. Nobody may enqueue work on the
  * buffers while such a call runs: it is not refused, and its bytes may be lost.
+ *
+ * **A sleep that fails** loses no content:
+ * - Content that is kept is in its store before its memory is freed. A buffer that was freed already is woken from there.
+ * - Content that is not kept stays in its memory until all buffers of the call are unmapped. If one cannot be, the others get the
+ *   same memory back.
+ * - A buffer that cannot be woken for that is #GPUMEM_BUFFER_STATE_FAILED, and keeps its store or its memory until it is woken or
+ *   destroyed.
+ *
+ * There are two exceptions, and the message names them: a file that can no longer be read (#GPUMEM_ERROR_CONTENT_LOST), and a group
+ * with ordinary allocations (#GPUMEM_BUFFER_COPYABLE) whose content is not kept. These are freed one after the other; if what comes
+ * next cannot be given back, those before it get new memory, zeroed or indeterminate as was asked for.
  */
 #ifndef GPUMEM_BUFFER_H
 #define GPUMEM_BUFFER_H
@@ -32,6 +44,10 @@ typedef uint64_t gpumem_buffer_flags;
  * allocating, copying and freeing, and its address changes whenever its memory does. All work on it must then have been
  * observed complete before it is resized. Such a buffer has no range, and no access but the default. */
 #define GPUMEM_BUFFER_COPYABLE UINT64_C(0x2)
+/** Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps then makes a number of blocks that
+ * is logarithmic in the size. Where there is not so much memory, or not so many addresses, only what is missing is added.
+ * gpumem_buffer_set_capacity() with 0 gives back the blocks that are not needed. */
+#define GPUMEM_BUFFER_GEOMETRIC UINT64_C(0x4)
 
 /** Options for a buffer. */
 typedef struct gpumem_buffer_desc {
@@ -91,7 +107,8 @@ typedef struct gpumem_buffer_desc {
 GPUMEM_API gpumem_status gpumem_buffer_create(gpumem_device device, const gpumem_buffer_desc *desc,
                                               gpumem_buffer *out_buffer, gpumem_error *error);
 
-/** Frees a buffer, awake or asleep. All work on it must have been observed complete.
+/** Frees a buffer, awake or asleep. All work on it must have been observed complete. If the driver refuses to free a part of it, the
+ * call fails, and the next one goes on with the rest.
  *
  * \param buffer buffer to destroy; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
@@ -108,8 +125,9 @@ GPUMEM_API gpumem_status gpumem_buffer_destroy(gpumem_buffer buffer, gpumem_erro
 typedef int32_t gpumem_buffer_state;
 #define GPUMEM_BUFFER_STATE_AWAKE 0  /**< It has its memory. */
 #define GPUMEM_BUFFER_STATE_ASLEEP 1 /**< It has given its memory back. */
-/** It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. What was kept of its
- * content is still kept, unless that call said #GPUMEM_ERROR_CONTENT_LOST. Wake it again, or destroy it. */
+/** It is asleep against the caller's wish: it could not be woken, not even to undo a call that failed. Its
+ * content is still kept, in the store or in its memory, unless that call said #GPUMEM_ERROR_CONTENT_LOST. Wake it again, or
+ * destroy it. */
 #define GPUMEM_BUFFER_STATE_FAILED 2
 
 /** Information about a buffer. */
@@ -166,7 +184,7 @@ GPUMEM_API gpumem_status gpumem_buffer_get_info(gpumem_buffer buffer, gpumem_buf
 
 /** Grows or shrinks a buffer. The bytes that remain are not touched. If the call fails, the buffer is as it was.
  *
- * Growing maps one more block, as large as what is missing. Work on the buffer may go on meanwhile, unless it must move
+ * Growing maps one more block, as large as what is missing (or larger, #GPUMEM_BUFFER_GEOMETRIC). Work on the buffer may go on meanwhile, unless it must move
  * (#GPUMEM_BUFFER_MOVABLE, #GPUMEM_BUFFER_COPYABLE). Shrinking gives back each block that lies whole behind the new size; all work that uses these must
  * have been observed complete.
  *
@@ -304,7 +322,7 @@ typedef struct gpumem_sleep_desc {
   { sizeof(gpumem_sleep_desc), 0, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /** Puts a buffer to sleep: its memory is given back, its addresses stay reserved. If the call fails, the buffer is awake, with
- * its content.
+ * its content, whatever was to happen to that; or #GPUMEM_BUFFER_STATE_FAILED, with its content, if the driver refuses to wake it.
  *
  * Whoever else uses its physical memory keeps that alive: exports, imports and aliases. The library knows of them what
  * gpumem_buffer_note_registration() told it.

@@ -90,10 +90,12 @@ typedef struct gpumem_group_info {
 GPUMEM_API gpumem_status gpumem_group_get_info(gpumem_group group, const char *tag,
                                                gpumem_group_info *out_info, gpumem_error *error);
 
-/** Puts the buffers of a group to sleep as one. Copies and the freeing of memory overlap. Buffers that sleep already stay as they are.
+/** Puts the buffers of a group to sleep as one. Copies and the freeing of memory overlap. Buffers that sleep already stay as they are, but
+ * for those that have failed and hold their memory: these are put to sleep again.
  *
- * If the call fails, each buffer that it put to sleep is woken again. One for which there is no memory any more stays asleep with its
- * content, #GPUMEM_BUFFER_STATE_FAILED; the message says how many.
+ * If the call fails, each buffer that it put to sleep is woken again, with its content, also if that was to be dropped or zeroed; `buffer.h`
+ * tells of ordinary allocations. One for which there is no memory any more stays asleep with its content,
+ * #GPUMEM_BUFFER_STATE_FAILED; the message says how many.
  *
  * \param group group to put to sleep
  * \param desc options; NULL means all defaults

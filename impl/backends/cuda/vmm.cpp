@@ -2,6 +2,7 @@
 #include "backends/cuda/vmm.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "base/arithmetic.h"
@@ -137,8 +138,7 @@ class Reservation final : public backend::Reservation {
 
   // The driver may report an earlier error although the mappings are gone; then the next try succeeds.
   Result<void> unmap(uint64_t offset, uint64_t size) override {
-    RelaxedScope scope(device_);
-    GPUMEM_TRY(scope.entered_for_release());
+    std::optional<RelaxedScope> scope;  // not entered where all is gone: then nothing can fail
     gone_.reserve(gone_.size() + 1);
     for (uint64_t at = offset; at < offset + size;) {
       // The first part from here on that is gone already.
@@ -152,6 +152,10 @@ class Reservation final : public backend::Reservation {
         continue;
       }
       const uint64_t end = gone != gone_.end() ? gone->offset : offset + size;
+      if (!scope) {
+        scope.emplace(device_);
+        GPUMEM_TRY(scope->entered_for_release());
+      }
       const Outcome outcome = unmap_part(at, end - at);
       auto unmapped = device_.check_release(outcome, "cannot unmap a part of the range");
       if (!unmapped) {

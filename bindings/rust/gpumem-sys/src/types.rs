@@ -330,12 +330,17 @@ constants! {
     /// whenever its memory does. All work on it must then have been observed complete before it is
     /// resized. Such a buffer has no range, and no access but the default.
     GPUMEM_BUFFER_COPYABLE: gpumem_buffer_flags = 0x2;
+    /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small steps
+    /// then makes a number of blocks that is logarithmic in the size. Where there is not so much
+    /// memory, or not so many addresses, only what is missing is added.
+    /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
+    GPUMEM_BUFFER_GEOMETRIC: gpumem_buffer_flags = 0x4;
     /// It has its memory.
     GPUMEM_BUFFER_STATE_AWAKE: gpumem_buffer_state = 0;
     /// It has given its memory back.
     GPUMEM_BUFFER_STATE_ASLEEP: gpumem_buffer_state = 1;
     /// It is asleep against the caller's wish: it could not be woken, not even to undo a call that
-    /// failed. What was kept of its content is still kept, unless that call said
+    /// failed. Its content is still kept, in the store or in its memory, unless that call said
     /// [`GPUMEM_ERROR_CONTENT_LOST`](crate::GPUMEM_ERROR_CONTENT_LOST). Wake it again, or destroy
     /// it.
     GPUMEM_BUFFER_STATE_FAILED: gpumem_buffer_state = 2;

@@ -82,8 +82,8 @@ codes! {
         /// It has given its memory back.
         ASLEEP = GPUMEM_BUFFER_STATE_ASLEEP,
         /// It is asleep against the caller's wish: it could not be woken, not even to undo a call
-        /// that failed. What was kept of its content is still kept, unless that call said
-        /// [`Status::CONTENT_LOST`]. Wake it again, or destroy it.
+        /// that failed. Its content is still kept, in the store or in its memory, unless that call
+        /// said [`Status::CONTENT_LOST`]. Wake it again, or destroy it.
         FAILED = GPUMEM_BUFFER_STATE_FAILED,
     }
     /// What happens to the content of a buffer that sleeps.
@@ -418,6 +418,11 @@ flags! {
         /// whenever its memory does. All work on it must then have been observed complete before it
         /// is resized. Such a buffer has no range, and no access but the default.
         COPYABLE = GPUMEM_BUFFER_COPYABLE,
+        /// Whenever the buffer grows, add at least an eighth of its capacity: growing by small
+        /// steps then makes a number of blocks that is logarithmic in the size. Where there is not
+        /// so much memory, or not so many addresses, only what is missing is added.
+        /// `gpumem_buffer_set_capacity()` with 0 gives back the blocks that are not needed.
+        GEOMETRIC = GPUMEM_BUFFER_GEOMETRIC,
     }
     /// How to sleep.
     SleepFlags: u64 {

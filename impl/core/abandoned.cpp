@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/abandoned.h"
+
+#include "base/caught.h"
+#include "core/held.h"
+#include "core/memory.h"
+#include "core/physical.h"
+#include "core/range.h"
+
+namespace gpumem::core {
+namespace {
+
+Result<void> end(uint64_t handle) noexcept {
+  try {
+    switch (static_cast<Type>(handles::detail::type_of(handle))) {
+      case Type::kRange:
+        GPUMEM_TRY(unmap_from(handle, 0));
+        return give_back<Range>(handle, destroy_range);
+      case Type::kMemory:
+        return give_back<Memory>(handle, destroy_memory);
+      default:
+        return give_back<Physical>(handle, release_physical);
+    }
+  } catch (...) {
+    return caught_failure();
+  }
+}
+
+}  // namespace
+
+void abandon(Instance& instance, uint64_t handle) noexcept {
+  if (handle == 0 || end(handle)) return;
+  platform::ThreadRecord& record = platform::thread_record();  // which has been made: end() needed it
+  const platform::Look look(record);
+  const auto type = static_cast<Type>(handles::detail::type_of(handle));
+  if (Object* const object = handles::look_up(handle, type, record.process.load(std::memory_order_relaxed)))
+    instance.note_abandoned(*object);
+}
+
+void end_abandoned(Instance& instance) noexcept {
+  if (!instance.has_abandoned()) return;
+  uint64_t handle = 0;
+  const auto see = [&](const Object& object) {
+    handle = &object.instance() == &instance && object.abandoned() ? object.handle() : 0;
+  };
+  for (uint32_t slot = 0; handles::see_next(&slot, see);)
+    if (handle != 0) (void)end(handle);
+}
+
+}  // namespace gpumem::core
