@@ -35,9 +35,10 @@ void must(gpumem_status status, const gpumem_error& error) {
     must(call, error);                      \
   } while (false)
 
-struct Sizes {
-  explicit Sizes(bool smoke) : bytes(smoke ? 2 * kMiB : 64 * kMiB) {}
-  uint64_t bytes;
+// What the second process is to make. On the host backend its device must be like the first one's.
+struct Wish {
+  uint64_t size = 0;
+  uint64_t device_bytes = 0;
 };
 
 void transfer(int socket, void* bytes, size_t size, bool out) {
@@ -89,7 +90,7 @@ int receive_descriptor(int socket) {
 
 class Peer {
  public:
-  explicit Peer(gpumem_backend backend, uint64_t size) {
+  Peer(gpumem_backend backend, Wish wish) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("no socket");
     posix_spawn_file_actions_t actions;
@@ -102,7 +103,7 @@ class Peer {
     close(ends[1]);
     if (problem != 0) fail("cannot start the second process");
     socket_ = ends[0];
-    transfer(socket_, &size, sizeof size, true);
+    transfer(socket_, &wish, sizeof wish, true);
     transfer(socket_, &offer, sizeof offer, false);
     offer.raw.descriptor = receive_descriptor(socket_);
   }
@@ -131,8 +132,10 @@ void import_and_end(const Scene& scene, const gpumem_share_handle& handle) {
 
 void share(const Scene& scene) {
   if (!scene.runner.wanted("share")) return;
-  const uint64_t size = Sizes(scene.runner.smoke()).bytes;
-  const Peer peer(scene.runner.backend(), size);
+  const uint64_t size = scene.runner.smoke() ? 2 * kMiB : 64 * kMiB;
+  gpumem_device_info device = GPUMEM_DEVICE_INFO_INIT;
+  MUST(gpumem_device_get_info(scene.device, &device, &error));
+  const Peer peer(scene.runner.backend(), {size, device.total_bytes});
   const Offer& offer = peer.offer;
   const std::string mib = std::to_string(size / kMiB) + " MiB";
 
@@ -198,10 +201,15 @@ void share(const Scene& scene) {
 }
 
 int share_peer(gpumem_backend backend) {
-  uint64_t size = 0;
-  transfer(kSocket, &size, sizeof size, false);
+  Wish wish;
+  transfer(kSocket, &wish, sizeof wish, false);
+  const uint64_t size = wish.size;
+  gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
+  host.strict = host.fill = GPUMEM_TOGGLE_OFF;  // as the first process has it
+  host.device_bytes = wish.device_bytes;
   gpumem_instance_desc open = GPUMEM_INSTANCE_DESC_INIT;
   open.backend = backend;
+  open.host = &host;
   gpumem_instance instance = nullptr;
   MUST(gpumem_instance_open(&open, &instance, &error));
   gpumem_device device = nullptr;
