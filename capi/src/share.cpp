@@ -121,7 +121,7 @@ gpumem_status gpumem_share_get_fds(gpumem_instance instance, const gpumem_share_
 gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_handle* handle,
                                   const int32_t* fds, uint32_t fd_count, const gpumem_import_desc* desc,
                                   void** out_pointer, gpumem_memory* out_memory, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
+  return capi::call_briefly(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(out_memory, "out_memory");
     const gpumem_import_desc given = decode.optional_input(desc, "desc");

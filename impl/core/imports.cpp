@@ -13,6 +13,7 @@
 #include "core/log.h"
 #include "platform/file.h"
 #include "platform/identity.h"
+#include "platform/thread.h"
 
 namespace gpumem::core {
 
@@ -319,6 +320,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   auto counted = count_up(key, request, &created);
   if (!counted) return counted.error();
   if (*counted) return at_offset(created);
+  const platform::CancellationHeld held;  // only here may it wait
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
   GPUMEM_TRY(outside_host_function());
