@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The rules IPC-1 to IPC-25, and those of VMM about sharing. The test imports what a second process exports.
+// The rules IPC-1 to IPC-25 and HUB, and those of VMM about sharing. The test imports what a second
+// process exports.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -916,7 +917,7 @@ class Hub : public Ipc {
   }
 };
 
-TEST_F(Hub, ipc_14_names_and_versions) {
+TEST_F(Hub, hub_1_names_and_versions) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   EXPECT_EQ(exporter.open_hub(path()), GPUMEM_ERROR_ALREADY_EXISTS);
@@ -971,7 +972,7 @@ TEST_F(Hub, ipc_14_names_and_versions) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, connect(path(), {}, &none));
 }
 
-TEST_F(Hub, ipc_14_by_fingerprint) {
+TEST_F(Hub, hub_2_by_fingerprint) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   const Link link = connect();
@@ -1002,7 +1003,7 @@ TEST_F(Hub, ipc_14_the_token) {
   EXPECT_OK(gpumem_link_close(link, why()));
 }
 
-TEST_F(Hub, ipc_14_limits_and_names) {
+TEST_F(Hub, hub_4_limits_and_names) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path(), {}, 0, 2), GPUMEM_SUCCESS);
   const gpumem_share_handle handle = exporter.share(exporter.buffer(2 * kMiB));
@@ -1016,7 +1017,7 @@ TEST_F(Hub, ipc_14_limits_and_names) {
   EXPECT_EQ(exporter.publish("one", whole, 0, 0, GPUMEM_ACCESS_READ), GPUMEM_ERROR_INVALID_ARGUMENT);
 }
 
-TEST_F(Hub, ipc_14_a_file) {
+TEST_F(Hub, hub_5_a_file) {
   char folder[] = "/tmp/gpumem-test-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string file = std::string(folder) + "/hub";
@@ -1035,7 +1036,7 @@ TEST_F(Hub, ipc_14_a_file) {
   EXPECT_EQ(rmdir(folder), 0);
 }
 
-TEST_F(Hub, ipc_14_the_publisher_dies) {
+TEST_F(Hub, hub_6_the_publisher_dies) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   const uint64_t number = exporter.buffer(kSize);
@@ -1057,7 +1058,7 @@ TEST_F(Hub, ipc_14_the_publisher_dies) {
   EXPECT_TRUE(holds_pattern(instance_, late.pointer, kSize, 22));
 }
 
-TEST_F(Hub, ipc_16_a_keeper_outlives_its_publishers) {
+TEST_F(Hub, hub_7_a_keeper_outlives_its_publishers) {
   Exporter keeper;
   ASSERT_EQ(keeper.open_hub(path(), {}, GPUMEM_HUB_KEEPER), GPUMEM_SUCCESS);
   {
@@ -1083,14 +1084,14 @@ TEST_F(Hub, ipc_16_a_keeper_outlives_its_publishers) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
 }
 
-TEST_F(Hub, ipc_14_no_keeper) {
+TEST_F(Hub, hub_7_no_keeper) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   Exporter other;
   EXPECT_EQ(other.deposit(path(), "state", other.share(other.buffer(2 * kMiB))), GPUMEM_ERROR_UNSUPPORTED);
 }
 
-TEST_F(Hub, ipc_14_a_waiting_link_is_closed) {
+TEST_F(Hub, hub_3_a_waiting_link_is_closed) {
   Exporter exporter;
   ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
   Link link = connect();

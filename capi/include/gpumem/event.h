@@ -17,15 +17,16 @@ typedef uint64_t gpumem_event_flags;
 #define GPUMEM_EVENT_DISABLE_TIMING UINT64_C(0x1)
 /** gpumem_event_synchronize() yields the processor while it waits without a limit. On cuda it may spin otherwise. */
 #define GPUMEM_EVENT_BLOCKING_SYNC UINT64_C(0x2)
-/** The event can be exported to other processes. Needs #GPUMEM_EVENT_DISABLE_TIMING, and the capability `share.events`. */
+/** The event can be exported to other processes. Needs #GPUMEM_EVENT_DISABLE_TIMING, and the capability
+ * `share.events`. */
 #define GPUMEM_EVENT_INTERPROCESS UINT64_C(0x4)
 
 /** Options for creating an event. */
 typedef struct gpumem_event_desc {
   size_t struct_size;       /**< `sizeof(gpumem_event_desc)` of the caller. */
   gpumem_event_flags flags; /**< Sum of GPUMEM_EVENT_ values. */
-  const char *
-      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  const char *name;
 } gpumem_event_desc;
 
 /** Initial value of a gpumem_event_desc. */
@@ -39,8 +40,8 @@ typedef struct gpumem_event_desc {
  * \param[out] out_event receives the event
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the event was written to `*out_event`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, a wrong size, an unknown flag, or #GPUMEM_EVENT_INTERPROCESS without
- *         #GPUMEM_EVENT_DISABLE_TIMING
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL output, a wrong size, an unknown flag, or #GPUMEM_EVENT_INTERPROCESS
+ *         without #GPUMEM_EVENT_DISABLE_TIMING
  * \retval GPUMEM_ERROR_UNSUPPORTED #GPUMEM_EVENT_INTERPROCESS, and the device cannot share events
  * \retval GPUMEM_ERROR_OUT_OF_HOST_MEMORY no host memory for the event
  * \retval GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY no device memory for the event
@@ -188,15 +189,16 @@ GPUMEM_API gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpume
 
 /** Exports an event that was created with #GPUMEM_EVENT_INTERPROCESS. Exporting it again gives the same bytes.
  *
- * The handle is sent, received and published like one of memory: see share.h. The export ends when the event is destroyed, or with
- * gpumem_share_revoke().
+ * The handle is sent, received and published like one of memory: see share.h. The export ends when the event is
+ * destroyed, or with gpumem_share_revoke().
  *
  * \param event event to export
  * \param[out] out_handle receives the handle
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_handle` is NULL
- * \retval GPUMEM_ERROR_UNSUPPORTED the event was created without that flag, wrapped or imported; or the device cannot share events
+ * \retval GPUMEM_ERROR_UNSUPPORTED the event was created without that flag, wrapped or imported; or the device cannot
+ *         share events
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
@@ -208,8 +210,8 @@ GPUMEM_API gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpume
 GPUMEM_API gpumem_status gpumem_event_export(gpumem_event event, gpumem_share_handle *out_handle,
                                              gpumem_error *error);
 
-/** Imports an event. Both processes can record it, wait for it and query it; a wait is for the latest record at the time of the
- * call, in whichever process. It has no times.
+/** Imports an event. Both processes can record it, wait for it and query it; a wait is for the latest record at the
+ * time of the call, in whichever process. It has no times.
  *
  * \param device device whose streams will use it: the one of the exporter's event
  * \param handle handle of an event
@@ -218,15 +220,16 @@ GPUMEM_API gpumem_status gpumem_event_export(gpumem_event event, gpumem_share_ha
  * \param[out] out_event receives the event
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the event was written to `*out_event`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of memory or of another backend, another number of descriptors than
- *         belong to it or some of something else, or a device that is not the event's
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of memory or of another backend,
+ *         another number of descriptors than belong to it or some of something else, or a device that is not the
+ *         event's
  * \retval GPUMEM_ERROR_INVALID_STATE this process exported it: use the event itself; or called from a host function
  * \retval GPUMEM_ERROR_STALE_HANDLE the event was destroyed, or the export has ended
  * \retval GPUMEM_ERROR_PEER_GONE the exporter has ended
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the exporter refuses this user
  * \retval GPUMEM_ERROR_BUSY the exporter did not answer in time
- * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot share events, the exporter cannot be reached, or the handle is of a newer version of
- *         the library
+ * \retval GPUMEM_ERROR_UNSUPPORTED the device cannot share events, the exporter cannot be reached, or the handle is of
+ *         a newer version of the library
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point

@@ -2,17 +2,17 @@
 /** \file hub.h
  * Shared memory and events under names, on a Unix socket.
  *
- * A process opens a *hub* and publishes handles of share.h under names. Others connect, which gives them a *link*, and list, wait for and
- * fetch what is there.
+ * A process opens a *hub* and publishes handles of share.h under names. Others connect, which gives them a *link*, and
+ * list, wait for and fetch what is there.
  *
- * A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the newest. Readers of older
- * versions keep them.
+ * A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the
+ * newest. Readers of older versions keep them.
  *
- * A hub serves its links on the sharing thread of its instance. When a process ends, however it does, its links hang up: what a publisher had is gone,
- * and importers see #GPUMEM_IMPORT_PEER_GONE.
+ * A hub serves its links on the sharing thread of its instance. When a process ends, however it does, its links hang
+ * up: what a publisher had is gone, and importers see #GPUMEM_IMPORT_PEER_GONE.
  *
- * A *keeper* is a hub in which others publish (#GPUMEM_HUB_KEEPER). It holds their file descriptors, and so their memory, after they have
- * ended; a process that begins again attaches to what it left. `gpumem keep` is one.
+ * A *keeper* is a hub in which others publish (#GPUMEM_HUB_KEEPER). It holds their file descriptors, and so their
+ * memory, after they have ended; a process that begins again attaches to what it left. `gpumem keep` is one.
  */
 #ifndef GPUMEM_HUB_H
 #define GPUMEM_HUB_H
@@ -31,9 +31,9 @@ typedef uint64_t gpumem_hub_flags;
 /** Options for a hub. 0 as a limit means its default. */
 typedef struct gpumem_hub_desc {
   size_t struct_size; /**< `sizeof(gpumem_hub_desc)` of the caller. */
-  /** Path of the socket, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name without `/` stands
-   * for that file in `$XDG_RUNTIME_DIR/gpumem`, or in `/tmp/gpumem-UID` where that is not set; these folders are made, for the user
-   * alone. NULL stands for the name `default`. */
+  /** Path of the socket, up to 107 bytes. One that begins with `@` is an abstract address, which has no file. A name
+   * without `/` stands for that file in `$XDG_RUNTIME_DIR/gpumem`, or in `/tmp/gpumem-UID` where that is not set; these
+   * folders are made, for the user alone. NULL stands for the name `default`. */
   const char *path;
   uint32_t mode;          /**< Permissions of the socket file; 0 means 0600: the user alone. */
   uint32_t user_count;    /**< Number of `users`. */
@@ -49,8 +49,8 @@ typedef struct gpumem_hub_desc {
   uint32_t fds_max;       /**< Descriptors that are held at once; 4,096 by default. */
   uint64_t bytes_max;     /**< Bytes of memory that links may publish in a keeper; no limit by default. */
   uint64_t timeout_ns; /**< How long a link may take for a message that it has begun; 5 seconds by default. */
-  const char *
-      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  const char *name;
 } gpumem_hub_desc;
 
 /** Initial value of a gpumem_hub_desc. */
@@ -64,8 +64,8 @@ typedef struct gpumem_hub_desc {
  * \param[out] out_hub receives the hub
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS links can connect
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a path that is too long, empty or has a folder `..`, a mode above 0777, a token without
- *         bytes or above 256, or an unknown flag
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a path that is too long, empty or has a folder `..`, a mode above
+ *         0777, a token without bytes or above 256, or an unknown flag
  * \retval GPUMEM_ERROR_ALREADY_EXISTS a hub of a living process has the address; or a file that is no socket
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the folder may not be written, or belongs to another user
  * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist
@@ -79,7 +79,8 @@ typedef struct gpumem_hub_desc {
 GPUMEM_API gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc *desc,
                                          gpumem_hub *out_hub, gpumem_error *error);
 
-/** Closes a hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays with them.
+/** Closes a hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
+ * with them.
  *
  * \param hub hub to close; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
@@ -125,11 +126,11 @@ GPUMEM_API gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info *ou
 /** Options for publishing. */
 typedef struct gpumem_publish_desc {
   size_t struct_size; /**< `sizeof(gpumem_publish_desc)` of the caller. */
-  uint64_t
-      version; /**< Number of the version, above all that the name ever had; 0 means one more than the last. */
-  gpumem_access
-      access; /**< The most that links get, within what the export allows: #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means
-                             #GPUMEM_ACCESS_READ for descriptors, and what the export allows otherwise. */
+  /** Number of the version, above all that the name ever had; 0 means one more than the last. */
+  uint64_t version;
+  /** The most that links get, within what the export allows: #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means
+   * #GPUMEM_ACCESS_READ for descriptors, and what the export allows otherwise. */
+  gpumem_access access;
   uint32_t keep;           /**< How many older versions to keep; those before are withdrawn. 0 means one. */
   uint8_t fingerprint[32]; /**< What the bytes are, such as a hash of them, to be fetched by; 0 means none. */
 } gpumem_publish_desc;
@@ -149,8 +150,8 @@ typedef struct gpumem_publish_desc {
  * \param[out] out_version receives the number of the version; or NULL
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS links see the new version
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, damaged bytes, an unknown access, more access than the export allows, or
- *         read-only access for #GPUMEM_SHARE_WAY_LEGACY
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad name, damaged bytes, an unknown access, more access than
+ *         the export allows, or read-only access for #GPUMEM_SHARE_WAY_LEGACY
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
@@ -225,7 +226,8 @@ GPUMEM_API gpumem_status gpumem_link_connect(gpumem_instance instance, const gpu
  * \retval GPUMEM_SUCCESS the link is closed
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{until calls of other threads that use the link have returned; a waiting one returns #GPUMEM_ERROR_STALE_HANDLE}
+ * \blocking{until calls of other threads that use the link have returned; a waiting one returns
+ *         #GPUMEM_ERROR_STALE_HANDLE}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_link_close(gpumem_link link, gpumem_error *error);
@@ -281,8 +283,8 @@ typedef struct gpumem_entry_info {
     sizeof(gpumem_entry_info), {0}, 0, 0, 0, 0, 0, 0, 0, 0, { 0 } \
   }
 
-/** Gets one of the versions in a hub, in the order of names and versions. What is published or withdrawn between two calls may shift
- * the places.
+/** Gets one of the versions in a hub, in the order of names and versions. What is published or withdrawn between two
+ * calls may shift the places.
  *
  * \param link link to the hub
  * \param index place, from 0
@@ -326,8 +328,8 @@ GPUMEM_API gpumem_status gpumem_link_wait(gpumem_link link, const char *name, ui
 typedef struct gpumem_fetch_desc {
   size_t struct_size; /**< `sizeof(gpumem_fetch_desc)` of the caller. */
   uint64_t version;   /**< Number of the version; 0 means the newest. */
-  uint8_t fingerprint
-      [32]; /**< What the bytes must be; 0 means anything. With it and no version: the newest that has it. */
+  /** What the bytes must be; 0 means anything. With it and no version: the newest that has it. */
+  uint8_t fingerprint[32];
 } gpumem_fetch_desc;
 
 /** Initial value of a gpumem_fetch_desc. */
@@ -336,8 +338,8 @@ typedef struct gpumem_fetch_desc {
     sizeof(gpumem_fetch_desc), 0, { 0 } \
   }
 
-/** Fetches the handle of a name. Its descriptors and connection are kept until gpumem_share_import() or gpumem_event_import(), or for
- * 30 seconds.
+/** Fetches the handle of a name. Its descriptors and connection are kept until gpumem_share_import() or
+ * gpumem_event_import(), or for 30 seconds.
  *
  * \param link link to the hub
  * \param name the name
@@ -370,7 +372,8 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT see gpumem_hub_publish()
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
- * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version of the library
+ * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version
+ *         of the library
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
  * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended

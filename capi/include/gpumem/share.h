@@ -2,18 +2,18 @@
 /** \file share.h
  * Sharing memory and events with other processes of this machine.
  *
- * The process that has the memory *exports* it and gets a gpumem_share_handle: 256 bytes, which may be sent by any channel. Whoever
- * has these bytes, and runs as the same user, *imports* it. The importer gets a gpumem_memory, for its own handles and
- * pointers, which shows the same bytes; it ends it with gpumem_memory_destroy().
+ * The process that has the memory *exports* it and gets a gpumem_share_handle: 256 bytes, which may be sent by any
+ * channel. Whoever has these bytes, and runs as the same user, *imports* it. The importer gets a gpumem_memory, for its
+ * own handles and pointers, which shows the same bytes; it ends it with gpumem_memory_destroy().
  *
- * The exporter answers importers on a thread of its own, the *sharing thread* of its instance, which sleeps while nobody asks. An importer
- * stays connected to it. So each side learns when the other ends: the exporter drops what a dead importer held, and
- * the importer sees #GPUMEM_IMPORT_PEER_GONE. The connection is an abstract Unix socket, which leaves no file. Between containers
- * without a common network namespace, send the handle with gpumem_share_send(): it takes a connection along. Or use a hub with a
- * path, see hub.h.
+ * The exporter answers importers on a thread of its own, the *sharing thread* of its instance, which sleeps while
+ * nobody asks. An importer stays connected to it. So each side learns when the other ends: the exporter drops what a
+ * dead importer held, and the importer sees #GPUMEM_IMPORT_PEER_GONE. The connection is an abstract Unix socket, which
+ * leaves no file. Between containers without a common network namespace, send the handle with gpumem_share_send(): it
+ * takes a connection along. Or use a hub with a path, see hub.h.
  *
- * What happens when the exporter ends depends on the way. #GPUMEM_SHARE_WAY_POSIX_FD: nothing, importers keep the memory. For
- * #GPUMEM_SHARE_WAY_LEGACY: copies, fills and prefetches of the import fail with #GPUMEM_ERROR_PEER_GONE.
+ * What happens when the exporter ends depends on the way. #GPUMEM_SHARE_WAY_POSIX_FD: nothing, importers keep the
+ * memory. For #GPUMEM_SHARE_WAY_LEGACY: copies, fills and prefetches of the import fail with #GPUMEM_ERROR_PEER_GONE.
  *
  * It guards against mistakes and strangers, not against the peer that was let in: who may write can write anything.
  */
@@ -29,12 +29,13 @@ extern "C" {
 /** How memory reaches another process: one of the GPUMEM_SHARE_WAY_ values. */
 typedef int32_t gpumem_share_way;
 #define GPUMEM_SHARE_WAY_ANY 0 /**< The best one that the memory has. */
-/** An inter-process handle of the driver, for device memory and events. Capabilities `share.legacy` and `share.events`. */
+/** An inter-process handle of the driver, for device memory and events. Capabilities `share.legacy` and
+ * `share.events`. */
 #define GPUMEM_SHARE_WAY_LEGACY 1
 /** File descriptors, for physical memory that was created with #GPUMEM_HANDLE_TYPE_POSIX_FD. */
 #define GPUMEM_SHARE_WAY_POSIX_FD 2
-/** Fabric handles, for physical memory that was created with #GPUMEM_HANDLE_TYPE_FABRIC. Not by gpumem_share_export(), as they keep
- * nothing alive: see gpumem_physical_export_fabric(). */
+/** Fabric handles, for physical memory that was created with #GPUMEM_HANDLE_TYPE_FABRIC. Not by gpumem_share_export(),
+ * as they keep nothing alive: see gpumem_physical_export_fabric(). */
 #define GPUMEM_SHARE_WAY_FABRIC 3
 /** A dma-buf, for other drivers: gpumem_share_export_dma_buf(). Capability `share.dma_buf`. */
 #define GPUMEM_SHARE_WAY_DMA_BUF 4
@@ -59,8 +60,8 @@ typedef uint64_t gpumem_export_flags;
 typedef struct gpumem_export_desc {
   size_t struct_size;   /**< `sizeof(gpumem_export_desc)` of the caller. */
   gpumem_share_way way; /**< One of the GPUMEM_SHARE_WAY_ values but DMA_BUF. */
-  gpumem_access
-      access; /**< The most that importers get: #GPUMEM_ACCESS_READ, or #GPUMEM_ACCESS_READWRITE, or 0 for it. */
+  /** The most that importers get: #GPUMEM_ACCESS_READ, or #GPUMEM_ACCESS_READWRITE, or 0 for it. */
+  gpumem_access access;
   gpumem_export_flags flags; /**< A sum of GPUMEM_EXPORT_ values. */
 } gpumem_export_desc;
 
@@ -70,11 +71,12 @@ typedef struct gpumem_export_desc {
 
 /** Exports memory. Exporting it again gives the same bytes and costs little.
  *
- * By #GPUMEM_SHARE_WAY_LEGACY an allocation is shared as a whole. By descriptors, all blocks that are mapped one behind the other around the
- * pointer are shared as one, as they lie; a buffer is shared with all its memory. The offset of the pointer is part of the handle.
+ * By #GPUMEM_SHARE_WAY_LEGACY an allocation is shared as a whole. By descriptors, all blocks that are mapped one behind
+ * the other around the pointer are shared as one, as they lie; a buffer is shared with all its memory. The offset of
+ * the pointer is part of the handle.
  *
- * An export ends when its memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and with
- * gpumem_share_revoke(). Importers keep what they have imported by descriptors.
+ * An export ends when its memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
+ * with gpumem_share_revoke(). Importers keep what they have imported by descriptors.
  *
  * \param instance instance that has the memory
  * \param pointer any byte of it, by its device address
@@ -86,8 +88,9 @@ typedef struct gpumem_export_desc {
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there
  * \retval GPUMEM_ERROR_WRONG_KIND managed, registered, imported or ordinary memory
  * \retval GPUMEM_ERROR_INVALID_STATE nothing is mapped at the address; or called from a host function
- * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or #GPUMEM_ACCESS_READ
- *         was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see #GPUMEM_EXPORT_NEIGHBOURS
+ * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or
+ *         #GPUMEM_ACCESS_READ was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see
+ *         #GPUMEM_EXPORT_NEIGHBOURS
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this way to this user or system
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
@@ -100,7 +103,8 @@ GPUMEM_API gpumem_status gpumem_share_export(gpumem_instance instance, const voi
                                              const gpumem_export_desc *desc, gpumem_share_handle *out_handle,
                                              gpumem_error *error);
 
-/** Ends an export. Whoever imports the handle from now on gets #GPUMEM_ERROR_STALE_HANDLE; what has been imported stays.
+/** Ends an export. Whoever imports the handle from now on gets #GPUMEM_ERROR_STALE_HANDLE; what has been imported
+ * stays.
  *
  * \param instance instance that exported it
  * \param handle handle of memory or an event
@@ -145,7 +149,8 @@ typedef struct gpumem_share_info {
  * \param[in,out] out_info receives the information
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the information was written to `*out_info`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or bytes that are damaged or no handle
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or bytes that are damaged or no
+ *         handle
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \blocking{no}
  * \threads{any thread}
@@ -153,8 +158,8 @@ typedef struct gpumem_share_info {
 GPUMEM_API gpumem_status gpumem_share_get_info(const gpumem_share_handle *handle, gpumem_share_info *out_info,
                                                gpumem_error *error);
 
-/** Gets the file descriptors of an export, for a transport of the caller's own. They keep the memory alive, also after the
- * exporter's end. Without them, an importer gets them from the exporter.
+/** Gets the file descriptors of an export, for a transport of the caller's own. They keep the memory alive, also after
+ * the exporter's end. Without them, an importer gets them from the exporter.
  *
  * \param instance instance that exported it
  * \param handle its handle
@@ -178,24 +183,25 @@ GPUMEM_API gpumem_status gpumem_share_get_fds(gpumem_instance instance, const gp
 
 /** How a handle is imported: a sum of GPUMEM_IMPORT_ values. */
 typedef uint64_t gpumem_import_flags;
-/** Import #GPUMEM_SHARE_WAY_LEGACY memory although the exporter cannot be asked. If it was freed since, the import may show other memory of
- * the exporter, and nobody learns when a process ends. */
+/** Import #GPUMEM_SHARE_WAY_LEGACY memory although the exporter cannot be asked. If it was freed since, the import may
+ * show other memory of the exporter, and nobody learns when a process ends. */
 #define GPUMEM_IMPORT_UNVERIFIED UINT64_C(0x1)
 
 /** Options for an import. */
 typedef struct gpumem_import_desc {
   size_t struct_size; /**< `sizeof(gpumem_import_desc)` of the caller. */
-  gpumem_device
-      device; /**< Device that will use the memory; NULL means the one that has it, found by its UUID. */
-  gpumem_access
-      access; /**< #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means what the exporter allows. */
+  /** Device that will use the memory; NULL means the one that has it, found by its UUID. */
+  gpumem_device device;
+  /** #GPUMEM_ACCESS_READ or #GPUMEM_ACCESS_READWRITE; 0 means what the exporter allows. */
+  gpumem_access access;
   uint32_t reserved;         /**< 0. */
   gpumem_import_flags flags; /**< A sum of GPUMEM_IMPORT_ values. */
-  /** Where the memory should begin, if these addresses are free; NULL means anywhere. Only for #GPUMEM_SHARE_WAY_POSIX_FD. */
+  /** Where the memory should begin, if these addresses are free; NULL means anywhere. Only for
+   * #GPUMEM_SHARE_WAY_POSIX_FD. */
   const void *address;
   uint64_t timeout_ns; /**< How long the exporter may take to answer; 0 means 5 seconds. */
-  const char *
-      name; /**< For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  /** For messages and reports, up to 63 bytes without ASCII control characters, or NULL; copied. */
+  const char *name;
 } gpumem_import_desc;
 
 /** Initial value of a gpumem_import_desc. */
@@ -204,22 +210,22 @@ typedef struct gpumem_import_desc {
 
 /** Imports memory.
  *
- * A memory is mapped once in a process, for each device and access: importing it again gives the same gpumem_memory and counts, and
- * as many calls of gpumem_memory_destroy() end it. The exporter sees the last one.
+ * A memory is mapped once in a process, for each device and access: importing it again gives the same gpumem_memory and
+ * counts, and as many calls of gpumem_memory_destroy() end it. The exporter sees the last one.
  *
  * \param instance instance that will use the memory; not that which exported it
  * \param handle handle of memory
- * \param fds its descriptors, which stay the caller's; or NULL with a count of 0: they are those that came with the handle through
- *         gpumem_share_receive() or gpumem_link_fetch(), or the exporter is asked for them
+ * \param fds its descriptors, which stay the caller's; or NULL with a count of 0: they are those that came with the
+ *         handle through gpumem_share_receive() or gpumem_link_fetch(), or the exporter is asked for them
  * \param fd_count number of descriptors
  * \param desc options; NULL means all defaults
  * \param[out] out_pointer receives the byte that was exported, as a device address; or NULL
  * \param[out] out_memory receives the memory, of #GPUMEM_KIND_IMPORTED
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the memory was written to `*out_memory`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of an event or of another backend, another number of
- *         descriptors than belong to it or some of other memory, an unknown access or flag, a device of another instance, or an
- *         address that is not a multiple of the granularity
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of an event or of another backend,
+ *         another number of descriptors than belong to it or some of other memory, an unknown access or flag, a device
+ *         of another instance, or an address that is not a multiple of the granularity
  * \retval GPUMEM_ERROR_INVALID_STATE this process exported it: use the memory itself; or called from a host function
  * \retval GPUMEM_ERROR_NO_ACCESS the exporter allows only reading
  * \retval GPUMEM_ERROR_NOT_FOUND the instance does not see the device that has the memory
@@ -227,9 +233,9 @@ typedef struct gpumem_import_desc {
  * \retval GPUMEM_ERROR_PEER_GONE the exporter has ended
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the exporter refuses this user; or the driver does
  * \retval GPUMEM_ERROR_BUSY the exporter did not answer in time; or other code of this process has the memory open
- * \retval GPUMEM_ERROR_UNSUPPORTED the device has no link to the one that has the memory, #GPUMEM_ACCESS_READ was asked for memory
- *         that is shared by #GPUMEM_SHARE_WAY_LEGACY, the exporter cannot be reached (see #GPUMEM_IMPORT_UNVERIFIED), or the handle is of a newer
- *         version of the library
+ * \retval GPUMEM_ERROR_UNSUPPORTED the device has no link to the one that has the memory, #GPUMEM_ACCESS_READ was asked
+ *         for memory that is shared by #GPUMEM_SHARE_WAY_LEGACY, the exporter cannot be reached (see
+ *         #GPUMEM_IMPORT_UNVERIFIED), or the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or peer access is used up
  * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it
@@ -287,16 +293,17 @@ GPUMEM_API gpumem_status gpumem_memory_get_import_info(gpumem_memory memory, gpu
 typedef struct gpumem_import_cache_desc {
   size_t struct_size; /**< `sizeof(gpumem_import_cache_desc)` of the caller. */
   uint64_t idle_ns;   /**< How long one is kept; 0 means not at all. */
-  uint64_t
-      bytes_max; /**< Bytes that are kept at most; those that were destroyed first go first. 0 means no limit. */
+  /** Bytes that are kept at most; those that were destroyed first go first. 0 means no limit. */
+  uint64_t bytes_max;
 } gpumem_import_cache_desc;
 
 /** Initial value of a gpumem_import_cache_desc. */
 #define GPUMEM_IMPORT_CACHE_DESC_INIT \
   { sizeof(gpumem_import_cache_desc), 0, 0 }
 
-/** Sets how long imports are kept mapped after they were destroyed. At the beginning they are not. What is kept keeps the exporter's
- * memory alive, and goes before a call of this instance fails for lack of memory. Only #GPUMEM_SHARE_WAY_POSIX_FD is kept.
+/** Sets how long imports are kept mapped after they were destroyed. At the beginning they are not. What is kept keeps
+ * the exporter's memory alive, and goes before a call of this instance fails for lack of memory. Only
+ * #GPUMEM_SHARE_WAY_POSIX_FD is kept.
  *
  * \param instance instance of the imports
  * \param desc the limits; NULL means that nothing is kept
@@ -337,8 +344,8 @@ typedef struct gpumem_way_info {
   size_t struct_size;   /**< `sizeof(gpumem_way_info)` of the caller. */
   gpumem_status status; /**< #GPUMEM_SUCCESS, or what gpumem_share_export() or the import would return. */
   uint32_t fd_count;    /**< Descriptors that an export would have. */
-  uint32_t
-      needs_socket; /**< 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. */
+  /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. */
+  uint32_t needs_socket;
   uint32_t reserved; /**< 0. */
   char message[256]; /**< Why not, and what would help; or what this way costs. */
 } gpumem_way_info;
@@ -349,7 +356,8 @@ typedef struct gpumem_way_info {
     sizeof(gpumem_way_info), 0, 0, 0, 0, { 0 } \
   }
 
-/** Says whether memory can be shared in one way, and why not. It changes nothing, and gpumem_share_export() does what it says.
+/** Says whether memory can be shared in one way, and why not. It changes nothing, and gpumem_share_export() does what
+ * it says.
  *
  * \param instance instance that has the memory
  * \param pointer any byte of it
@@ -378,9 +386,9 @@ typedef struct gpumem_send_desc {
 #define GPUMEM_SEND_DESC_INIT \
   { sizeof(gpumem_send_desc), 0, 0 }
 
-/** Sends a handle, with its descriptors and a connection to this process, over a Unix socket of the caller's. It needs no right to
- * inspect processes and no common namespace. What the receiver has not imported when the lease ends, or when it hangs up, is
- * taken back.
+/** Sends a handle, with its descriptors and a connection to this process, over a Unix socket of the caller's. It needs
+ * no right to inspect processes and no common namespace. What the receiver has not imported when the lease ends, or
+ * when it hangs up, is taken back.
  *
  * The message is sent whole, between two messages of the caller's own.
  *
@@ -394,7 +402,8 @@ typedef struct gpumem_send_desc {
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_NOT_FOUND this instance has no such export, or no longer
  * \retval GPUMEM_ERROR_PEER_GONE the receiver has hung up
- * \retval GPUMEM_ERROR_BUSY the socket had no room in time. If a part of the message was sent, the socket is of no use any more, which the message says
+ * \retval GPUMEM_ERROR_BUSY the socket had no room in time. If a part of the message was sent, the socket is of no use
+ *         any more, which the message says
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
@@ -405,8 +414,8 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
                                            int32_t socket_fd, const gpumem_send_desc *desc,
                                            gpumem_error *error);
 
-/** Receives a handle that gpumem_share_send() sent. Its descriptors and connection are kept until it is imported, or for the
- * sender's lease.
+/** Receives a handle that gpumem_share_send() sent. Its descriptors and connection are kept until it is imported, or
+ * for the sender's lease.
  *
  * \param instance instance that will import it
  * \param socket_fd a connected Unix socket; it stays the caller's
@@ -415,8 +424,8 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
  * \retval GPUMEM_NOT_READY nothing came in time
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, not a connected Unix socket, or a message that is damaged, or has other descriptors
- *         than it says: these are closed
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, not a connected Unix socket, or a message that is damaged, or has
+ *         other descriptors than it says: these are closed
  * \retval GPUMEM_ERROR_UNSUPPORTED the message is of a newer version of the library
  * \retval GPUMEM_ERROR_PEER_GONE the sender has hung up
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or 1,024 handles wait to be imported
@@ -434,8 +443,8 @@ typedef uint64_t gpumem_dma_buf_flags;
 /** Prefer the mapping over PCIe; the plain form is made where it cannot be had. */
 #define GPUMEM_DMA_BUF_PREFER_PCIE UINT64_C(0x1)
 
-/** Makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. A part of a range must be exported again
- * after it was mapped anew.
+/** Makes a dma-buf of device memory, which drivers of other devices import: of network cards, say. A part of a range
+ * must be exported again after it was mapped anew.
  *
  * \param instance instance that has the memory
  * \param pointer first byte, a multiple of the page size
@@ -444,8 +453,8 @@ typedef uint64_t gpumem_dma_buf_flags;
  * \param[out] out_fd receives a new descriptor, which is closed on exec
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the descriptor was written to `*out_fd`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size of 0, an address or a size that is not a multiple of the page size, a range beyond the
- *         memory, or an unknown flag
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a size of 0, an address or a size that is not a multiple of the
+ *         page size, a range beyond the memory, or an unknown flag
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there
  * \retval GPUMEM_ERROR_WRONG_KIND memory that is not on a device
  * \retval GPUMEM_ERROR_INVALID_STATE a part of the range is not mapped; or called from a host function
