@@ -492,6 +492,7 @@ TEST_F(ShareServerTest, ClosingTheInstanceEndsWhatWaits) {
   open_hub(hub_desc());
   gpumem_link link = nullptr;
   ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_instance const closed = other;
   auto ends = platform::socket_pair();
   std::atomic<gpumem_status> waited{1};
   std::atomic<gpumem_status> received{1};
@@ -499,7 +500,7 @@ TEST_F(ShareServerTest, ClosingTheInstanceEndsWhatWaits) {
       [&] { waited = gpumem_link_wait(link, "n", 0, GPUMEM_TIMEOUT_INFINITE, nullptr, nullptr); });
   std::thread receiver([&] {
     gpumem_share_handle handle;
-    received = gpumem_share_receive(other, ends->ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr);
+    received = gpumem_share_receive(closed, ends->ours.get(), GPUMEM_TIMEOUT_INFINITE, &handle, nullptr);
   });
   std::this_thread::sleep_for(50ms);
   other.close();
