@@ -360,6 +360,11 @@ TEST_F(HostSharingTest, Capabilities) {
 
 class HostBlocks : public HostSharingTest {
  protected:
+  void TearDown() override {
+    blocks_.clear();
+    HostSharingTest::TearDown();
+  }
+
   struct Block {
     std::unique_ptr<backend::Physical> physical;
     platform::Descriptor file;
@@ -923,7 +928,8 @@ TEST_F(SharedEventTest, RecordsOfAnotherProcessNamespaceStayPending) {
     EXPECT_TRUE(pending()) << "its number means another process here";
   }
   ::close(hold[1]);
-  if (WEXITSTATUS(status) == 10) GTEST_SKIP() << "this process may not make a process namespace (unshare)";
+  if (WEXITSTATUS(status) == 10)
+    GTEST_SKIP() << "unshare() refuses a process namespace: no right, or a thread of ThreadSanitizer";
   EXPECT_EQ(length, static_cast<ssize_t>(sizeof own));
   EXPECT_TRUE(ends());
 }
