@@ -120,7 +120,8 @@ Capability shared_events(const std::array<uint8_t, 16>& uuid) {
     return {};
   }();
   if (!tried) return refused(tried.error(), GPUMEM_ANSWER_FROM_TRIAL);
-  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL, "a page of memory was opened again, and recorded in");
+  return tri(GPUMEM_ANSWER_YES, GPUMEM_ANSWER_FROM_TRIAL,
+             "a page of memory was opened again, and recorded in");
 }
 
 Capability channel() {
