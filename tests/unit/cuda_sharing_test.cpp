@@ -831,6 +831,26 @@ TEST_F(CudaSharing, OnlyInterprocessEventsAreExported) {
 
 // ---- dma-bufs ----
 
+// The process has no free descriptor while it lives.
+class NoFreeDescriptor {
+ public:
+  NoFreeDescriptor() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    rlimit lower = before_;
+    lower.rlim_cur = std::min<rlim_t>(before_.rlim_cur, 256);
+    setrlimit(RLIMIT_NOFILE, &lower);
+    for (auto copy = platform::duplicate(STDERR_FILENO); copy; copy = platform::duplicate(STDERR_FILENO))
+      taken_.emplace_back(*copy);
+  }
+  ~NoFreeDescriptor() { setrlimit(RLIMIT_NOFILE, &before_); }
+  NoFreeDescriptor(const NoFreeDescriptor&) = delete;
+  NoFreeDescriptor& operator=(const NoFreeDescriptor&) = delete;
+
+ private:
+  rlimit before_{};
+  platform::Descriptors taken_;
+};
+
 TEST_F(CudaSharing, ADmaBufIsPlainWherePcieIsDenied) {
   open();
   if (cu().MemGetHandleForAddressRange.function == nullptr) {
@@ -849,6 +869,11 @@ TEST_F(CudaSharing, ADmaBufIsPlainWherePcieIsDenied) {
     EXPECT_EQ(platform::describe(*made).size, kMiB);
     EXPECT_EQ(fcntl(*made, F_GETFD), FD_CLOEXEC);
     EXPECT_EQ(calls(call) - before, pcie ? 2u : 1u);
+  }
+  {
+    const NoFreeDescriptor full;
+    EXPECT_FAILS(GPUMEM_ERROR_LIMIT_EXCEEDED, sharing().export_dma_buf(base, kMiB, true));
+    EXPECT_FAILS(GPUMEM_ERROR_LIMIT_EXCEEDED, platform::try_passing());
   }
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, sharing().export_dma_buf(base + 100, 4096, true));
   EXPECT_FAILS(GPUMEM_ERROR_INVALID_ARGUMENT, sharing().export_dma_buf(base, 0, false));
