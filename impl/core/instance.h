@@ -114,10 +114,10 @@ class Instance {
   PageMap page_map_;
   Statistics statistics_;
   std::atomic<uint64_t> pinned_bytes_{0};
+  ShareServer share_server_{*this};  // lives longer than what talks through it
   Exports exports_{*this};
   Imports imports_{*this};
   Background background_;
-  ShareServer share_server_{*this};
   std::atomic<uint64_t> abandoned_{0};
 
   mutable std::mutex objects_mutex_;

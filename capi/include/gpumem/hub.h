@@ -315,6 +315,7 @@ GPUMEM_API gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index,
  * \retval GPUMEM_NOT_READY there was none in time
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a bad name, or a wrong size of `out_info`
  * \retval GPUMEM_ERROR_PEER_GONE the hub has ended
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED 64 calls wait by this link already
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until there is such a version}
