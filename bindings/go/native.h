@@ -1113,8 +1113,8 @@ static inline gpumem_go_import gpumem_go_share_import(uintptr_t instance, const 
   GPUMEM_GO_DESC(desc, given);
   desc.name = gpumem_go_text(&text, name);
   GPUMEM_GO_CALL(result, gpumem_share_import, (gpumem_instance)instance,
-                 (const gpumem_share_handle*)(const void*)handle,
-                 (const int32_t*)(const void*)descriptors, count, &desc, &exported, &memory);
+                 (const gpumem_share_handle*)(const void*)handle, (const int32_t*)(const void*)descriptors,
+                 count, &desc, &exported, &memory);
   made.memory = gpumem_go_memory_made(result, memory);
   if (GPUMEM_FAILED(made.memory.result.status)) return made;
   GPUMEM_GO(gpumem_memory_get_info)(memory, &info, NULL);
@@ -1152,7 +1152,8 @@ static inline int32_t gpumem_go_ready(int32_t socket_fd, uint32_t to_write, int3
   int found;
   one.fd = socket_fd;
   one.events = to_write ? POLLOUT : POLLIN;
-  do found = poll(&one, 1, milliseconds);
+  do
+    found = poll(&one, 1, milliseconds);
   while (found < 0 && errno == EINTR);
   return found != 0;
 }
@@ -1258,8 +1259,8 @@ static inline gpumem_go_result gpumem_go_link_enumerate(uintptr_t link, uint32_t
 static inline gpumem_go_result gpumem_go_link_wait(uintptr_t link, _GoString_ name, uint64_t after_version,
                                                    uint64_t timeout_ns, uint8_t* info) {
   gpumem_go_name text;
-  GPUMEM_GO_RETURN(gpumem_link_wait, (gpumem_link)link, gpumem_go_word(&text, name), after_version, timeout_ns,
-                   (gpumem_entry_info*)(void*)info);
+  GPUMEM_GO_RETURN(gpumem_link_wait, (gpumem_link)link, gpumem_go_word(&text, name), after_version,
+                   timeout_ns, (gpumem_entry_info*)(void*)info);
 }
 
 static inline gpumem_go_result gpumem_go_link_fetch(uintptr_t link, _GoString_ name, const uint8_t* given,

@@ -4,6 +4,7 @@
 #include <cinttypes>
 
 #include "call.h"
+#include "core/host_function.h"
 #include "core/instance.h"
 #include "core/memory.h"
 #include "core/share_ways.h"
@@ -200,6 +201,7 @@ gpumem_status gpumem_share_get_way(gpumem_instance instance, const void* pointer
       decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
     decode.output(out_info, "out_info");
     GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(core::outside_host_function());
     capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer));
     return GPUMEM_SUCCESS;
   });

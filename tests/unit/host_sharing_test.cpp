@@ -140,11 +140,11 @@ TEST_F(HostSharingTest, ShareableMemoryHasItsOwnFile) {
   EXPECT_EQ(free_bytes(), free);
 }
 
-TEST_F(HostSharingTest, OtherMemoryIsAloneUnlessItIsSmall) {
+TEST_F(HostSharingTest, OtherMemoryIsNeverAlone) {
   const auto small = make_device(100);
   const auto large = make_device(200 * kKiB);
   EXPECT_FALSE(sharing().is_alone(*small));
-  EXPECT_TRUE(sharing().is_alone(*large));
+  EXPECT_FALSE(sharing().is_alone(*large));
   EXPECT_EQ(status_of(sharing().export_memory(*small)), GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_EQ(status_of(sharing().export_memory(*large)), GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_OK(small->release());

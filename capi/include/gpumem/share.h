@@ -367,6 +367,7 @@ typedef struct gpumem_way_info {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the answer was written to `*out_info`, whatever it is
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or an unknown way or peer
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{no; during the trial of a capability, a few milliseconds}
  * \threads{any thread}

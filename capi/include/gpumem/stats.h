@@ -56,8 +56,8 @@ GPUMEM_API gpumem_status gpumem_stats_get(gpumem_instance instance, gpumem_stats
 /** Reads the counters of one kind of memory.
  *
  * \param instance instance to query
- * \param kind #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED, #GPUMEM_KIND_REGISTERED, #GPUMEM_KIND_MANAGED or
- *         #GPUMEM_KIND_VIRTUAL
+ * \param kind #GPUMEM_KIND_DEVICE, #GPUMEM_KIND_PINNED, #GPUMEM_KIND_REGISTERED, #GPUMEM_KIND_MANAGED,
+ *         #GPUMEM_KIND_VIRTUAL or #GPUMEM_KIND_IMPORTED
  * \param[in,out] out_stats receives the counters
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the counters were written to `*out_stats`
