@@ -442,6 +442,7 @@ type nativeHubInfo struct {
 	refusedCount uint64
 	path         [108]byte
 	name         [64]byte
+	reserved     uint32
 }
 
 type nativePublishDesc struct {
@@ -468,6 +469,7 @@ type nativeLinkInfo struct {
 	connected  uint32
 	keeper     uint32
 	path       [108]byte
+	reserved   uint32
 }
 
 type nativeEntryInfo struct {

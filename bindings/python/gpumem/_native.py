@@ -476,7 +476,7 @@ class gpumem_hub_desc(Growing):
 class gpumem_hub_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("link_count", c_uint32), ("name_count", c_uint32),
                 ("version_count", c_uint32), ("fd_count", c_uint32), ("refused_count", c_uint64),
-                ("path", c_char * 108), ("name", c_char * 64)]
+                ("path", c_char * 108), ("name", c_char * 64), ("reserved", c_uint32)]
 
 
 class gpumem_publish_desc(Growing):
@@ -491,7 +491,7 @@ class gpumem_link_desc(Growing):
 
 class gpumem_link_info(Growing):
     _fields_ = [("struct_size", c_size_t), ("pid", c_int32), ("uid", c_uint32), ("connected", c_uint32),
-                ("keeper", c_uint32), ("path", c_char * 108)]
+                ("keeper", c_uint32), ("path", c_char * 108), ("reserved", c_uint32)]
 
 
 class gpumem_entry_info(Growing):

@@ -102,13 +102,12 @@ typedef struct gpumem_hub_info {
   uint64_t refused_count; /**< Links and messages that were refused since it was opened. */
   char path[108];         /**< Where it listens: a whole path, or `@` and an abstract address. */
   char name[64];          /**< As given at opening. */
+  uint32_t reserved;      /**< 0. */
 } gpumem_hub_info;
 
 /** Initial value of a gpumem_hub_info. */
-#define GPUMEM_HUB_INFO_INIT                           \
-  {                                                    \
-    sizeof(gpumem_hub_info), 0, 0, 0, 0, 0, {0}, { 0 } \
-  }
+#define GPUMEM_HUB_INFO_INIT \
+  { sizeof(gpumem_hub_info), 0, 0, 0, 0, 0, {0}, {0}, 0 }
 
 /** Gets information about a hub.
  *
@@ -240,13 +239,12 @@ typedef struct gpumem_link_info {
   uint32_t connected; /**< 1 until one side has hung up. */
   uint32_t keeper;    /**< 1 if it is a keeper. */
   char path[108];     /**< As in gpumem_hub_info. */
+  uint32_t reserved;  /**< 0. */
 } gpumem_link_info;
 
 /** Initial value of a gpumem_link_info. */
-#define GPUMEM_LINK_INFO_INIT                   \
-  {                                             \
-    sizeof(gpumem_link_info), 0, 0, 0, 0, { 0 } \
-  }
+#define GPUMEM_LINK_INFO_INIT \
+  { sizeof(gpumem_link_info), 0, 0, 0, 0, {0}, 0 }
 
 /** Gets information about a link.
  *

@@ -522,6 +522,7 @@ namespace GpuMem.Interop
     public ulong refused_count;
     public fixed byte path[108];
     public fixed byte name[64];
+    public uint reserved;
   }
 
   [StructLayout(LayoutKind.Sequential)]
@@ -554,6 +555,7 @@ namespace GpuMem.Interop
     public uint connected;
     public uint keeper;
     public fixed byte path[108];
+    public uint reserved;
   }
 
   [StructLayout(LayoutKind.Sequential)]

@@ -1452,6 +1452,8 @@ structs! {
         path: [c_char; 108],
         /// As given at opening.
         name: [c_char; 64],
+        /// 0.
+        reserved: u32,
     }
     /// Options for publishing.
     growing gpumem_publish_desc {
@@ -1499,6 +1501,8 @@ structs! {
         keeper: u32,
         /// As in gpumem_hub_info.
         path: [c_char; 108],
+        /// 0.
+        reserved: u32,
     }
     /// One version of a name in a hub.
     growing gpumem_entry_info {
