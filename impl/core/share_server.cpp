@@ -262,8 +262,10 @@ Result<void> ShareServer::add_to_poll(int socket, uint64_t id, uint32_t events) 
   event.events = events;
   event.data.u64 = id;
   if (epoll_ctl(poll_.get(), EPOLL_CTL_ADD, socket, &event) == 0) return {};
-  return platform::system_error(errno == EPERM ? GPUMEM_ERROR_INVALID_ARGUMENT : GPUMEM_ERROR_LIMIT_EXCEEDED,
-                                errno, "epoll_ctl", "cannot watch a connection");
+  const gpumem_status status = errno == EPERM    ? GPUMEM_ERROR_INVALID_ARGUMENT
+                               : errno == ENOMEM ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+                                                 : GPUMEM_ERROR_LIMIT_EXCEEDED;
+  return platform::system_error(status, errno, "epoll_ctl", "cannot watch a connection");
 }
 
 Result<uint64_t> ShareServer::add_listener(platform::Listener listener, uint64_t hub) {

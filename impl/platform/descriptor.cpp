@@ -47,14 +47,19 @@ DescriptorFacts describe(int file_descriptor) {
   return facts;
 }
 
+namespace {
+
+Error none_is_free(int error, const char* entry_point) {
+  return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, error, entry_point,
+                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
+}
+
+}  // namespace
+
 Result<int> duplicate(int file_descriptor) {
   const int made = fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0);
   if (made >= 0) return made;
-  if (errno == EMFILE) {
-    return system_error(
-        GPUMEM_ERROR_LIMIT_EXCEEDED, errno, "fcntl",
-        "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
-  }
+  if (errno == EMFILE) return none_is_free(errno, "fcntl");
   return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, "fcntl",
                       "the file descriptor is not open; pass one that was exported");
 }
@@ -64,7 +69,8 @@ Result<int> reopen(int file_descriptor, bool writable) {
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", file_descriptor);
   const int made = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
   if (made >= 0) return made;
-  if (errno == EMFILE) return duplicate(file_descriptor);  // for its message
+  // No duplicate in its place, which could have more rights.
+  if (errno == EMFILE || errno == ENFILE) return none_is_free(errno, "open");
   return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",
                       "cannot open the file behind a descriptor again; check that /proc is mounted");
 }

@@ -64,6 +64,7 @@ Status status_of(int error) {
       return GPUMEM_ERROR_PERMISSION_DENIED;
     case ENOMEM:
     case ENOBUFS:
+    case ENOLCK:
       return GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
     case EMFILE:
     case ENFILE:

@@ -42,8 +42,9 @@ class Loops : public testing::Test {
 const std::vector<Scenario>& common_scenarios() {
   static const std::vector<Scenario> all = [] {
     std::vector<Scenario> result;
-    for (const auto& some : {instance_scenarios(), memory_scenarios(), managed_scenarios(), vmm_scenarios(),
-                             buffer_scenarios(), stream_scenarios(), copy_scenarios(), host_scenarios()}) {
+    for (const auto& some :
+         {instance_scenarios(), memory_scenarios(), managed_scenarios(), vmm_scenarios(), buffer_scenarios(),
+          stream_scenarios(), copy_scenarios(), host_scenarios(), share_scenarios()}) {
       result.insert(result.end(), some.begin(), some.end());
     }
     return result;
@@ -137,6 +138,7 @@ void add(const char* suite, const char* name, void (*body)()) {
 }  // namespace faults
 
 int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "--peer") return faults::run_peer(argv[2]);
   testing::InitGoogleTest(&argc, argv);
   setenv("FAKE_CUDA_GRANULARITY", "65536", 0);  // clearing and copying blocks would take most of the time
   faults::Loops::first_use = argc == 2 && std::string(argv[1]) == "--first-use";

@@ -4,8 +4,13 @@
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -48,7 +53,12 @@ constinit std::atomic<int64_t> record_bytes_now{0};
 constinit std::atomic<int64_t> libraries{0};
 constinit std::atomic<int64_t> blocks{0};
 
+// Of a thread that answers other instances and processes: what it fails to do is the failure of their call,
+// and comes at no certain time.
+constinit thread_local bool answers_others = false;
+
 bool is_due(Kind kind) {
+  if (answers_others) return false;
   if (!plan.armed.load() || plan.kind.load() != kind) return false;
   const uint64_t call = plan.calls.fetch_add(1) + 1;
   return call == plan.k.load() || (plan.forever.load() && call > plan.k.load());
@@ -204,7 +214,10 @@ WRAP(int, open64, (const char* path, int flags, ...)) {
   const int mode = va_arg(arguments, int);
   va_end(arguments);
   // The library asks for this one only whether there are descriptors left.
-  if ((flags & O_PATH) == 0 && fails("open", {EOPNOTSUPP, EMFILE, ENOSPC})) return -1;
+  const bool unnamed = (flags & O_TMPFILE) == O_TMPFILE;
+  const bool asks = (flags & O_PATH) != 0;
+  if (!asks && (unnamed ? fails("open", {EOPNOTSUPP, EMFILE, ENOSPC}) : fails("open", {EMFILE, ENFILE})))
+    return -1;
   return __real_open64(path, flags, mode);
 }
 
@@ -298,6 +311,81 @@ WRAP(void*, dlsym, (void* library, const char* name)) {
 WRAP(int, pthread_key_create, (pthread_key_t * key, void (*destroy)(void*))) {
   if (fails("pthread_key_create", {EAGAIN, ENOMEM})) return errno;
   return __real_pthread_key_create(key, destroy);
+}
+
+// ---- sharing ----
+// Where a code means that the other side has gone, or that there is no room for now, another test makes it
+// so.
+
+WRAP(int, socket, (int domain, int type, int protocol)) {
+  if (fails("socket", {EMFILE, ENFILE, ENOBUFS})) return -1;
+  return __real_socket(domain, type, protocol);
+}
+
+WRAP(int, socketpair, (int domain, int type, int protocol, int* ends)) {
+  if (fails("socketpair", {EMFILE, ENFILE, ENOMEM})) return -1;
+  return __real_socketpair(domain, type, protocol, ends);
+}
+
+WRAP(int, bind, (int socket, const sockaddr* address, socklen_t size)) {
+  if (fails("bind", {ENOMEM, EACCES, ENOSPC})) return -1;
+  return __real_bind(socket, address, size);
+}
+
+WRAP(int, connect, (int socket, const sockaddr* address, socklen_t size)) {
+  if (fails("connect", {ENOMEM, EACCES})) return -1;
+  return __real_connect(socket, address, size);
+}
+
+WRAP(ssize_t, sendmsg, (int socket, const msghdr* message, int flags)) {
+  if (fails("sendmsg", {ENOMEM})) return -1;
+  return __real_sendmsg(socket, message, flags);
+}
+
+WRAP(ssize_t, recvmsg, (int socket, msghdr* message, int flags)) {
+  if (fails("recvmsg", {ENOMEM})) return -1;
+  return __real_recvmsg(socket, message, flags);
+}
+
+WRAP(int, ppoll, (pollfd * watched, nfds_t count, const timespec* limit, const sigset_t* mask)) {
+  if (fails("ppoll", {ENOMEM})) return -1;
+  return __real_ppoll(watched, count, limit, mask);
+}
+
+WRAP(int, epoll_create1, (int flags)) {
+  if (fails("epoll_create1", {EMFILE, ENFILE, ENOMEM})) return -1;
+  return __real_epoll_create1(flags);
+}
+
+// The other operations change what is there, or take it away.
+WRAP(int, epoll_ctl, (int poll, int operation, int file, epoll_event* event)) {
+  if (operation == EPOLL_CTL_ADD && fails("epoll_ctl", {ENOMEM, ENOSPC})) return -1;
+  return __real_epoll_ctl(poll, operation, file, event);
+}
+
+WRAP(int, epoll_wait, (int poll, epoll_event* events, int count, int timeout)) {
+  answers_others = true;
+  return __real_epoll_wait(poll, events, count, timeout);
+}
+
+WRAP(int, eventfd, (unsigned value, int flags)) {
+  if (fails("eventfd", {EMFILE, ENFILE, ENOMEM})) return -1;
+  return __real_eventfd(value, flags);
+}
+
+WRAP(int, flock, (int file, int operation)) {
+  if (fails("flock", {ENOLCK})) return -1;
+  return __real_flock(file, operation);
+}
+
+WRAP(int, fchmodat, (int folder, const char* path, mode_t mode, int flags)) {
+  if (fails("fchmodat", {EACCES, ENOMEM})) return -1;
+  return __real_fchmodat(folder, path, mode, flags);
+}
+
+WRAP(int, mkdir, (const char* path, mode_t mode)) {
+  if (fails("mkdir", {EACCES, ENOSPC})) return -1;
+  return __real_mkdir(path, mode);
 }
 
 // By number. Those not named here give something back, or are questions to which a failure is an answer.

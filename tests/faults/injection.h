@@ -20,7 +20,8 @@ struct Fault {
   int code;
 };
 
-// Counts calls of all threads from now on: those that the library makes on its own threads fail as well.
+// Counts calls of all threads from now on: those that the library makes on its own threads fail as well, but
+// for the sharing thread's.
 void arm(const Fault& fault);
 void disarm();
 

@@ -178,7 +178,7 @@ struct Snapshot {
   uint64_t driver = 0;
   // Of the instance, if there is one:
   gpumem_stats stats = GPUMEM_STATS_INIT;
-  std::array<gpumem_kind_stats, 5> kinds{};
+  std::array<gpumem_kind_stats, 6> kinds{};
   uint64_t free[2] = {};
 };
 
@@ -194,7 +194,7 @@ Snapshot take(const World& world) {
   EXPECT_EQ(gpumem_stats_get(world.out.instance, &now.stats, nullptr), GPUMEM_SUCCESS);
   size_t place = 0;
   for (const gpumem_kind kind : {GPUMEM_KIND_DEVICE, GPUMEM_KIND_PINNED, GPUMEM_KIND_REGISTERED,
-                                 GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL}) {
+                                 GPUMEM_KIND_MANAGED, GPUMEM_KIND_VIRTUAL, GPUMEM_KIND_IMPORTED}) {
     gpumem_kind_stats& counts = now.kinds.at(place++);
     counts.struct_size = sizeof counts;
     EXPECT_EQ(gpumem_stats_get_kind(world.out.instance, kind, &counts, nullptr), GPUMEM_SUCCESS);
@@ -225,15 +225,25 @@ void wait_for_threads(size_t most) {
     std::this_thread::yield();
 }
 
+// The sharing thread closes the end of a connection once the other end is closed.
+void wait_for_files(size_t most) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (count_entries("/proc/self/fd") > most && std::chrono::steady_clock::now() < limit)
+    std::this_thread::yield();
+}
+
 // `extra` streams may have been added, each with a thread. The threads of the fake driver, which start when
 // they are first needed, do not count. A lost device keeps addresses that it may still take for registered
 // ones.
 // Of what a call of many steps has made and given back, peaks and totals tell, and addresses may rest.
-void expect_no_more_than(const Snapshot& wanted, const World& world, size_t extra, bool of_many = false) {
+void expect_no_more_than(const Snapshot& wanted, const World& world, const Scenario& scenario, bool of_many) {
+  const size_t extra = scenario.idle_streams;
   const bool own_threads = world.backend == GPUMEM_BACKEND_HOST;
   if (own_threads) wait_for_threads(wanted.threads + extra);
+  if (!has_failed_buffers(world)) wait_for_files(wanted.files + scenario.idle_files);
   const Snapshot now = take(world);
-  EXPECT_TRUE(has_failed_buffers(world) || now.files <= wanted.files) << "file descriptors";
+  EXPECT_TRUE(has_failed_buffers(world) || now.files <= wanted.files + scenario.idle_files)
+      << "file descriptors: " << wanted.files << " before, " << now.files << " now";
   EXPECT_TRUE(!own_threads || now.threads <= wanted.threads + extra)
       << "threads: " << wanted.threads << " before, " << now.threads << " now";
   EXPECT_TRUE(of_many || is_lost(world, 0) || is_lost(world, 1) || now.mapped <= wanted.mapped)
@@ -271,6 +281,12 @@ void prepare_outputs(Out& out) {
   out.managed_info.struct_size = sizeof out.managed_info;
   out.stream_info.struct_size = sizeof out.stream_info;
   out.event_info.struct_size = sizeof out.event_info;
+  out.share_info.struct_size = sizeof out.share_info;
+  out.import_info.struct_size = sizeof out.import_info;
+  out.way_info.struct_size = sizeof out.way_info;
+  out.hub_info.struct_size = sizeof out.hub_info;
+  out.link_info.struct_size = sizeof out.link_info;
+  out.entry_info.struct_size = sizeof out.entry_info;
   out.status_info.struct_size = sizeof out.status_info;
   out.stats.struct_size = sizeof out.stats;
   out.kind_stats.struct_size = sizeof out.kind_stats;
@@ -329,6 +345,8 @@ void give_back(const Scenario& scenario, World& world, bool lost) {
       must(CALL(gpumem_stream_synchronize, stream, GPUMEM_TIMEOUT_INFINITE), world);
     });
   }
+  end_all(world.out.link, [&](gpumem_link link) { must(CALL(gpumem_link_close, link), world); });
+  end_all(world.out.hub, [&](gpumem_hub hub) { must(CALL(gpumem_hub_close, hub), world); });
   end_all(world.out.registered,
           [&](void* pointer) { must(CALL(gpumem_unregister, w.out.instance, pointer), world); });
   end_all(world.out.pointer, [&](void* pointer) { must(CALL(gpumem_free, w.out.instance, pointer), world); });
@@ -342,6 +360,10 @@ void give_back(const Scenario& scenario, World& world, bool lost) {
   end_all(world.out.physical,
           [&](gpumem_physical physical) { must(CALL(gpumem_physical_release, physical), world); });
   if (world.out.file >= 0) close(world.out.file);
+  for (const int32_t file : world.out.files)
+    if (file >= 0) close(file);
+  for (const int32_t end : world.out.pair)
+    if (end >= 0) close(end);
   end_all(world.out.event, [&](gpumem_event event) { must(CALL(gpumem_event_destroy, event), world); });
   end_all(world.out.stream, [&](gpumem_stream stream) { must(CALL(gpumem_stream_destroy, stream), world); });
   end_all(world.out.foreign,
@@ -362,8 +384,15 @@ gpumem_status status_of_system_call(const Step& step, const gpumem_error& error)
   if (call == "mbind" && code == EPERM) return GPUMEM_ERROR_PERMISSION_DENIED;
   if (call == "mbind" && code == ENOSYS) return GPUMEM_ERROR_UNSUPPORTED;
   if (call == "memfd_create" && (code == EMFILE || code == ENFILE)) return GPUMEM_ERROR_LIMIT_EXCEEDED;
-  if (call == "fcntl" && code == EMFILE) return GPUMEM_ERROR_LIMIT_EXCEEDED;
   if (call == "dlopen") return GPUMEM_ERROR_DRIVER_NOT_FOUND;
+  // Those of sharing.
+  if (code == EMFILE || code == ENFILE) return GPUMEM_ERROR_LIMIT_EXCEEDED;
+  for (const char* each : {"socket", "socketpair", "bind", "connect", "sendmsg", "recvmsg", "ppoll", "mkdir",
+                           "flock", "fchmodat", "epoll_create1", "epoll_ctl", "eventfd"}) {
+    if (call != each) continue;
+    if (code == EACCES) return GPUMEM_ERROR_PERMISSION_DENIED;
+    return code == ENOSPC ? GPUMEM_ERROR_LIMIT_EXCEEDED : GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+  }
   if (call == "open" || call == "mkostemp" || call == "posix_fallocate" || call == "pwrite")
     return code == EIO ? GPUMEM_ERROR_INTERNAL : GPUMEM_ERROR_LIMIT_EXCEEDED;
   if (call == "pread") return GPUMEM_ERROR_CONTENT_LOST;
@@ -499,7 +528,7 @@ bool run_steps(const Scenario& scenario, const Fault& fault, const Course& cours
     // What such a driver refuses to take back from a call of many steps, the next call releases.
     const bool later = fault.kind == Kind::kDriver && fault.forever && step.of_many;
     const auto expect_no_more = [&](size_t place) {
-      if (!course.empty()) expect_no_more_than(course[place], world, scenario.idle_streams, step.of_many);
+      if (!course.empty()) expect_no_more_than(course[place], world, scenario, step.of_many);
     };
     if (!later) expect_no_more(index);
     // Such a driver refused to wait for what it had taken before.

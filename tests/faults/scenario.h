@@ -29,6 +29,11 @@ struct Out {
   void* native[1];      // of gpumem_host_native_stream_create()
   gpumem_stream stream[3];
   gpumem_event event[3];
+  gpumem_hub hub[1];
+  gpumem_link link[2];
+  gpumem_share_handle share[2];
+  int32_t files[4];  // descriptors of a handle, and a dma-buf
+  int32_t pair[2];   // connected sockets; made by the scenario
   uint64_t number[2];
   uint32_t word;
   int32_t ordinal;
@@ -53,6 +58,12 @@ struct Out {
   gpumem_managed_info managed_info;
   gpumem_stream_info stream_info;
   gpumem_event_info event_info;
+  gpumem_share_info share_info;
+  gpumem_import_info import_info;
+  gpumem_way_info way_info;
+  gpumem_hub_info hub_info;
+  gpumem_link_info link_info;
+  gpumem_entry_info entry_info;
   gpumem_status_info status_info;
   gpumem_stats stats;
   gpumem_kind_stats kind_stats;
@@ -138,6 +149,8 @@ struct Scenario {
   bool costly = false;  // much memory: each call fails once, in one way
   // Streams that the library makes for itself and keeps until the instance is closed.
   uint32_t idle_streams = 0;
+  // Descriptors of the sharing thread, which stay until then too; the thread counts as a stream.
+  uint32_t idle_files = 0;
 };
 
 // ---- steps that many scenarios have ----
@@ -157,8 +170,12 @@ std::vector<Scenario> buffer_scenarios();
 std::vector<Scenario> managed_scenarios();
 std::vector<Scenario> stream_scenarios();
 std::vector<Scenario> copy_scenarios();
+std::vector<Scenario> share_scenarios();
 std::vector<Scenario> host_scenarios();
 // Those that meet what the library sets up once in a process; each attempt is a process of its own.
 std::vector<Scenario> first_scenarios();
+
+// The other process of share_scenarios(): exports memory and an event, and waits for the end of its input.
+int run_peer(const char* backend);
 
 }  // namespace faults
