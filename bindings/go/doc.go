@@ -11,7 +11,8 @@
 // [Pinned] is pinned memory as a slice of numbers or structs. [Buffer] is ordinary memory that can be registered, so
 // that devices can use it where it lies. [Managed] is memory with one address for the CPU and all devices. [Physical] is
 // memory without an address, which is mapped into an [AddressRange]. A [GrowableBuffer] grows in place and can sleep,
-// alone or with a [Group]. An [Address] is an address in any of them, for copies and fills.
+// alone or with a [Group]. An [Address] is an address in any of them, for copies and fills. A [ShareHandle] stands for
+// memory or an event that other processes import, and a [Hub] has such handles under names.
 //
 // # Copies
 //
@@ -29,8 +30,8 @@
 //
 // The garbage collector closes objects that are dropped without Close, if nothing can still be using them. It first
 // waits for the streams that worked on the memory. It keeps memory from which a slice or a number was handed out,
-// because those do not keep their memory alive, and buffers with a [Registration]. What is mapped in a range is unmapped
-// first. [Collected] counts both; a
+// because those do not keep their memory alive, or that was exported, and each [Hub], because other processes may be using
+// it, and buffers with a [Registration]. What is mapped in a range is unmapped first. [Collected] counts both; a
 // count other than 0 means that a Close is missing.
 //
 // # Slices
