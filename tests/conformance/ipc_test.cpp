@@ -2,8 +2,11 @@
 // The rules IPC-1 to IPC-25 and HUB, and those of VMM about sharing. The test imports what a second
 // process exports.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -1056,6 +1059,52 @@ TEST_F(Hub, hub_6_the_publisher_dies) {
   // What was fetched has its descriptors.
   const Import late = import(later);
   EXPECT_TRUE(holds_pattern(instance_, late.pointer, kSize, 22));
+}
+
+// In user, process, mount and network namespaces of its own, without a right to inspect processes outside.
+CHILD(container) {
+  if (unshare(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET) != 0)
+    skip_child("the system does not let this user make namespaces");
+  // The first process of the new namespace.
+  const pid_t first = fork();
+  if (first != 0) {
+    int status = -1;
+    ASSERT_EQ(waitpid(first, &status, 0), first);
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
+  }
+  prctl(PR_SET_DUMPABLE, 0);
+  const std::string& file = child_arguments().front();
+  const Instance instance = open_instance();
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = file.c_str();
+  gpumem_link link = nullptr;
+  EXPECT_OK(gpumem_link_connect(instance, &desc, &link, why()));
+  gpumem_share_handle handle{};
+  EXPECT_OK(gpumem_link_fetch(link, "weights", nullptr, &handle, why()));
+  gpumem_memory memory = nullptr;
+  void* pointer = nullptr;
+  EXPECT_OK(gpumem_share_import(instance, &handle, nullptr, 0, nullptr, &pointer, &memory, why()));
+  EXPECT_TRUE(holds_pattern(instance, pointer, kSize, 24));
+  EXPECT_OK(gpumem_memory_destroy(memory, why()));
+  EXPECT_OK(gpumem_link_close(link, why()));
+}
+
+TEST_F(Hub, ipc_12_from_a_container) {
+  char folder[] = "/tmp/gpumem-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string file = std::string(folder) + "/hub";
+  {
+    Exporter exporter;
+    ASSERT_EQ(exporter.open_hub(file), GPUMEM_SUCCESS);
+    const uint64_t number = exporter.buffer(kSize);
+    exporter.put(number, 0, kSize, 24);
+    ASSERT_EQ(exporter.publish("weights", exporter.share(number)), GPUMEM_SUCCESS);
+    const ProcessResult result = run_child("container", {}, {file});
+    EXPECT_EQ(exporter.close_hub(), GPUMEM_SUCCESS);
+    EXPECT_EQ(rmdir(folder), 0);
+    if (result.exit_code == kChildSkipped) GTEST_SKIP() << result.out;
+    EXPECT_TRUE(result.ok()) << result;
+  }
 }
 
 TEST_F(Hub, hub_7_a_keeper_outlives_its_publishers) {
