@@ -14,21 +14,20 @@
 //       16      8  number of a request; that of the request in its answer and in MORE; else 0
 //
 // A holder holds exports. Its connection goes to the abstract address of an instance, or came as a descriptor
-// with PASS or WELCOME. A link asks a hub. State by state, what the server takes:
+// with PASS or WELCOME. A link asks a hub. State by state, what the server takes, and what it answers:
 //
-//   state    begins                   takes                                   answers, and becomes
-//   -------  -----------------------  --------------------------------------
-//   ------------------------------------------ greeted  accepted at an address   HELLO WELCOME: holder or
-//   link; REFUSED: ended holder   greeted, or handed out   CLAIM of a token                        GRANTED
-//   with descriptors, or REFUSED
-//                                     RELEASE of a token that it has claimed  nothing
-//   link     greeted at a hub         ENUMERATE, FETCH, WITHDRAW              ENTRY, GRANTED, DONE, or
-//   REFUSED
-//                                     WAIT, also once                         ENTRY when there is one, or
-//                                     REFUSED CANCEL of a WAIT                        nothing PUBLISH with
-//                                     descriptors                PUBLISHED or REFUSED
-//   any      MORE is missing          MORE of the same number                 as the message that is complete
-//   with it
+// * greeted, which begins when a connection is accepted at an address
+//   - HELLO: WELCOME, and the connection is a holder or a link; or REFUSED, and it ends
+// * holder, once greeted or handed out
+//   - CLAIM of a token: GRANTED with descriptors, or REFUSED
+//   - RELEASE of a token that it has claimed: nothing
+// * link, once greeted at a hub
+//   - ENUMERATE, FETCH, WITHDRAW: ENTRY, GRANTED, DONE; or REFUSED
+//   - WAIT: ENTRY when there is one; with `once` at once, or REFUSED
+//   - CANCEL of a WAIT: nothing
+//   - PUBLISH with descriptors: PUBLISHED, or REFUSED
+// * any, while MORE is missing
+//   - MORE of the same number: as the message that is complete with it
 //
 // The server also says WITHDRAWN of a token to a holder that has claimed it, at most once. Requests of one
 // connection are answered in their order, but for WAIT.
