@@ -155,6 +155,7 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
 }
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, CreatedMemory* out) {
+  decltype(received_)::node_type unneeded;  // let go of without the lock
   const std::lock_guard lock(mutex_);
   const auto known = imports_.find(key);
   if (known == imports_.end() || known->second.ending) return false;
@@ -168,33 +169,44 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, Cre
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "the exporter has ended the export; ask for a new handle");
   if (request.handle.offset >= import.recorded.size) return bad_blocks();
   ++import.count;
+  if (!received_.empty()) [[unlikely]]
+    unneeded = received_.extract(request.handle.token);
   *out = import.created;
   return true;
 }
 
+std::optional<Imports::Received> Imports::take_received(const Token& token) {
+  const std::lock_guard lock(mutex_);
+  auto node = received_.extract(token);
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+void Imports::put_back(std::optional<Received> received) noexcept {
+  if (!received) return;
+  try {
+    const std::lock_guard lock(mutex_);
+    received_.try_emplace(received->handle.token, std::move(*received));
+  } catch (const std::bad_alloc&) {
+    // Then it has to be sent again.
+  }
+}
+
 // Asks whoever has the memory, and claims it.
-Result<Imports::Source> Imports::reach(const ImportRequest& request) {
+Result<Imports::Source> Imports::reach(const ImportRequest& request,
+                                       const std::optional<Received>& received) {
   const ShareHandle& given = request.handle;
   Source source;
   source.recorded = given;
-  std::shared_ptr<SharePeer> peer;
-  {
-    const std::lock_guard lock(mutex_);
-    if (const auto known = received_.find(given.token); known != received_.end()) {
-      peer = known->second.peer;
-      source.descriptors = std::move(known->second.descriptors);
-      received_.erase(known);
-    }
+  std::shared_ptr<SharePeer> peer = received ? received->peer : nullptr;
+  std::vector<int> numbers(request.file_descriptors.begin(), request.file_descriptors.end());
+  if (numbers.empty() && received) numbers = numbers_of(received->descriptors);
+  for (const int number : numbers) {
+    auto copy = platform::duplicate(number);
+    if (!copy) return copy.error();
+    source.descriptors.emplace_back(*copy);
   }
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
-  if (!request.file_descriptors.empty()) {
-    source.descriptors.clear();
-    for (const int32_t number : request.file_descriptors) {
-      auto copy = platform::duplicate(number);
-      if (!copy) return copy.error();
-      source.descriptors.emplace_back(*copy);
-    }
-  }
   const bool complete = !source.descriptors.empty() || given.fd_count == 0;
   if (peer == nullptr && !(blocks && complete)) {
     auto connected = SharePeer::connect(instance_, given.exporter, request.timeout_ns);
@@ -326,7 +338,9 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   GPUMEM_TRY(outside_host_function());
   const auto open = instance_.stay_open();
   if (!open) return open.error();
-  auto source = reach(request);
+  std::optional<Received> received = take_received(request.handle.token);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
   if (!source) return source.error();
   const std::lock_guard changes(changes_);
   // Another thread may have imported it meanwhile; by another export, perhaps.
@@ -343,6 +357,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   }
   auto made = map(key, request, **device, *access, std::move(*source));
   if (!made) return made.error();
+  again.dismiss();
   return at_offset(*made);
 }
 
@@ -362,15 +377,19 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
                       "device %u shares nothing with other processes; see share.channel",
                       device.device().ordinal());
   }
-  auto source = reach(request);
+  std::optional<Received> received = take_received(request.handle.token);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
   if (!source) return source.error();
   const backend::Ticket ticket{source->recorded.payload,
                                source->descriptors.empty() ? -1 : source->descriptors.front().get()};
-  return make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
+  auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
     event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
     event.set_claim(std::make_shared<Claim>(std::move(source->claim)));
     return facet->import_event(ticket);
   });
+  if (made) again.dismiss();
+  return made;
 }
 
 Result<gpumem_import_info> Imports::info(const Memory& memory) const {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <tuple>
@@ -122,7 +123,10 @@ class Imports {
   Result<gpumem_access> access_for(const ImportRequest& request) const;
   // One more of an import that is there; false if there is none.
   Result<bool> count_up(const Key& key, const ImportRequest& request, CreatedMemory* out);
-  Result<Source> reach(const ImportRequest& request);
+  // What came with a handle, if anything did. Put back by the one who cannot import it.
+  std::optional<Received> take_received(const Token& token);
+  void put_back(std::optional<Received> received) noexcept;
+  Result<Source> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, Source source);
   void drop_kept(std::list<Kept> kept) noexcept;

@@ -390,6 +390,29 @@ TEST_F(Ipc, ipc_12) {
   EXPECT_EQ(info_of(made.memory).state, GPUMEM_IMPORT_LIVE);
 }
 
+// A handle that comes twice holds nothing that one does not, and one that cannot be imported can be tried
+// again.
+TEST_F(Ipc, ipc_12_received_again) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  const gpumem_share_handle handle = exporter.share(number);
+  char answer[sizeof(gpumem_share_handle) + 16];
+  std::vector<Import> imports(2);
+  for (Import& made : imports) {
+    exporter.send(handle);
+    gpumem_share_handle received{};
+    ASSERT_OK(gpumem_share_receive(instance_, exporter.socket(), GPUMEM_TIMEOUT_INFINITE, &received, why()));
+    ASSERT_TRUE(receive_bytes(exporter.socket(), answer, sizeof answer));
+    Import refused;
+    EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, try_import(received, &refused, GPUMEM_ACCESS_READ));
+    ASSERT_OK(try_import(received, &made));
+  }
+  EXPECT_EQ(info_of(imports[0].memory).count, 2u);
+  EXPECT_EQ(exporter.destroy(number), GPUMEM_ERROR_BUSY);
+  imports.clear();
+  EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
+}
+
 TEST_F(Ipc, ipc_12_bad_messages) {
   int ends[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
