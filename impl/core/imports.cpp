@@ -88,6 +88,11 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
   return {};
 }
 
+// No later try would succeed.
+bool has_ended(const Error& error) {
+  return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE;
+}
+
 Result<void> check_not_own(const ShareHandle& handle) {
   if (handle.way != GPUMEM_SHARE_WAY_LEGACY || !is_own(handle.exporter)) return {};
   return make_error(
@@ -341,6 +346,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   std::optional<Received> received = take_received(request.handle.token);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
+  if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return source.error();
   const std::lock_guard changes(changes_);
   // Another thread may have imported it meanwhile; by another export, perhaps.
@@ -380,6 +386,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   std::optional<Received> received = take_received(request.handle.token);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
+  if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return source.error();
   const backend::Ticket ticket{source->recorded.payload,
                                source->descriptors.empty() ? -1 : source->descriptors.front().get()};

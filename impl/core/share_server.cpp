@@ -888,6 +888,22 @@ Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   return id;
 }
 
+void ShareServer::tell_all_withdrawn(Connection& connection) noexcept {
+  try {
+    // Of one that has hung up, the claims end while it is told.
+    std::vector<Token> tokens;
+    for (const auto& [token, claim] : connection.claims)
+      tokens.push_back(token);
+    for (const Token& token : tokens) {
+      Message message = message_of(MessageType::kWithdrawn);
+      message.token = token;
+      answer(connection, std::move(message));
+    }
+  } catch (const std::bad_alloc&) {
+    // It learns it when it asks.
+  }
+}
+
 void ShareServer::close_hub(uint64_t id) noexcept {
   const std::lock_guard lock(mutex_);
   for (auto at = listeners_.begin(); at != listeners_.end();)
@@ -903,15 +919,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
                        std::any_of(connection.claims.begin(), connection.claims.end(),
                                    [](const auto& claim) { return claim.second.exported; });
     if (stays) {
-      for (const auto& [token, claim] : connection.claims) {
-        try {
-          Message message = message_of(MessageType::kWithdrawn);
-          message.token = token;
-          answer(connection, std::move(message));
-        } catch (const std::bad_alloc&) {
-          break;  // it learns it when it asks
-        }
-      }
+      tell_all_withdrawn(connection);
       ++at;
       continue;
     }

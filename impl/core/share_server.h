@@ -168,6 +168,7 @@ class ShareServer {
   void turn_away(Connection& connection, uint64_t number, const Error& error);
   void tell_waiting(uint64_t hub, const std::string& name);
   void tell_withdrawn(uint64_t hub, const Token& token);
+  void tell_all_withdrawn(Connection& connection) noexcept;
   void update(Connection& connection) noexcept;
   void doom(Connection& connection, const Error* error);
   void bury() noexcept;
