@@ -81,8 +81,7 @@ class Traces {
     for (const std::string& line : lines_of("/proc/net/unix")) {
       const std::vector<std::string> words = words_of(line);
       const bool names_folder = line.find(folder) != std::string::npos;
-      const bool names_library = line.find("gpumem") != std::string::npos;
-      if (words.size() > 6 && (sockets_.count(words[6]) != 0 || names_folder || names_library))
+      if (words.size() > 6 && (sockets_.count(words[6]) != 0 || names_folder))
         left.push_back("socket " + line);
     }
     for (const std::string& line : lines_of("/proc/locks")) {
