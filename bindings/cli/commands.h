@@ -33,6 +33,34 @@ struct MoveOptions {
 };
 int move(const MoveOptions& options);
 
+// A path is given as gpumem_hub_desc takes it; none is the default.
+struct ShareOptions {
+  std::string file;
+  std::string name;
+  std::optional<std::string> hub;
+  std::optional<std::string> keeper;  // publish there instead of opening a hub
+  std::string backend;                // empty: as the environment says
+  uint32_t device = 0;
+  bool wait_stdin = false;  // end with the standard input too
+};
+int share(const ShareOptions& options);
+
+struct AttachOptions {
+  std::optional<std::string> file;  // none: only verify
+  std::string name;
+  std::optional<std::string> hub;
+  std::string backend;    // empty: as the environment says
+  uint32_t timeout = 10;  // seconds
+};
+int attach(const AttachOptions& options);
+
+struct HubOptions {
+  std::optional<std::string> hub;
+  bool json = false;
+};
+int hub_list(const HubOptions& options);
+int keep(const HubOptions& options);
+
 struct ErrorsOptions {
   std::optional<std::string> code;  // number or name; none: all
   bool json = false;

@@ -153,6 +153,35 @@ Memory register_memory(gpumem_device device, void* pointer, uint64_t size) {
   return Memory(memory);
 }
 
+Hub open_hub(gpumem_instance instance, const std::optional<std::string>& path, gpumem_hub_flags flags) {
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  desc.path = path ? path->c_str() : nullptr;
+  desc.flags = flags;
+  gpumem_hub hub = nullptr;
+  call(gpumem_hub_open, instance, &desc, &hub);
+  return Hub(hub);
+}
+
+Link connect_to_hub(gpumem_instance instance, const std::optional<std::string>& path) {
+  gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+  desc.path = path ? path->c_str() : nullptr;
+  gpumem_link link = nullptr;
+  call(gpumem_link_connect, instance, &desc, &link);
+  return Link(link);
+}
+
+gpumem_hub_info hub_info(const Hub& hub) {
+  gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
+  call(gpumem_hub_get_info, hub.get(), &info);
+  return info;
+}
+
+gpumem_link_info link_info(const Link& link) {
+  gpumem_link_info info = GPUMEM_LINK_INFO_INIT;
+  call(gpumem_link_get_info, link.get(), &info);
+  return info;
+}
+
 void require_nothing_lives(gpumem_instance instance) {
   gpumem_stats stats = GPUMEM_STATS_INIT;
   call(gpumem_stats_get, instance, &stats);

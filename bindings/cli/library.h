@@ -5,6 +5,7 @@
 #include <gpumem/gpumem.h>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -51,6 +52,8 @@ class Owner {
 
 using Memory = Owner<gpumem_memory, gpumem_memory_destroy>;
 using Stream = Owner<gpumem_stream, gpumem_stream_destroy>;
+using Hub = Owner<gpumem_hub, gpumem_hub_close>;
+using Link = Owner<gpumem_link, gpumem_link_close>;
 
 // Device memory in a range: several blocks with seams between them, which the device may read and write.
 class MappedRange {
@@ -104,6 +107,12 @@ gpumem_device find_device(gpumem_instance instance, uint32_t ordinal);
 Stream create_stream(gpumem_device device);
 Memory create_memory(gpumem_device device, const gpumem_memory_desc& desc);
 Memory register_memory(gpumem_device device, void* pointer, uint64_t size);
+
+// A path is given as the options of the library take it; none is the default.
+Hub open_hub(gpumem_instance instance, const std::optional<std::string>& path, gpumem_hub_flags flags);
+Link connect_to_hub(gpumem_instance instance, const std::optional<std::string>& path);
+gpumem_hub_info hub_info(const Hub& hub);
+gpumem_link_info link_info(const Link& link);
 
 // Throws with the library's own list if memory, streams or events of the instance are left.
 void require_nothing_lives(gpumem_instance instance);

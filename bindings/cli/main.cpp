@@ -74,6 +74,18 @@ uint32_t repeat_count(const std::string& value) {
   return static_cast<uint32_t>(*number);
 }
 
+uint32_t seconds(const std::string& value) {
+  std::string_view text = value;
+  const auto number = take_number(text);
+  if (!number || !text.empty() || *number > 86400)
+    throw UsageError("--timeout takes seconds from 0 to 86400, not " + shown(value));
+  return static_cast<uint32_t>(*number);
+}
+
+std::optional<std::string> copy_of(const std::string* value) {
+  return value == nullptr ? std::nullopt : std::optional<std::string>(*value);
+}
+
 // Bytes of a unit such as MB or MiB, in any case and with or without the B; none if it is no unit.
 std::optional<uint64_t> unit_size(std::string_view text) {
   constexpr std::string_view kPowers = "kmgt";
@@ -107,7 +119,7 @@ uint64_t chunk_size(const std::string& value) {
 }
 
 const Values& command_names() {
-  static const Values names = {"info", "move", "errors"};
+  static const Values names = {"info", "move", "share", "attach", "hub", "keep", "errors"};
   return names;
 }
 
@@ -222,6 +234,40 @@ int parse_and_run(int argc, char** argv) {
       "Size of one transfer, such as 64KiB or 2MB, at least 4096 bytes (default: as fits the device)");
   move_command->add_flag("--json", json, "Print JSON");
 
+  const std::string hub_text = "Path of the hub, or its name (default: default)";
+  Values names;
+  Values hubs;
+  ShareOptions share_options;
+  Values keepers;
+  CLI::App* share_command = app.add_subcommand("share", "Publish the bytes of a file for other processes");
+  value_option(share_command, "FILE", files, "", "File of any size, not empty");
+  value_option(share_command, "--name", names, "NAME", "Name under which to publish it");
+  value_option(share_command, "--hub", hubs, "PATH", hub_text);
+  value_option(share_command, "--keep", keepers, "PATH", "Publish in the keeper there; not with --hub");
+  share_command->add_flag("--wait-stdin", share_options.wait_stdin, "End when the standard input does, too");
+  value_option(share_command, "--backend", backends, "NAME", backend_text);
+  value_option(share_command, "--device", devices, "N", "Number of the device (default: 0)");
+
+  AttachOptions attach_options;
+  Values timeouts;
+  CLI::App* attach_command =
+      app.add_subcommand("attach", "Wait for what another process shares, and verify it");
+  value_option(attach_command, "FILE", files, "", "File to write the bytes to (default: none)");
+  value_option(attach_command, "--name", names, "NAME", "Name under which it is published");
+  value_option(attach_command, "--hub", hubs, "PATH", hub_text);
+  value_option(attach_command, "--timeout", timeouts, "S",
+               "Seconds to wait for the hub and the name, up to 86400 (default: 10)");
+  value_option(attach_command, "--backend", backends, "NAME", backend_text);
+
+  Values actions;
+  CLI::App* hub_command = app.add_subcommand("hub", "What is published in a hub");
+  value_option(hub_command, "ACTION", actions, "", "list: names, versions, sizes, publishers");
+  value_option(hub_command, "--hub", hubs, "PATH", hub_text);
+  hub_command->add_flag("--json", json, "Print JSON");
+
+  CLI::App* keep_command = app.add_subcommand("keep", "Keep what others publish, also after they have ended");
+  value_option(keep_command, "--hub", hubs, "PATH", "Path of the keeper, or its name (default: default)");
+
   ErrorsOptions errors_options;
   Values codes;
   CLI::App* errors_command = app.add_subcommand("errors", "What each status means, and what to do");
@@ -234,7 +280,8 @@ int parse_and_run(int argc, char** argv) {
   value_option(help_command, "COMMAND", topics, "", "The command to describe");
 
   app.footer("gpumem COMMAND --help describes a command; man gpumem has everything.");
-  for (CLI::App* command : {info_command, move_command, errors_command, help_command})
+  for (CLI::App* command : {info_command, move_command, share_command, attach_command, hub_command,
+                            keep_command, errors_command, help_command})
     command->footer("");
 
   try {
@@ -248,10 +295,10 @@ int parse_and_run(int argc, char** argv) {
   const std::string* backend = only(backends, "--backend");
   if (backend != nullptr) {
     require_one_of(*backend, "--backend", {"any", "cuda", "host"});
-    info_options.backend = move_options.backend = *backend;
+    info_options.backend = move_options.backend = share_options.backend = attach_options.backend = *backend;
   }
   if (const std::string* device = only(devices, "--device"))
-    info_options.device = move_options.device = device_number(*device);
+    info_options.device = move_options.device = share_options.device = device_number(*device);
   info_options.json = move_options.json = errors_options.json = json;
   if (info_command->parsed()) return info(info_options);
 
@@ -261,14 +308,43 @@ int parse_and_run(int argc, char** argv) {
     return errors(errors_options);
   }
 
+  const std::optional<std::string> hub = copy_of(only(hubs, "--hub"));
+  if (keep_command->parsed()) return keep({.hub = hub, .json = false});
+  if (hub_command->parsed()) {
+    const std::string* action = only(actions, "ACTION");
+    if (action == nullptr) throw UsageError("hub needs an ACTION: list");
+    require_one_of(*action, "ACTION", {"list"});
+    return hub_list({.hub = hub, .json = json});
+  }
+
   const std::string* file = only(files, "FILE");
-  if (file == nullptr) throw UsageError("move needs a FILE");
+  if (file == nullptr && !attach_command->parsed())
+    throw UsageError((share_command->parsed() ? "share" : "move") + std::string(" needs a FILE"));
+  const std::string* name = only(names, "--name");
+  if (share_command->parsed()) {
+    if (name == nullptr) throw UsageError("share needs --name");
+    share_options.file = *file;
+    share_options.name = *name;
+    share_options.hub = hub;
+    share_options.keeper = copy_of(only(keepers, "--keep"));
+    if (share_options.hub && share_options.keeper) throw UsageError("--hub and --keep exclude each other");
+    return share(share_options);
+  }
+  if (attach_command->parsed()) {
+    if (name == nullptr) throw UsageError("attach needs --name");
+    attach_options.file = copy_of(file);
+    attach_options.name = *name;
+    attach_options.hub = hub;
+    if (const std::string* timeout = only(timeouts, "--timeout")) attach_options.timeout = seconds(*timeout);
+    return attach(attach_options);
+  }
+
   move_options.file = *file;
   for (const std::string& kind : move_options.kinds) {
-    Values names;
+    Values known_names;
     for (const Kind known : all_kinds())
-      names.push_back(kind_name(known));
-    require_one_of(kind, "--kind", names);
+      known_names.push_back(kind_name(known));
+    require_one_of(kind, "--kind", known_names);
   }
   if (const std::string* repeat = only(repeats, "--repeat")) move_options.repeat = repeat_count(*repeat);
   if (const std::string* chunk = only(chunks, "--chunk")) move_options.chunk = chunk_size(*chunk);

@@ -5,21 +5,17 @@
 // The file is read once, in batches of a few chunks. Each batch goes through every path before the next is
 // read, so that neither the file nor the device has to fit anywhere. Only the transfers are timed, and the
 // two sides take turns.
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <iostream>
-#include <system_error>
 
 #include "commands.h"
+#include "file.h"
 #include "interrupt.h"
 #include "library.h"
 #include "output.h"
@@ -31,82 +27,6 @@ namespace {
 
 constexpr uint64_t kDefaultChunk = uint64_t{32} << 20;
 constexpr uint64_t kMaxInFlight = 4;
-
-class InputFile {
- public:
-  explicit InputFile(const std::string& name) : name_(name) {
-    // Without O_NONBLOCK the opening of a pipe would wait for a writer.
-    descriptor_ = open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor_ < 0) fail(std::string("cannot be opened: ") + std::strerror(errno));
-    try {
-      struct stat status = {};
-      if (fstat(descriptor_, &status) != 0) fail(std::string("cannot be examined: ") + std::strerror(errno));
-      if (S_ISDIR(status.st_mode)) fail("is a directory");
-      if (!S_ISREG(status.st_mode)) fail("is not a regular file");
-      if (status.st_size == 0)
-        throw std::runtime_error("the file " + shown(name_) + " is empty: give one with at least one byte");
-      size_ = static_cast<uint64_t>(status.st_size);
-    } catch (...) {
-      close(descriptor_);
-      throw;
-    }
-  }
-  ~InputFile() { close(descriptor_); }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-
-  uint64_t size() const { return size_; }
-
-  // Reads exactly the next `size` bytes.
-  void read(std::byte* bytes, uint64_t size) {
-    constexpr uint64_t kPiece = uint64_t{8} << 20;  // so that an interrupt is noticed soon
-    while (size > 0) {
-      stop_if_interrupted();
-      const ssize_t count = ::read(descriptor_, bytes, std::min(size, kPiece));
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) fail(std::string("cannot be read: ") + std::strerror(errno));
-      if (count == 0) {
-        fail("has shrunk while it was read: it had " + std::to_string(size_) + " bytes, and ends after " +
-             std::to_string(done_));
-      }
-      bytes += count;
-      size -= static_cast<uint64_t>(count);
-      done_ += static_cast<uint64_t>(count);
-    }
-  }
-
- private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw std::runtime_error(shown(name_) + " " + what);
-  }
-
-  std::string name_;
-  int descriptor_ = -1;
-  uint64_t size_ = 0;
-  uint64_t done_ = 0;
-};
-
-// XXH3 with 128 bits, over bytes that come piece by piece.
-class Hash {
- public:
-  Hash() : state_(XXH3_createState(), XXH3_freeState) {
-    if (!state_) throw std::bad_alloc();
-    XXH3_128bits_reset(state_.get());
-  }
-  void add(const std::byte* bytes, uint64_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
-
-  // Of all bytes so far.
-  std::string text() const {
-    const XXH128_hash_t value = XXH3_128bits_digest(state_.get());
-    std::array<char, 33> text{};
-    std::snprintf(text.data(), text.size(), "%016llx%016llx", static_cast<unsigned long long>(value.high64),
-                  static_cast<unsigned long long>(value.low64));
-    return text.data();
-  }
-
- private:
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
-};
 
 // A path, the one beside it, and what came out. Times are in seconds, one for each pass, over all batches.
 struct Lane {
