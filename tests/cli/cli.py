@@ -30,6 +30,7 @@ STATUS_HEADER = Path(sys.argv[3])
 SHORT_OF_MEMORY = sys.argv[4]
 FAKE_CUDA = sys.argv[5] if len(sys.argv) > 5 else None
 KINDS = ["pageable", "pinned", "write-combined", "registered", "mapped", "managed", "range", "buffer"]
+COMMANDS = ["info", "move", "share", "attach", "hub", "keep", "errors", "help"]
 MIB = 1 << 20
 
 
@@ -175,7 +176,7 @@ def on_terminal(*arguments, preexec_fn=None, **variables):
 def case_help_names_each_command():
     outcome = run("--help")
     require(outcome.status == 0 and outcome.err == "", str(outcome))
-    for word in ("info", "move", "errors"):
+    for word in ("info", "move", "share", "attach", "hub", "keep", "errors"):
         require(word in outcome.out, f"{word} is missing\n{outcome}")
 
 
@@ -189,6 +190,9 @@ def case_wrong_usage_is_status_2():
                       ["info", "--device", "-1"], ["move"], ["move", "--repeat", "0", "file"],
                       ["move", "--kind", "liquid", "file"], ["move", "--chunk", "12", "file"],
                       ["move", "--chunk", "1 parsec", "file"], ["move", "file", "file"],
+                      ["share"], ["share", "file"], ["share", "--name", "n"], ["attach"], ["attach", "file"],
+                      ["share", "file", "--name", "n", "--name", "m"], ["hub"], ["hub", "list", "list"],
+                      ["hub", "--backend", "host", "list"], ["keep", "file"],
                       ["errors", "--json", "--markdown"], ["help", "fly"], ["help", "info", "move"]):
         require_failure(run(*arguments), 2)
 
@@ -211,7 +215,12 @@ def case_what_is_wrong_is_named():
             ("move --repeat 10001 f", "--repeat takes a number from 1 to 10000, not 10001"),
             ("move --chunk 4095 f", "--chunk takes 4096 bytes to 1 TiB, not 4095"),
             ("move --chunk 2TiB f", "--chunk takes 4096 bytes to 1 TiB, not 2TiB"),
-            ("move", "move needs a FILE"), ("errors --json --markdown", "--json and --markdown exclude each other"),
+            ("move", "move needs a FILE"), ("share --name n", "share needs a FILE"), ("share f", "share needs --name"),
+            ("attach f", "attach needs --name"), ("hub", "hub needs an ACTION: list"),
+            ("hub fly", "ACTION is list, not fly"), ("hub list --hub", "--hub needs a value"),
+            ("share f --name n --hub a --keep b", "--hub and --keep exclude each other"),
+            ("attach --name n --timeout 1.5", "--timeout takes seconds from 0 to 86400, not 1.5"),
+            ("attach --name n --timeout 86401", "--timeout takes seconds from 0 to 86400, not 86401"), ("errors --json --markdown", "--json and --markdown exclude each other"),
             ("help fly", "there is no command fly")):
         outcome = run(*arguments.split())
         require_failure(outcome, 2)
@@ -235,7 +244,7 @@ def case_what_a_terminal_obeys_is_escaped():
 
 def case_help_is_a_command_too():
     require(run("help").out == run("--help").out, str(run("help")))
-    for command in ("info", "move", "errors", "help"):
+    for command in COMMANDS:
         outcome = run("help", command)
         require(outcome.status == 0 and outcome.err == "" and outcome.out == run(command, "--help").out, str(outcome))
         require(f"Usage: gpumem {command} " in outcome.out, str(outcome))
@@ -243,7 +252,7 @@ def case_help_is_a_command_too():
 
 
 def case_help_speaks_to_people():
-    for arguments in ([], ["info"], ["move"], ["errors"]):
+    for arguments in ([], *([command] for command in COMMANDS)):
         shown = run(*arguments, "--help").out
         found = re.findall(r"\b(?:UINT|INT|TEXT|ENUM|REQUIRED|Excludes|Positionals|SUBCOMMAND)\b", shown)
         require(not found, f"{found} in\n{shown}")
@@ -258,9 +267,9 @@ def case_help_speaks_to_people():
 
 def case_man_page_has_each_option():
     page = MAN_PAGE.read_text(encoding="utf-8")
-    for command in ("info", "move", "errors", "help"):
+    for command in COMMANDS:
         require(f".Cm {command}" in page, f"{command} is missing")
-        for option in set(re.findall(r"--([a-z]+)", run(command, "--help").out)):
+        for option in set(re.findall(r"--([a-z-]+)", run(command, "--help").out)):
             require(re.search(rf"Fl -{option}\b", page), f"--{option} of {command} is missing")
 
 
@@ -778,6 +787,245 @@ def case_move_on_the_gpu():
         raise Skipped(cuda["reason"])
     with tempfile.TemporaryDirectory() as folder:
         require_all_verified(run("move", "--backend", "cuda", "--json", make_file(folder, 300 * MIB + 3)).json())
+
+
+# ---- share, attach, hub, keep ----
+
+
+@contextlib.contextmanager
+def staying(*arguments, variables=None):
+    """A command that prints one line and stays; yields the process and the line."""
+    with subprocess.Popen([PROGRAM, *map(os.fspath, arguments)], env=environment(**(variables or {})),
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            line = process.stdout.readline().decode()
+            if not line:
+                raise Failed(f"exit status {process.wait()}\n{process.stderr.read().decode()}")
+            yield process, line
+        finally:
+            process.kill()
+
+
+def require_end(process, number=signal.SIGTERM):
+    """A signal ends it, and it says nothing more."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    outcome = Outcome(process.returncode, out.decode(), err.decode())
+    require(outcome.status == 0 and outcome.out == "" and outcome.err == "", str(outcome))
+
+
+def listed(hub, variables=None):
+    return run("hub", "list", "--json", "--hub", hub, variables=variables).json()
+
+
+def share_and_attach(backend, variables_of):
+    """Another process gets the bytes of a file; variables_of() yields the variables of one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        hub, copy = Path(folder) / "hub", Path(folder) / "copy"
+        path = make_file(folder, 17 * MIB + 3)
+        with variables_of() as variables, staying("share", path, "--name", "gr\u00fcn", "--hub", hub, "--backend", backend,
+                                                  variables=variables) as (process, line):
+            found = re.fullmatch(rf"gr\u00fcn version 1: {17 * MIB + 3} bytes of {path}, XXH3 ([0-9a-f]{{32}}), at {hub}\n", line)
+            require(found, line)
+            for target in ([], [copy]):
+                with variables_of() as importer:
+                    outcome = run("attach", "--name", "gr\u00fcn", "--hub", hub, "--backend", backend, *target, variables=importer)
+                written = f", written to {copy}" if target else ""
+                require(outcome.status == 0 and outcome.err == "", str(outcome))
+                require(outcome.out == f"gr\u00fcn version 1: {17 * MIB + 3} bytes verified, XXH3 {found[1]}{written}\n", str(outcome))
+            require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
+            require_end(process)
+        require(not hub.exists(), "the socket file is left")
+        report = run_host("move", "--json", "--kind", "pageable", "--repeat", "1", path).json()
+        require(report["xxh3_128"] == found[1], "not the hash that move shows")
+
+
+def case_share_and_attach():
+    share_and_attach("host", lambda: contextlib.nullcontext({}))
+
+
+def case_share_and_attach_on_a_fake_gpu():
+    share_and_attach("cuda", fake_driver)
+
+
+def case_share_in_the_default_hub():
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"XDG_RUNTIME_DIR": folder}
+        path = make_file(folder, 5000)
+        with staying("share", path, "--name", "n", "--backend", "host", variables=variables) as (process, line):
+            require(line.endswith(f", at {folder}/gpumem/default\n"), line)
+            require(run_host("attach", "--name", "n", variables=variables).status == 0, "cannot attach")
+            outcome = run("hub", "list", variables=variables)
+            require(outcome.status == 0 and outcome.out.startswith(f"Hub {folder}/gpumem/default, process {process.pid}\n"),
+                    str(outcome))
+            require_failure(run_host("share", path, "--name", "m", variables=variables), 1, "GPUMEM_ERROR_ALREADY_EXISTS")
+            require_end(process, signal.SIGINT)
+
+
+def case_share_ends_with_its_input():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 5000)
+        with staying("share", path, "--name", "n", "--hub", f"{folder}/hub", "--backend", "host", "--wait-stdin") as (process, _):
+            process.stdin.write(b"not yet\n")
+            process.stdin.flush()
+            require(run_host("attach", "--name", "n", "--hub", f"{folder}/hub").status == 0, "it did not stay")
+            out, err = process.communicate(timeout=60)
+            require((process.returncode, out, err) == (0, b"", b""), f"{process.returncode}: {out} {err}")
+
+
+def case_attach_waits_for_the_hub():
+    with tempfile.TemporaryDirectory() as folder:
+        path = make_file(folder, 2 * MIB)
+        with subprocess.Popen([PROGRAM, "attach", "--name", "n", "--hub", f"{folder}/hub", "--timeout", "600", "--backend", "host"],
+                              env=environment(), stdout=subprocess.PIPE) as waiting:
+            try:
+                with staying("share", path, "--name", "n", "--hub", f"{folder}/hub", "--backend", "host") as (process, _):
+                    out = waiting.communicate(timeout=120)[0].decode()
+                    require(waiting.returncode == 0 and f"{2 * MIB} bytes verified" in out, out)
+                    require_end(process)
+            finally:
+                waiting.kill()
+
+
+def descriptors(pid):
+    """What each descriptor of a process is, by its path in /proc."""
+    links = {}
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            links[link] = os.readlink(link)
+    return links
+
+
+def has_socket(pid):
+    return any(target.startswith("socket:") for target in descriptors(pid).values())
+
+
+def case_attach_notices_other_bytes():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, copy, path = f"{folder}/hub", Path(folder) / "copy", make_file(folder, 5000)
+        copy.write_bytes(b"old")
+        with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
+            changed = 0
+            for link, target in descriptors(process.pid).items():
+                if target.startswith("/memfd:") and path.read_bytes() in link.read_bytes():
+                    with open(link, "r+b") as memory:
+                        memory.seek(link.read_bytes().index(path.read_bytes()) + 4999)
+                        memory.write(bytes([path.read_bytes()[-1] ^ 1]))
+                    changed += 1
+            require(changed > 0, f"the memory was not found: {descriptors(process.pid)}")
+            require_failure(run_host("attach", "--name", "n", "--hub", hub, copy), 1, "other bytes than were published")
+            require(copy.read_bytes() == b"old", "wrong bytes were written")
+            require_end(process)
+
+
+def case_attach_can_be_interrupted():
+    with tempfile.TemporaryDirectory() as folder:
+        with staying("keep", "--hub", f"{folder}/hub") as (keeper, _), \
+                subprocess.Popen([PROGRAM, "attach", "--name", "n", "--hub", f"{folder}/hub", "--timeout", "600", "--backend", "host"],
+                                 env=environment(), stderr=subprocess.PIPE) as waiting:
+            try:
+                while not has_socket(waiting.pid):
+                    require(waiting.poll() is None, "it has ended")
+                waiting.send_signal(signal.SIGINT)
+                err = waiting.communicate(timeout=60)[1].decode()
+                require(waiting.returncode == 130 and "everything was freed" in err, f"{waiting.returncode}: {err}")
+            finally:
+                waiting.kill()
+            require_end(keeper)
+
+
+def case_hub_list():
+    with tempfile.TemporaryDirectory() as folder:
+        hub = f"{folder}/hub"
+        with staying("share", make_file(folder, 3 * MIB), "--name", "weights", "--hub", hub, "--backend", "host") as (process, line):
+            outcome = run("hub", "list", "--hub", hub)
+            require(outcome.status == 0 and outcome.err == "", str(outcome))
+            require(re.search(r"^NAME +VERSION +SIZE +WAY +ACCESS +PUBLISHER$", outcome.out, re.MULTILINE), str(outcome))
+            require(re.search(rf"^weights +1 +\d+ MiB +posix-fd +read +process {process.pid}$", outcome.out, re.MULTILINE), str(outcome))
+            report = listed(hub)
+            entry, = report["entries"]
+            require((report["path"], report["keeper"], report["pid"]) == (hub, False, process.pid), str(report))
+            require((entry["name"], entry["version"], entry["type"], entry["way"], entry["access"]) ==
+                    ("weights", 1, "memory", "posix-fd", "read"), str(entry))
+            require(entry["publisher"] == {"pid": process.pid, "gone": False}, str(entry))
+            require(entry["bytes"] >= 3 * MIB and entry["fingerprint"][:32] in line, str(entry))
+            require(int.from_bytes(bytes.fromhex(entry["fingerprint"])[16:24], "little") == 3 * MIB, str(entry))
+
+
+def keep_after_the_publisher(backend, variables_of):
+    with tempfile.TemporaryDirectory() as folder:
+        hub, copy = f"{folder}/keeper", Path(folder) / "copy"
+        path = make_file(folder, 5 * MIB + 1)
+        with staying("keep", "--hub", hub) as (keeper, line):
+            require(line == f"Keeper at {hub}\n", line)
+            outcome = run("hub", "list", "--hub", hub)
+            require(outcome.out == f"Keeper {hub}, process {keeper.pid}: nothing is published\n", str(outcome))
+            maps = Path(f"/proc/{keeper.pid}/maps").read_text(encoding="utf-8")
+            require("libcuda" not in maps, "the keeper has loaded the driver")
+            for version in (1, 2):
+                with staying("share", path, "--name", "n", "--keep", hub, "--backend", backend,
+                             variables=variables_of()) as (publisher, line):
+                    require(line.startswith(f"n version {version}: "), line)
+                    require(listed(hub)["entries"][-1]["publisher"] == {"pid": publisher.pid, "gone": False}, str(listed(hub)))
+                    publisher.kill()
+                    publisher.wait()
+                entry = listed(hub)["entries"][-1]
+                require(entry["version"] == version and entry["publisher"]["gone"] is True, str(entry))
+                require(", which has ended" in run("hub", "list", "--hub", hub).out, "it does not say so")
+                outcome = run("attach", "--name", "n", "--hub", hub, "--backend", backend, copy, variables=variables_of())
+                require(outcome.status == 0 and outcome.out.startswith(f"n version {version}: "), str(outcome))
+                require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
+                copy.unlink()
+            require_end(keeper)
+        require_failure(run("hub", "list", "--hub", hub), 1, "GPUMEM_ERROR_NOT_FOUND")
+
+
+def case_a_keeper_outlives_its_publisher():
+    keep_after_the_publisher("host", dict)
+
+
+def case_a_keeper_outlives_its_publisher_on_a_fake_gpu():
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    keep_after_the_publisher("cuda", lambda: {"LD_LIBRARY_PATH": FAKE_CUDA})
+
+
+def case_sharing_says_what_is_missing():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/hub", make_file(folder, 5000)
+        for command in (["hub", "list"], ["attach", "--name", "n", "--timeout", "0"], ["attach", "--name", "n", "--timeout", "1"],
+                        ["share", path, "--name", "n", "--keep"]):
+            target = [] if command[-1] == "--keep" else ["--hub"]
+            require_failure(run(*command, *target, hub), 1, "GPUMEM_ERROR_NOT_FOUND", hub)
+        for name in ("", "a/b", "a\nb", "x" * 64):
+            require_failure(run_host("share", path, "--name", name, "--hub", hub), 1, "GPUMEM_ERROR_INVALID_ARGUMENT")
+            require(not Path(hub).exists(), "the socket file is left")
+        require_failure(run_host("share", f"{folder}/none", "--name", "n", "--hub", hub), 1, "No such file")
+        require_failure(run_host("share", path, "--name", "n", "--hub", path), 1, "GPUMEM_ERROR_ALREADY_EXISTS")
+        with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
+            require_failure(run_host("attach", "--name", "m", "--hub", hub, "--timeout", "0"), 1,
+                            f"there is no m at {hub} after 0 s")
+            require_failure(run_host("attach", "--name", "a/b", "--hub", hub), 1, "GPUMEM_ERROR_INVALID_ARGUMENT")
+            require_failure(run_host("attach", "--name", "n", "--hub", hub, f"{folder}/none/copy"), 1, "No such file")
+            require_failure(run_host("share", path, "--name", "n", "--keep", hub), 1, "GPUMEM_ERROR_UNSUPPORTED")
+            with open("/dev/full", "wb") as full:
+                outcome = run_host("attach", "--name", "n", "--hub", hub, stdout=full)
+            require(outcome.status == 1 and "cannot write" in outcome.err, str(outcome))
+            require_failure(run_host("attach", "--name", "n", "--hub", hub, "/dev/full"), 1, "cannot be written")
+            require_end(process)
+
+
+def case_a_stale_socket_file_is_replaced():
+    with tempfile.TemporaryDirectory() as folder:
+        hub, path = f"{folder}/hub", make_file(folder, 5000)
+        with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
+            process.kill()
+            process.wait()
+        require(Path(hub).is_socket(), "there is no socket file")
+        require_failure(run_host("attach", "--name", "n", "--hub", hub, "--timeout", "0"), 1, "GPUMEM_ERROR_NOT_FOUND")
+        with staying("share", path, "--name", "n", "--hub", hub, "--backend", "host") as (process, _):
+            require(run_host("attach", "--name", "n", "--hub", hub).status == 0, "cannot attach")
+            require_end(process)
 
 
 def main():
