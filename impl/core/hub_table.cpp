@@ -82,6 +82,13 @@ Result<uint64_t> HubTable::publish(Request request, std::vector<Token>* gone) {
   if (const Name* const owner = owner_of(request.published.handle.token);
       owner != nullptr && owner->user != request.user)
     return other_user(request.name);
+  // Who has only read it may not put other descriptors behind it.
+  if (const Version* const known = find(request.published.handle.token);
+      known != nullptr && known->kept && known->publisher != request.published.publisher) {
+    return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
+                      "another process has published this handle; copy the bytes into memory of your own to "
+                      "publish them");
+  }
   // What goes when it comes.
   const uint32_t keep = request.keep != 0 ? request.keep : 1;
   const size_t older = name != names_.end() ? name->second.versions.size() : 0;

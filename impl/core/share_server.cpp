@@ -12,6 +12,7 @@
 #include <new>
 #include <utility>
 
+#include "base/cleanup.h"
 #include "core/instance.h"
 #include "core/log.h"
 #include "core/share_client.h"
@@ -79,11 +80,17 @@ Result<void> ShareServer::start() {
   poll_ = std::move(*poll);
   wake_event_ = std::move(*wake_event);
   stop_event_ = std::move(*stop_event);
-  listeners_.clear();
+  Cleanup undo([this] {
+    listeners_.clear();
+    poll_ = {};
+    wake_event_ = {};
+    stop_event_ = {};
+  });
   GPUMEM_TRY(add_to_poll(wake_event_.get(), kWakeId, kToRead));
   auto added = add_listener(std::move(*listener), 0);
   if (!added) return added.error();
   thread_ = platform::start_thread([this] { run(); });
+  undo.dismiss();
   running_.store(true, std::memory_order_release);
   return {};
 }

@@ -386,7 +386,7 @@ gpumem_status status_of_system_call(const Step& step, const gpumem_error& error)
   if (call == "memfd_create" && (code == EMFILE || code == ENFILE)) return GPUMEM_ERROR_LIMIT_EXCEEDED;
   if (call == "dlopen") return GPUMEM_ERROR_DRIVER_NOT_FOUND;
   // Those of sharing.
-  if (code == EMFILE || code == ENFILE) return GPUMEM_ERROR_LIMIT_EXCEEDED;
+  if (call != "mmap" && (code == EMFILE || code == ENFILE)) return GPUMEM_ERROR_LIMIT_EXCEEDED;
   for (const char* each : {"socket", "socketpair", "bind", "connect", "sendmsg", "recvmsg", "ppoll", "mkdir",
                            "flock", "fchmodat", "epoll_create1", "epoll_ctl", "eventfd"}) {
     if (call != each) continue;

@@ -199,7 +199,7 @@ GPUMEM_API gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpume
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT `out_handle` is NULL
  * \retval GPUMEM_ERROR_UNSUPPORTED the event was created without that flag, wrapped or imported; or the device cannot
  *         share events
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point

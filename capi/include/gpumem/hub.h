@@ -69,7 +69,7 @@ typedef struct gpumem_hub_desc {
  * \retval GPUMEM_ERROR_ALREADY_EXISTS a hub of a living process has the address; or a file that is no socket
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the folder may not be written, or belongs to another user
  * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread; or the disk is full
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or the disk is full
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, for system calls}
@@ -374,7 +374,7 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper, or the handle is shared in another way or of a newer version
  *         of the library
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
- * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process this handle
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
  * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function

@@ -92,7 +92,7 @@ typedef struct gpumem_export_desc {
  *         #GPUMEM_ACCESS_READ was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see
  *         #GPUMEM_EXPORT_NEIGHBOURS
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the driver refuses this way to this user or system
- * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor or thread
+ * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
