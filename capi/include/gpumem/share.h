@@ -226,8 +226,8 @@ typedef struct gpumem_import_desc {
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, damaged bytes, the handle of an event or of another backend,
  *         another number of descriptors than belong to it or some of other memory, an unknown access or flag, a device
  *         of another instance, or an address that is not a multiple of the granularity
- * \retval GPUMEM_ERROR_INVALID_STATE this process exported it by #GPUMEM_SHARE_WAY_LEGACY: use the memory itself; or called from a
- *         host function
+ * \retval GPUMEM_ERROR_INVALID_STATE this process exported it by #GPUMEM_SHARE_WAY_LEGACY: use the memory itself; or
+ *         called from a host function
  * \retval GPUMEM_ERROR_NO_ACCESS the exporter allows only reading
  * \retval GPUMEM_ERROR_NOT_FOUND the instance does not see the device that has the memory
  * \retval GPUMEM_ERROR_STALE_HANDLE the memory was freed, or the export has ended
