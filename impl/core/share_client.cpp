@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #include "core/share_client.h"
 
+#include <algorithm>
+#include <chrono>
 #include <new>
+#include <thread>
 #include <utility>
 
 #include "base/cleanup.h"
@@ -15,6 +18,14 @@ namespace {
 constexpr uint64_t kAnswerTime = 5'000'000'000;
 // Questions and packets that may be on their way.
 constexpr size_t kOpenMax = 4096;
+// How long a call looks for its answer before it sleeps.
+constexpr auto kSpinTime = std::chrono::microseconds(200);
+
+using Clock = std::chrono::steady_clock;
+
+void report(const Error& damage) {
+  log(GPUMEM_LOG_WARNING, "hung up on another process: %s", damage.message);
+}
 
 }  // namespace
 
@@ -69,7 +80,11 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   Cleanup undo([&] { questions_.erase(number); });
   send(std::move(request), std::move(descriptors));
   const auto is_over = [&] { return place.has_value() || ended_.has_value(); };
-  if (deadline == platform::Deadline::max()) {
+  if (type != MessageType::kWait)
+    take_answer_soon(lock, std::min(deadline, Clock::now() + kSpinTime), is_over);
+  if (is_over()) {
+    // Nothing to wait for.
+  } else if (deadline == platform::Deadline::max()) {
     answered_.wait(lock, is_over);
   } else {
     answered_.wait_until(lock, deadline, is_over);
@@ -89,6 +104,19 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   }
   return make_error(GPUMEM_ERROR_BUSY,
                     "the other process did not answer in time; try again, or pass a longer timeout");
+}
+
+// Looks for the answer on this thread: most come sooner than the sharing thread and then this one would wake.
+template <class IsOver>
+void ShareClient::take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until,
+                                   const IsOver& is_over) {
+  while (!is_over() && !gone() && Clock::now() < until) {
+    const std::optional<Error> damage = take_all();
+    lock.unlock();
+    if (damage) report(*damage);
+    std::this_thread::yield();
+    lock.lock();
+  }
 }
 
 // A failure shows in ended_.
@@ -122,34 +150,41 @@ void ShareClient::abandon(const Error& error) noexcept {
 }
 
 void ShareClient::serve() noexcept {
-  Error problem;
-  bool damaged = false;
+  std::optional<Error> damage;
   {
     const std::lock_guard lock(mutex_);
-    if (gone()) return;
-    try {
-      if (auto flushed = channel_.flush(); !flushed && flushed.error().status != GPUMEM_ERROR_PEER_GONE) {
-        end(flushed.error());
-        return;
-      }
-      update_interest();
-      for (;;) {
-        auto incoming = channel_.receive(kMessageDescriptorsMax);
-        if (incoming && !*incoming) return;
-        Result<void> taken;
-        if (incoming) taken = take(std::move(**incoming));
-        if (incoming && taken) continue;
-        problem = incoming ? taken.error() : incoming.error();
-        break;
-      }
-    } catch (const std::bad_alloc&) {
-      problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
-    }
-    damaged = problem.status == GPUMEM_ERROR_INVALID_ARGUMENT;
-    if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // nothing of the caller's is wrong
-    end(problem);
+    damage = take_all();
   }
-  if (damaged) log(GPUMEM_LOG_WARNING, "hung up on another process: %s", problem.message);
+  if (damage) report(*damage);
+}
+
+// Takes what has come. What the log is to be told, if the other side broke the protocol.
+std::optional<Error> ShareClient::take_all() noexcept {
+  if (gone()) return {};
+  Error problem;
+  try {
+    if (auto flushed = channel_.flush(); !flushed && flushed.error().status != GPUMEM_ERROR_PEER_GONE) {
+      end(flushed.error());
+      return {};
+    }
+    update_interest();
+    for (;;) {
+      auto incoming = channel_.receive(kMessageDescriptorsMax);
+      if (incoming && !*incoming) return {};
+      Result<void> taken;
+      if (incoming) taken = take(std::move(**incoming));
+      if (incoming && taken) continue;
+      problem = incoming ? taken.error() : incoming.error();
+      break;
+    }
+  } catch (const std::bad_alloc&) {
+    problem = make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process said");
+  }
+  const bool damaged = problem.status == GPUMEM_ERROR_INVALID_ARGUMENT;
+  if (damaged) problem.status = GPUMEM_ERROR_PEER_GONE;  // nothing of the caller's is wrong
+  end(problem);
+  if (!damaged) return {};
+  return problem;
 }
 
 Result<void> ShareClient::take(Incoming incoming) {

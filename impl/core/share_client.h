@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// The asking end of a connection. Calls send from their own threads; the sharing thread of the instance
-// receives.
+// The asking end of a connection. Calls send from their own threads, and look for the answer for a moment;
+// what comes later is received by the sharing thread of the instance.
 #pragma once
 
 #include <atomic>
@@ -56,6 +56,9 @@ class ShareClient final : public SharePeer {
   };
 
   void end(const Error& error) noexcept;
+  std::optional<Error> take_all() noexcept;
+  template <class IsOver>
+  void take_answer_soon(std::unique_lock<std::mutex>& lock, platform::Deadline until, const IsOver& is_over);
   Result<void> take(Incoming incoming);
   Result<void> take_answer(Incoming incoming);
   void send(Message message, platform::Descriptors descriptors);

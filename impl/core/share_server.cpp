@@ -33,6 +33,8 @@ constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
 constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
 constexpr size_t kLinesMax = 16;
+constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
+constexpr auto kRecentTime = std::chrono::seconds(1);
 constexpr auto kSoon = std::chrono::milliseconds(5);
 constexpr auto kPauseTime = std::chrono::milliseconds(100);
 constexpr auto kQuietTime = std::chrono::seconds(10);  // before the log is told the same again
@@ -89,6 +91,7 @@ Result<void> ShareServer::start() {
   GPUMEM_TRY(add_to_poll(wake_event_.get(), kWakeId, kToRead));
   auto added = add_listener(std::move(*listener), 0);
   if (!added) return added.error();
+  recent_.reserve(kRecentMax);
   thread_ = platform::start_thread([this] { run(); });
   undo.dismiss();
   running_.store(true, std::memory_order_release);
@@ -97,10 +100,12 @@ Result<void> ShareServer::start() {
 
 void ShareServer::stop() noexcept {
   std::vector<std::shared_ptr<ShareClient>> clients;
+  std::vector<Recent> recent;  // let go of without the lock
   {
     const std::lock_guard lock(mutex_);
     if (stopped_) return;
     stopped_ = true;
+    recent.swap(recent_);
     running_.store(false, std::memory_order_release);
   }
   if (!thread_.joinable()) return;
@@ -183,6 +188,11 @@ void ShareServer::run() noexcept {
     }
     for (const auto& client : clients)
       client->serve();
+    std::vector<std::shared_ptr<SharePeer>> unused;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!recent_.empty()) unused = take_unused();
+    }
     for (const std::string& line : lines)
       log(GPUMEM_LOG_WARNING, "%s", line.c_str());
   }
@@ -259,6 +269,9 @@ void ShareServer::look_at_times() {
     }
     look_until(std::min({connection->message_until, connection->output_until, connection->lease_until}));
     if (connection->channel.is_held_up()) look_until(now + kSoon);
+  }
+  for (const Recent& one : recent_) {
+    if (one.until > now) look_until(one.until);
   }
 }
 
@@ -1020,9 +1033,42 @@ std::shared_ptr<SharePeer> ShareServer::find_peer(const Token& instance) {
   const auto known = peers_.find(instance);
   if (known == peers_.end()) return nullptr;
   peer = known->second.lock();
-  if (peer != nullptr && !peer->gone()) return peer;
+  if (peer != nullptr && !peer->gone()) {
+    keep_for_a_while(peer);
+    return peer;
+  }
   peers_.erase(known);
   return nullptr;
+}
+
+void ShareServer::keep_for_a_while(std::shared_ptr<SharePeer> peer) {
+  if (stopped_) return;
+  const platform::Deadline until = Clock::now() + kRecentTime;
+  const auto known =
+      std::find_if(recent_.begin(), recent_.end(), [&](const Recent& one) { return one.peer == peer; });
+  if (known != recent_.end()) {
+    known->until = until;
+  } else if (recent_.size() < kRecentMax) {
+    recent_.push_back({std::move(peer), until});
+  }
+  look_until(until);
+}
+
+// Those that are over; to be let go of without the lock.
+std::vector<std::shared_ptr<SharePeer>> ShareServer::take_unused() noexcept {
+  std::vector<std::shared_ptr<SharePeer>> unused;
+  try {
+    unused.reserve(recent_.size());
+  } catch (const std::bad_alloc&) {
+    return unused;
+  }
+  const auto now = Clock::now();
+  std::erase_if(recent_, [&](Recent& one) {
+    if (one.until > now && !one.peer->gone()) return false;
+    unused.push_back(std::move(one.peer));
+    return true;
+  });
+  return unused;
 }
 
 std::shared_ptr<SharePeer> ShareServer::add_peer(const Token& instance, std::shared_ptr<SharePeer> peer) {
@@ -1033,6 +1079,7 @@ std::shared_ptr<SharePeer> ShareServer::add_peer(const Token& instance, std::sha
   before = place.lock();
   if (before != nullptr && !before->gone()) return before;
   place = peer;
+  keep_for_a_while(peer);
   return peer;
 }
 

@@ -144,6 +144,9 @@ class ShareServer {
   Result<platform::Descriptor> hand_out(Role role, uint64_t hub, Connection** ours);
   void wake() noexcept;
 
+  void keep_for_a_while(std::shared_ptr<SharePeer> peer);
+  std::vector<std::shared_ptr<SharePeer>> take_unused() noexcept;
+
   void run() noexcept;
   void take_event(uint64_t id, std::vector<std::shared_ptr<ShareClient>>& clients);
   void take_notes();
@@ -200,6 +203,12 @@ class ShareServer {
   std::vector<uint64_t> doomed_;
   std::map<uint64_t, std::weak_ptr<ShareClient>> clients_;
   std::map<Token, std::weak_ptr<SharePeer>> peers_;
+  // The last ones that imports came from: connecting anew takes longer than an import.
+  struct Recent {
+    std::shared_ptr<SharePeer> peer;
+    platform::Deadline until;
+  };
+  std::vector<Recent> recent_;
   std::vector<std::string> lines_;  // for the log, which is called without the lock
 };
 

@@ -86,12 +86,22 @@ class Shared {
 
 // ---- who is killed ----
 
-[[noreturn]] void export_for_ever(int socket, const char* path) {
+// Tells the test that the calls begin, which with a real driver is late.
+int call_in(const Order& order) {
+  const int made = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  socklen_t size = 0;
+  const sockaddr_un address = abstract(order.address, &size);
+  if (connect(made, reinterpret_cast<const sockaddr*>(&address), size) != 0) _exit(1);
+  return made;
+}
+
+[[noreturn]] void export_for_ever(const Order& order) {
   const Shared shared;
+  const int socket = call_in(order);
   for (;;) {
     const Handles handles = shared.exported();
     (void)send(socket, &handles, sizeof handles, MSG_NOSIGNAL | MSG_DONTWAIT);
-    gpumem_hub const hub = shared.open_hub(path);
+    gpumem_hub const hub = shared.open_hub(order.hub);
     for (int i = 0; i < 20 && hub != nullptr; ++i)
       gpumem_hub_publish(hub, kName, &handles.buffer, nullptr, nullptr, nullptr);
     gpumem_hub_withdraw(hub, kName, 0, nullptr);
@@ -126,12 +136,13 @@ int import_once(gpumem_instance instance, const Handles& handles, const char* pa
   return count;
 }
 
-[[noreturn]] void import_for_ever(int socket, const char* path) {
+[[noreturn]] void import_for_ever(const Order& order) {
   const Instance instance = open_instance();
+  const int socket = call_in(order);
   Handles handles;
   receive_bytes(socket, &handles, sizeof handles);
   for (;;)
-    import_once(instance, handles, path, [](void*) {});
+    import_once(instance, handles, order.hub, [](void*) {});
 }
 
 // Makes processes that have loaded the library and not used it, which takes less time than to start programs.
@@ -140,12 +151,8 @@ CHILD(nursery) {
   while (receive_bytes(Peer::other_side(), &order, sizeof order)) {
     const pid_t child = fork();
     if (child == 0) {
-      const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-      socklen_t size = 0;
-      const sockaddr_un address = abstract(order.address, &size);
-      if (connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) _exit(1);
-      if (order.role == 'x') export_for_ever(socket, order.hub);
-      import_for_ever(socket, order.hub);
+      if (order.role == 'x') export_for_ever(order);
+      import_for_ever(order);
     }
     int32_t number = child;
     send_bytes(Peer::other_side(), &number, sizeof number);
@@ -173,7 +180,7 @@ struct Kept {
     Kept kept{entries("/proc/self/fd"), entries("/proc/self/task"), 0};
     std::ifstream maps("/proc/self/maps");
     for (std::string line; std::getline(maps, line);)
-      kept.mapped_files += line.find("memfd:") != std::string::npos ? 1 : 0;
+      if (line.find("memfd:") != std::string::npos) ++kept.mapped_files;
     return kept;
   }
   bool operator<=(const Kept& other) const {
@@ -228,9 +235,23 @@ class ShareKill : public testing::Test {
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &number, sizeof number));
     return number;
   }
-  // After some time, from none to that of many calls.
+  // How long such a process takes until it calls; with a real driver, most of its life.
+  void time_start(char role) {
+    const auto begin = std::chrono::steady_clock::now();
+    const pid_t process = start(role);
+    int socket = -1;
+    EXPECT_TRUE(eventually([&] { return (socket = accept_one()) >= 0; })) << "it never connected";
+    opening_ = std::chrono::steady_clock::now() - begin;
+    EXPECT_EQ(kill(process, SIGKILL), 0);
+    bury();
+    if (socket >= 0) close(socket);
+  }
+  // After some time: one in four while the process still starts, the others during its calls.
   std::thread kill_later(pid_t process) {
-    const auto time = std::chrono::microseconds(random_() % (random_() % 4 == 0 ? 2'000 : 15'000));
+    const auto opening = std::chrono::duration_cast<std::chrono::microseconds>(opening_).count();
+    std::uniform_int_distribution<int64_t> early(0, opening + 2'000);
+    std::uniform_int_distribution<int64_t> late(opening * 3 / 4, opening * 5 / 4 + 15'000);
+    const std::chrono::microseconds time(random_() % 4 == 0 ? early(random_) : late(random_));
     return std::thread([=] {
       std::this_thread::sleep_for(time);
       EXPECT_EQ(kill(process, SIGKILL), 0);
@@ -249,12 +270,14 @@ class ShareKill : public testing::Test {
   Order order_;
   std::string folder_ = testing::TempDir() + "share_kill_XXXXXX";
   int listener_ = -1;
+  std::chrono::steady_clock::duration opening_{};
   Peer nursery_{"nursery"};
   std::mt19937 random_{11};
 };
 
 TEST_F(ShareKill, an_importer_keeps_nothing_of_an_exporter) {
   const Instance instance = open_instance();
+  time_start('x');
   std::optional<Kept> before;
   int imported = 0;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
@@ -338,6 +361,7 @@ TEST_F(ShareKill, an_exporter_keeps_nothing_of_an_importer) {
   ASSERT_EQ(gpumem_hub_publish(hub, kName, &handles.buffer, nullptr, nullptr, nullptr), GPUMEM_SUCCESS);
   const gpumem_memory_desc wanted = memory_desc(GPUMEM_KIND_DEVICE, kSize, GPUMEM_MEMORY_SHAREABLE);
 
+  time_start('i');
   std::optional<Kept> before;
   int linked = 0;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
