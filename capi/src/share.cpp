@@ -126,6 +126,16 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
     const auto object = decode.object<core::InstanceObject>(instance);
     decode.not_null(out_memory, "out_memory");
     const gpumem_import_desc given = decode.optional_input(desc, "desc");
+    const bool plain = given.device == nullptr && given.access == GPUMEM_ACCESS_NONE && given.flags == 0 &&
+                       given.address == nullptr && given.reserved == 0 && given.name == nullptr &&
+                       fds == nullptr && fd_count == 0;
+    if (plain && handle != nullptr && decode.done()) {
+      if (const auto again = object->instance().imports().import_again(*handle)) {
+        if (out_pointer != nullptr) *out_pointer = again->pointer;
+        *out_memory = capi::make_handle<gpumem_memory>(again->handle);
+        return GPUMEM_SUCCESS;
+      }
+    }
     core::Ref<core::DeviceObject> device;
     if (given.device != nullptr) {
       device = decode.object<core::DeviceObject>(given.device);
@@ -149,7 +159,7 @@ gpumem_status gpumem_share_import(gpumem_instance instance, const gpumem_share_h
     request.unverified = (given.flags & GPUMEM_IMPORT_UNVERIFIED) != 0;
     request.address = const_cast<void*>(given.address);
     request.timeout_ns = given.timeout_ns != 0 ? given.timeout_ns : capi::kAnswerTimeout;
-    auto imported = object->instance().imports().import_memory(request);
+    auto imported = object->instance().imports().import_memory(request, plain ? handle : nullptr);
     if (!imported) return imported.error();
     if (out_pointer != nullptr) *out_pointer = imported->pointer;
     *out_memory = capi::make_handle<gpumem_memory>(imported->handle);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cstring>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -88,6 +89,11 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
   return {};
 }
 
+CreatedMemory at_offset(CreatedMemory whole, const ImportRequest& request) {
+  whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
+  return whole;
+}
+
 // No later try would succeed.
 bool has_ended(const Error& error) {
   return error.status == GPUMEM_ERROR_STALE_HANDLE || error.status == GPUMEM_ERROR_PEER_GONE;
@@ -159,25 +165,49 @@ Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
   return wanted;
 }
 
-Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, CreatedMemory* out) {
+const Claim* Imports::claim_of(const Import& import, const Token& token) {
+  for (const Claim& held : import.claims) {
+    if (held.token() == token) return &held;
+  }
+  return nullptr;
+}
+
+Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
+                               CreatedMemory* out) {
   decltype(received_)::node_type unneeded;  // let go of without the lock
   const std::lock_guard lock(mutex_);
   const auto known = imports_.find(key);
   if (known == imports_.end() || known->second.ending) return false;
   Import& import = known->second;
-  const auto claim = std::find_if(import.claims.begin(), import.claims.end(),
-                                  [&](const Claim& held) { return held.token() == request.handle.token; });
-  if (claim == import.claims.end()) return false;  // another export of the same memory
-  if (claim->state() == GPUMEM_IMPORT_PEER_GONE && import.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
+  const Claim* const claim = claim_of(import, request.handle.token);
+  if (claim == nullptr) return false;  // another export of the same memory
+  const gpumem_import_state state = claim->state();
+  if (state == GPUMEM_IMPORT_PEER_GONE && import.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
     return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
-  if (claim->state() == GPUMEM_IMPORT_WITHDRAWN)
+  if (state == GPUMEM_IMPORT_WITHDRAWN)
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "the exporter has ended the export; ask for a new handle");
   if (request.handle.offset >= import.recorded.size) return bad_blocks();
+  const CreatedMemory created = at_offset(import.created, request);
+  if (given != nullptr) {
+    if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
+    shortcuts_[check_value(*given) % kShortcuts] = {*given, &import, request.handle.token, created};
+  }
   ++import.count;
   if (!received_.empty()) [[unlikely]]
     unneeded = received_.extract(request.handle.token);
-  *out = import.created;
+  *out = created;
   return true;
+}
+
+std::optional<CreatedMemory> Imports::import_again(const gpumem_share_handle& given) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (shortcuts_.empty() || !received_.empty()) return {};
+  const Shortcut& known = shortcuts_[check_value(given) % kShortcuts];
+  if (known.import == nullptr || std::memcmp(&known.given, &given, sizeof given) != 0) return {};
+  const Claim* const claim = claim_of(*known.import, known.token);
+  if (known.import->ending || claim == nullptr || claim->state() != GPUMEM_IMPORT_LIVE) return {};
+  ++known.import->count;
+  return known.created;
 }
 
 std::optional<Imports::Received> Imports::take_received(const Token& token) {
@@ -322,7 +352,7 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   return made->created;
 }
 
-Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
+Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const gpumem_share_handle* given) {
   GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
   auto device = device_for(request);
   if (!device) return device.error();
@@ -330,13 +360,9 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   if (!access) return access.error();
   const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
   CreatedMemory created;
-  const auto at_offset = [&](CreatedMemory whole) {
-    whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
-    return whole;
-  };
-  auto counted = count_up(key, request, &created);
+  auto counted = count_up(key, request, given, &created);
   if (!counted) return counted.error();
-  if (*counted) return at_offset(created);
+  if (*counted) return created;
   const platform::CancellationHeld held;  // only here may it wait
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY((*device)->device().usable());
@@ -350,21 +376,21 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
   if (!source) return source.error();
   const std::lock_guard changes(changes_);
   // Another thread may have imported it meanwhile; by another export, perhaps.
-  counted = count_up(key, request, &created);
+  counted = count_up(key, request, nullptr, &created);
   if (!counted) return counted.error();
-  if (*counted) return at_offset(created);
+  if (*counted) return created;
   {
     const std::lock_guard lock(mutex_);
     if (const auto known = imports_.find(key); known != imports_.end()) {
       known->second.claims.push_back(std::move(source->claim));
       ++known->second.count;
-      return at_offset(known->second.created);
+      return at_offset(known->second.created, request);
     }
   }
   auto made = map(key, request, **device, *access, std::move(*source));
   if (!made) return made.error();
   again.dismiss();
-  return at_offset(*made);
+  return at_offset(*made, request);
 }
 
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
@@ -482,6 +508,9 @@ void Imports::forget(const Memory& memory) noexcept {
   if (key == keys_.end()) return;
   const auto import = imports_.find(key->second);
   claims = std::move(import->second.claims);
+  for (Shortcut& one : shortcuts_) {
+    if (one.import == &import->second) one.import = nullptr;
+  }
   imports_.erase(import);
   keys_.erase(key);
 }
@@ -492,7 +521,10 @@ Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors desc
                            std::shared_ptr<SharePeer> peer, Clock::time_point until) {
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(received_, [now = Clock::now()](const auto& one) { return one.second.until <= now; });
+    std::erase_if(received_, [now = Clock::now()](const auto& one) {
+      const Received& received = one.second;
+      return received.until <= now || (received.peer != nullptr && received.peer->gone());
+    });
     if (received_.size() >= kReceivedMax && !received_.contains(handle.token)) {
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
                         "%zu handles were received and not imported; import them, or receive fewer",

@@ -66,8 +66,11 @@ class Imports {
  public:
   explicit Imports(Instance& instance) : instance_(instance) {}
 
-  // The handle of the memory, and the byte that was exported.
-  Result<CreatedMemory> import_memory(const ImportRequest& request);
+  // The handle of the memory, and the byte that was exported. `given` is what the request was read from, if
+  // it has defaults for all the rest.
+  Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
+  // The same for what was imported before with these very bytes and defaults; nothing if that is not certain.
+  std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
@@ -116,13 +119,23 @@ class Imports {
     std::shared_ptr<SharePeer> peer;
     Clock::time_point until;
   };
+  // An import by the bytes that were given for it, so that they need not be read again.
+  struct Shortcut {
+    gpumem_share_handle given{};
+    Import* import = nullptr;
+    Token token{};
+    CreatedMemory created;
+  };
+  static constexpr size_t kShortcuts = 64;
   struct Source;
 
+  static const Claim* claim_of(const Import& import, const Token& token);
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
-  // One more of an import that is there; false if there is none.
-  Result<bool> count_up(const Key& key, const ImportRequest& request, CreatedMemory* out);
+  // One more of an import that is there, with what was exported of it; false if there is none.
+  Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
+                        CreatedMemory* out);
   // What came with a handle, if anything did. Put back by the one who cannot import it.
   std::optional<Received> take_received(const Token& token);
   void put_back(std::optional<Received> received) noexcept;
@@ -139,7 +152,8 @@ class Imports {
   mutable std::mutex mutex_;  // guards the rest
   std::map<Key, Import> imports_;
   std::map<const Memory*, Key> keys_;
-  std::list<Kept> kept_;  // the oldest first
+  std::vector<Shortcut> shortcuts_;  // none, or kShortcuts, by the check value of the handle
+  std::list<Kept> kept_;             // the oldest first
   uint64_t kept_bytes_ = 0;
   uint64_t idle_ns_ = 0;
   uint64_t bytes_max_ = 0;

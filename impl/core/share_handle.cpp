@@ -103,6 +103,8 @@ gpumem_share_handle encode(const ShareHandle& handle) {
   return std::bit_cast<gpumem_share_handle>(bytes);
 }
 
+uint64_t check_value(const gpumem_share_handle& bytes) { return std::bit_cast<Bytes>(bytes).check; }
+
 Result<ShareHandle> decode(const gpumem_share_handle& given) {
   const Bytes bytes = std::bit_cast<Bytes>(given);
   if (bytes.magic != kMagic || bytes.zero != 0 || bytes.check != check_of(bytes)) return no_handle();

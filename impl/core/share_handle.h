@@ -48,6 +48,9 @@ gpumem_share_handle encode(const ShareHandle& handle);
 // answers is consistent in itself; whether it is true is another matter.
 Result<ShareHandle> decode(const gpumem_share_handle& bytes);
 
+// Differs for handles that differ, but by chance; of a damaged one it is any number.
+uint64_t check_value(const gpumem_share_handle& bytes);
+
 // The sizes of blocks, in units of their granularity. If they do not fit into the payload, the caller has to
 // add a file with all of them, as one more descriptor, and `write_blocks` says so.
 bool write_blocks(std::span<const uint64_t> sizes, ShareHandle& handle);

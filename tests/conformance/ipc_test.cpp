@@ -248,6 +248,31 @@ TEST_F(Ipc, ipc_6) {
   EXPECT_TRUE(eventually([&] { return exporter.destroy(number) == GPUMEM_SUCCESS; }));
 }
 
+// By bytes that were imported before: the same checks hold for them each time.
+TEST_F(Ipc, ipc_6_again_and_again) {
+  std::optional<Exporter> exporter(std::in_place);
+  const uint64_t number = exporter->alloc(kSize);
+  exporter->put(number, 0, kSize, 8);
+  const gpumem_share_handle handle = exporter->share(number);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Import> imports;
+    for (int i = 0; i < 4; ++i)
+      imports.push_back(import(handle));
+    EXPECT_EQ(imports.back().pointer, imports.front().pointer);
+    EXPECT_EQ(info_of(imports.front().memory).count, 4u);
+    EXPECT_TRUE(holds_pattern(instance_, imports.back().pointer, kSize, 8));
+  }
+  EXPECT_EQ(kind_stats(instance_, GPUMEM_KIND_IMPORTED).live_count, 0u);
+  const Import first = import(handle);
+  const Import second = import(handle);
+  exporter.reset();
+  EXPECT_TRUE(eventually([&] { return info_of(first.memory).state == GPUMEM_IMPORT_PEER_GONE; }));
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, import_status(handle));
+  gpumem_share_handle damaged = handle;
+  reinterpret_cast<char*>(&damaged)[100] ^= 1;
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_status(damaged));
+}
+
 TEST_F(Ipc, ipc_6_from_threads) {
   Exporter exporter;
   const gpumem_share_handle handle = exporter.share(exporter.alloc(kSize));
