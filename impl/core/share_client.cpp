@@ -202,8 +202,12 @@ Result<void> ShareClient::take(Incoming incoming) {
 Result<void> ShareClient::take_answer(Incoming incoming) {
   const Message& message = incoming.message;
   const bool refused = message.type == MessageType::kRefused;
-  // A server that takes nobody says so before it is asked.
-  auto found = refused && message.number == 0 ? questions_.begin() : questions_.find(message.number);
+  if (refused && message.number == 0) {
+    // A server that takes nobody says so before it is asked, perhaps before anything is.
+    end(make_error(message.status, "%s", message.text.c_str()));
+    return {};
+  }
+  auto found = questions_.find(message.number);
   if (found == questions_.end()) {
     // A WAIT that was cancelled while its answer was on the way.
     if ((refused || message.type == MessageType::kEntry) && message.number <= last_number_) return {};
