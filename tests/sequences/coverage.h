@@ -4,10 +4,18 @@
 
 #include <cstdint>
 #include <map>
+#include <regex>
 #include <set>
 #include <string>
 
 namespace sequences {
+
+// What other tests have: conformance, the fault loops and the walk of tests/processes.
+inline bool takes_two_processes(const std::string& function) {
+  static const std::regex sharing(
+      "^gpumem_(share_|hub_|link_|ring_|event_(export|import)|memory_get_import_info)");
+  return std::regex_search(function, sharing);
+}
 
 struct Counts {
   uint64_t successes = 0;  // notes included
