@@ -80,8 +80,22 @@ namespace GpuMem
       return code;
     }
 
-    /// <summary>Its type; the bytes are secret.</summary>
-    public override string ToString() { return nameof(ShareHandle); }
+    /// <summary>What it is a handle of, and whose; not the bytes, which are a secret.</summary>
+    public override string ToString()
+    {
+      var printed = new Printed(nameof(ShareHandle));
+      try
+      {
+        ShareInfo info = Info;
+        return printed.Add(nameof(info.Type), info.Type).Add(nameof(info.Way), info.Way).Add(nameof(info.Size), info.Size)
+            .Add(nameof(info.ExporterProcess), info.ExporterProcess).Add(nameof(info.BufferId), (IntPtr)(long)info.BufferId)
+            .ToString();
+      }
+      catch (GpuMemException problem)
+      {
+        return printed.Add(nameof(problem.Status), problem.Status).ToString();
+      }
+    }
 
     /// <summary>The handle for a call.</summary>
     internal static gpumem_share_handle ToNative(ShareHandle handle)

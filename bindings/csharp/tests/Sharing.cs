@@ -237,8 +237,9 @@ namespace GpuMem.Tests
         var same = new ShareHandle(bytes);
         Check.That(same.Equals(share) && same.Equals((object)share) && same.GetHashCode() == share.GetHashCode(), "the copy differs");
         Check.That(instance.Export(memory).Equals(share), "another export differs");
-        Check.Equal("ShareHandle", share.ToString(), "text");
         ShareInfo info = same.Info;
+        Check.Equal("ShareHandle { Type = Memory, Way = Legacy, Size = " + 4 * Count + ", ExporterProcess = " + info.ExporterProcess +
+                    ", BufferId = 0x" + info.BufferId.ToString("x") + " }", share.ToString(), "text");
         Check.Equal(ShareType.Memory, info.Type, "type");
         Check.Equal(ShareWay.Legacy, info.Way, "way");
         Check.Equal(Scope.Backend, info.Backend, "backend");
@@ -256,6 +257,7 @@ namespace GpuMem.Tests
         var damaged = new ShareHandle(bytes);
         Check.That(!damaged.Equals(share) && !damaged.Equals(null), "the damaged one is equal");
         Check.Fails(Status.InvalidArgument, () => GC.KeepAlive(damaged.Info));
+        Check.Equal("ShareHandle { Status = InvalidArgument }", damaged.ToString(), "text of the damaged one");
         Check.Fails(Status.InvalidArgument, () => instance.Import(damaged));
         Check.Fails(Status.InvalidState, () => instance.Import(share));
         instance.Revoke(share);

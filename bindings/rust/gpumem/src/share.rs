@@ -137,7 +137,12 @@ impl TryFrom<&[u8]> for ShareHandle {
 
 impl fmt::Debug for ShareHandle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ShareHandle").finish_non_exhaustive()
+        let mut text = formatter.debug_struct("ShareHandle");
+        if let Ok(info) = self.info() {
+            text.field("share_type", &info.share_type).field("way", &info.way).field("size", &info.size);
+            text.field("exporter_pid", &info.exporter_pid);
+        }
+        text.finish_non_exhaustive()
     }
 }
 
