@@ -546,13 +546,10 @@ namespace GpuMem
     OtherProcess = Constants.GPUMEM_PEER_OTHER_PROCESS,
     /// <summary>Another instance in this process.</summary>
     SameProcess = Constants.GPUMEM_PEER_SAME_PROCESS,
-    /// <summary>
-    /// A process of another user, which gets the handle over a socket, or from a hub that lets it in.
-    /// </summary>
+    /// <summary>A process of another user, to which a socket or a hub with a path leads.</summary>
     OtherUser = Constants.GPUMEM_PEER_OTHER_USER,
     /// <summary>
-    /// Another process of this user that names another device in the import: yes, if any device of this instance has a
-    /// link to the one that has the memory.
+    /// Another process of this user that imports it for another device, one with a link to the device that has it.
     /// </summary>
     OtherDevice = Constants.GPUMEM_PEER_OTHER_DEVICE,
     /// <summary>A process in other process, mount, network and user namespaces, of the same user outside.</summary>

@@ -5,8 +5,8 @@
  * A process opens a *hub* and publishes handles of share.h under names. Others connect, which gives them a *link*, and
  * list, wait for and fetch what is there.
  *
- * A name has versions, numbered upwards while the hub is open. Publishing adds one: before that nobody sees it, and from
- * then on it is the newest. Readers of older versions keep them. A hub that is opened again begins anew.
+ * A name has versions, numbered upwards while the hub is open. Publishing adds one: before that nobody sees it, and
+ * from then on it is the newest. Readers of older versions keep them. A hub that is opened again begins anew.
  *
  * A hub serves its links on the sharing thread of its instance. When a process ends, however it does, its links hang
  * up: what a publisher had is gone, and importers see #GPUMEM_IMPORT_PEER_GONE.
@@ -306,9 +306,9 @@ GPUMEM_API gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index,
 
 /** Waits until a name has a version after a given one.
  *
- * Fetch the version that it found. If that is #GPUMEM_ERROR_NOT_FOUND, newer ones have replaced it: wait again. The numbers
- * only grow while the hub is open, and another hub counts anew: after #GPUMEM_ERROR_PEER_GONE, connect again and begin
- * with 0.
+ * Fetch the version that it found. If that is #GPUMEM_ERROR_NOT_FOUND, newer ones have replaced it: wait again. The
+ * numbers only grow while the hub is open, and another hub counts anew: after #GPUMEM_ERROR_PEER_GONE, connect again
+ * and begin with 0.
  *
  * \param link link to the hub
  * \param name the name

@@ -340,10 +340,9 @@ typedef int32_t gpumem_share_peer;
 /** Another process of this user, in the same namespaces, on the same device. */
 #define GPUMEM_PEER_OTHER_PROCESS 0
 #define GPUMEM_PEER_SAME_PROCESS 1 /**< Another instance in this process. */
-/** A process of another user, which gets the handle over a socket, or from a hub that lets it in. */
+/** A process of another user, to which a socket or a hub with a path leads. */
 #define GPUMEM_PEER_OTHER_USER 2
-/** Another process of this user that names another device in the import: yes, if any device of this instance has a link
- * to the one that has the memory. */
+/** Another process of this user that imports it for another device, one with a link to the device that has it. */
 #define GPUMEM_PEER_OTHER_DEVICE 3
 #define GPUMEM_PEER_CONTAINER \
   4 /**< A process in other process, mount, network and user namespaces, of the same user outside. */

@@ -527,11 +527,10 @@ constants! {
     GPUMEM_PEER_OTHER_PROCESS: gpumem_share_peer = 0;
     /// Another instance in this process.
     GPUMEM_PEER_SAME_PROCESS: gpumem_share_peer = 1;
-    /// A process of another user, which gets the handle over a socket, or from a hub that lets it
-    /// in.
+    /// A process of another user, to which a socket or a hub with a path leads.
     GPUMEM_PEER_OTHER_USER: gpumem_share_peer = 2;
-    /// Another process of this user that names another device in the import: yes, if any device of
-    /// this instance has a link to the one that has the memory.
+    /// Another process of this user that imports it for another device, one with a link to the
+    /// device that has it.
     GPUMEM_PEER_OTHER_DEVICE: gpumem_share_peer = 3;
     /// A process in other process, mount, network and user namespaces, of the same user outside.
     GPUMEM_PEER_CONTAINER: gpumem_share_peer = 4;

@@ -277,11 +277,10 @@ codes! {
         OTHER_PROCESS = GPUMEM_PEER_OTHER_PROCESS,
         /// Another instance in this process.
         SAME_PROCESS = GPUMEM_PEER_SAME_PROCESS,
-        /// A process of another user, which gets the handle over a socket, or from a hub that lets
-        /// it in.
+        /// A process of another user, to which a socket or a hub with a path leads.
         OTHER_USER = GPUMEM_PEER_OTHER_USER,
-        /// Another process of this user that names another device in the import: yes, if any device
-        /// of this instance has a link to the one that has the memory.
+        /// Another process of this user that imports it for another device, one with a link to the
+        /// device that has it.
         OTHER_DEVICE = GPUMEM_PEER_OTHER_DEVICE,
         /// A process in other process, mount, network and user namespaces, of the same user
         /// outside.
