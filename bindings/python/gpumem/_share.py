@@ -292,7 +292,8 @@ class Sharing:
 
         ``pointer`` is any byte of it: an operand as in :meth:`copy`, or an address. ``way`` is a :class:`ShareWay`, by default
         the best that the memory has: "legacy" shares an allocation as a whole, "posix_fd" all blocks that are mapped one
-        behind the other around the pointer, as they lie. ``access`` is the most that importers get, "read" or "readwrite".
+        behind the other around the pointer, as they lie. Of a buffer that is its capacity. ``access`` is the most that importers
+        get, "read" or "readwrite".
         The export ends when the memory is closed or unmapped, or with :meth:`revoke`.
         """
         desc = c.gpumem_export_desc(way=code(ShareWay, way, "way"), access=access_code(access),
