@@ -248,8 +248,7 @@ class ImportState(Code):
 
 
 class SharePeer(Code):
-    """Whom memory would be shared with: another process of this user in the same namespaces and on the same device, another
-    instance in this process, a process of another user, one that imports it for another device, or one in other namespaces."""
+    """Whom memory would be shared with."""
 
     OTHER_PROCESS = c.GPUMEM_PEER_OTHER_PROCESS
     SAME_PROCESS = c.GPUMEM_PEER_SAME_PROCESS
