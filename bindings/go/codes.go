@@ -344,10 +344,10 @@ type SharePeer int32
 
 // The values of SharePeer.
 const (
-	PeerOtherProcess SharePeer = 0 // Another process of this user.
+	PeerOtherProcess SharePeer = 0 // Another process of this user, in the same namespaces, on the same device.
 	PeerSameProcess  SharePeer = 1 // Another instance in this process.
-	PeerOtherUser    SharePeer = 2 // A process of another user.
-	PeerOtherDevice  SharePeer = 3 // Another process of this user that uses another device.
+	PeerOtherUser    SharePeer = 2 // A process of another user, to which a socket or a hub with a path leads.
+	PeerOtherDevice  SharePeer = 3 // Another process of this user that imports it for another device, one with a link to the device that has it.
 	PeerContainer    SharePeer = 4 // A process in other process, mount, network and user namespaces, of the same user outside.
 )
 

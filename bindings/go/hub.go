@@ -36,8 +36,8 @@ type HubOptions struct {
 	Name        string        // For messages and reports, up to 63 bytes.
 }
 
-// Hub has shared memory and events under names, for processes that connect. A name has versions: publishing adds one, and
-// readers of older ones keep them. With HubKeeper it is a keeper, in which others publish, and which holds their memory
+// Hub has shared memory and events under names, for processes that connect. A name has versions, numbered upwards while the
+// hub is open: publishing adds one, and readers of older ones keep them. With HubKeeper it is a keeper, in which others publish, and which holds their memory
 // after they have ended.
 type Hub struct {
 	instance *Instance
@@ -135,11 +135,13 @@ func (h *Hub) Close() error {
 
 // HubInfo is information about a hub.
 type HubInfo struct {
-	LinkCount    int    // Links that are connected.
-	NameCount    int    // Names.
-	VersionCount int    // Versions of all names.
-	FileCount    int    // Descriptors that are held for them.
-	RefusedCount uint64 // Links and messages that were refused since it was opened.
+	LinkCount    int // Links that are connected.
+	NameCount    int // Names.
+	VersionCount int // Versions of all names.
+	FileCount    int // Descriptors that are held for them.
+	// How often it has refused something since it was opened: a process that may not connect, a request with a wrong value,
+	// without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not count.
+	RefusedCount uint64
 	Path         string // Where it listens: a whole path, or "@" and an abstract address.
 	Name         string // As given at opening.
 }
@@ -216,7 +218,8 @@ func (l *Link) id() C.uintptr_t {
 	return C.uintptr_t(l.handle)
 }
 
-// Connect connects to a hub, and does not wait for one to be opened. This instance will import what is fetched.
+// Connect connects to a hub. It does not wait for one to be opened: on ErrNotFound, pause and try again. This instance will
+// import what is fetched.
 func (i *Instance) Connect(options LinkOptions) (*Link, error) {
 	const name = "Instance.Connect"
 	if err := checkTexts(name, options.Path); err != nil {
@@ -288,7 +291,7 @@ func (l *Link) Info() (LinkInfo, error) {
 type Entry struct {
 	Name          string
 	Version       uint64 // Number of the version.
-	Size          uint64 // Bytes of the memory; 0 for an event.
+	Size          uint64 // Bytes of the memory; of a buffer, its capacity; 0 for an event.
 	Type          ShareType
 	Way           ShareWay // How it is shared.
 	Access        Access   // The most that links get.
@@ -321,6 +324,9 @@ func (l *Link) Entries() (list []Entry, err error) {
 
 // Wait waits until a name has a version after a given one, and returns the newest. 0 waits for any version. If the context is
 // done first, it returns the error of the context within about 10 milliseconds.
+//
+// Fetch the version that it found; if that is ErrNotFound, newer ones have replaced it, so wait again. The numbers only grow
+// while the hub is open, and another hub counts anew: after ErrPeerGone, connect again and begin with 0.
 func (l *Link) Wait(ctx context.Context, name string, after uint64) (Entry, error) {
 	if err := checkTexts("Link.Wait", name); err != nil {
 		return Entry{}, err

@@ -59,7 +59,7 @@ type ShareInfo struct {
 	Access      Access   // The most that importers get.
 	Location    Location // Where the memory lies.
 	ExporterPID int      // The exporter, as its own process namespace counts.
-	Size        uint64   // Bytes of the whole memory.
+	Size        uint64   // Bytes of the whole memory; of a buffer, its capacity.
 	Offset      uint64   // Of the exported address in it.
 	BufferID    uint64   // Number of the allocation in the exporter.
 	FileCount   int      // Descriptors that belong to it.
@@ -343,10 +343,11 @@ func (i *Instance) FlushImportCache() error {
 
 // WayInfo says whether memory can be shared in one way.
 type WayInfo struct {
-	Way         ShareWay
-	Status      Status // Success, or what Export or Import would return.
-	FileCount   int    // Descriptors that an export would have.
-	NeedsSocket bool   // The handle alone is not enough: use [Instance.Send], or a hub with a path.
+	Way       ShareWay
+	Status    Status // Success, or what Export or Import would return.
+	FileCount int    // Descriptors that an export would have.
+	// The handle alone is not enough: use [Instance.Send], or a hub with a path. A dma-buf needs a socket of your own.
+	NeedsSocket bool
 	Message     string // Why not, and what would help; or what this way costs.
 }
 

@@ -2,18 +2,56 @@
 /* One process shares memory, a buffer and an event; another uses them. See docs/sharing.md. */
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "common.h"
 
 enum { SIZE = 2 << 20 };
 
-static char path[64]; /* of the hub */
+static char path[64];   /* of the hub */
+static char keeper[64]; /* of the keeper */
 
 static void need(int condition, const char* what) {
   if (condition) return;
   fprintf(stderr, "%s\n", what);
   exit(1);
+}
+
+/* A buffer full of one value, for other processes to read. */
+static gpumem_buffer filled_buffer(gpumem_instance instance, gpumem_device device, int value,
+                                   gpumem_share_handle* handle) {
+  gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+  desc.size = SIZE;
+  desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer;
+  TRY(gpumem_buffer_create(device, &desc, &buffer, &error));
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  TRY(gpumem_buffer_get_info(buffer, &info, &error));
+  TRY(gpumem_fill(instance, info.base, SIZE, (uint32_t)value, 1, &error));
+  TRY(gpumem_share_export(instance, info.base, NULL, handle, &error));
+  return buffer;
+}
+
+/* A hub that is closed and opened again, and in each two versions of a name. */
+static void publish_and_restart(gpumem_instance instance, gpumem_device device, int channel) {
+  for (int value = 1; value <= 4; value += 2) {
+    gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+    desc.path = path;
+    gpumem_hub hub;
+    TRY(gpumem_hub_open(instance, &desc, &hub, &error));
+    gpumem_buffer buffers[2];
+    for (int i = 0; i < 2; ++i) {
+      gpumem_share_handle handle;
+      buffers[i] = filled_buffer(instance, device, value + i, &handle);
+      TRY(gpumem_hub_publish(hub, "model", &handle, NULL, NULL, &error));
+      char byte;
+      need(read(channel, &byte, 1) == 1, "the other process has ended");
+    }
+    TRY(gpumem_hub_close(hub, &error));
+    TRY(gpumem_buffer_destroy(buffers[0], &error));
+    TRY(gpumem_buffer_destroy(buffers[1], &error));
+  }
 }
 
 /* The parent: it has the memory. */
@@ -74,11 +112,12 @@ static void exporter(gpumem_instance instance, gpumem_device device, gpumem_stre
   need(read(channel, &byte, 1) == 1, "the other process has ended");
   need(gpumem_memory_destroy(memory, &error) == GPUMEM_ERROR_BUSY, "shared memory was freed");
   need(write(channel, "!", 1) == 1, "the other process has ended");
-  need(read(channel, &byte, 1) == 0, "the other process said more than was expected");
+  need(read(channel, &byte, 1) == 1, "the other process has ended");
   TRY(gpumem_memory_destroy(memory, &error));
   TRY(gpumem_event_destroy(filled, &error));
   TRY(gpumem_hub_close(hub, &error));
   TRY(gpumem_buffer_destroy(buffer, &error));
+  publish_and_restart(instance, device, channel);
 }
 
 static int all_are(gpumem_instance instance, const void* pointer, char value) {
@@ -88,6 +127,58 @@ static int all_are(gpumem_instance instance, const void* pointer, char value) {
     if (bytes[i] != value) return 0;
   }
   return 1;
+}
+
+static void use(gpumem_instance instance, const void* table, char value, int channel) {
+  need(all_are(instance, table, value), "other bytes than were published");
+  need(write(channel, &value, 1) == 1, "the publisher has ended");
+}
+
+/* Uses each new version of a name, also when its hub was restarted. */
+static void follow(gpumem_instance instance, int channel) {
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = path;
+  gpumem_memory current = NULL;
+  for (char used = 0; used < 4;) {
+    gpumem_link link;
+    gpumem_status status = gpumem_link_connect(instance, &link_desc, &link, &error);
+    if (status == GPUMEM_ERROR_NOT_FOUND) {
+      /* No hub is there yet. */
+      const struct timespec pause = {0, 10 * 1000 * 1000};
+      nanosleep(&pause, NULL);
+      continue;
+    }
+    TRY(status);
+    /* Another hub counts anew. */
+    uint64_t seen = 0;
+    while (used < 4) {
+      gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+      status = gpumem_link_wait(link, "model", seen, GPUMEM_TIMEOUT_INFINITE, &entry, &error);
+      if (status == GPUMEM_ERROR_PEER_GONE) break;
+      TRY(status);
+      seen = entry.version;
+      gpumem_fetch_desc fetch_desc = GPUMEM_FETCH_DESC_INIT;
+      fetch_desc.version = seen;
+      gpumem_share_handle handle;
+      status = gpumem_link_fetch(link, "model", &fetch_desc, &handle, &error);
+      /* Newer ones have replaced it. */
+      if (status == GPUMEM_ERROR_NOT_FOUND) continue;
+      if (status == GPUMEM_ERROR_PEER_GONE) break;
+      TRY(status);
+      void* table;
+      gpumem_memory next;
+      status = gpumem_share_import(instance, &handle, NULL, 0, NULL, &table, &next, &error);
+      if (status == GPUMEM_ERROR_STALE_HANDLE) continue;
+      if (status == GPUMEM_ERROR_PEER_GONE) break;
+      TRY(status);
+      /* From here on the new one is used, and the old one is not needed. */
+      TRY(gpumem_memory_destroy(current, &error));
+      current = next;
+      use(instance, table, ++used, channel);
+    }
+    TRY(gpumem_link_close(link, &error));
+  }
+  TRY(gpumem_memory_destroy(current, &error));
 }
 
 /* The child: it uses what the parent has. */
@@ -121,7 +212,10 @@ static void importer(gpumem_instance instance, gpumem_device device, gpumem_stre
   TRY(gpumem_link_connect(instance, &link_desc, &link, &error));
   gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
   TRY(gpumem_link_wait(link, "weights", 0, GPUMEM_TIMEOUT_INFINITE, &entry, &error));
-  TRY(gpumem_link_fetch(link, "weights", NULL, &handle, &error));
+  /* That very version: there may be a newer one by now. */
+  gpumem_fetch_desc fetch_desc = GPUMEM_FETCH_DESC_INIT;
+  fetch_desc.version = entry.version;
+  TRY(gpumem_link_fetch(link, "weights", &fetch_desc, &handle, &error));
   gpumem_memory again;
   TRY(gpumem_share_import(instance, &handle, NULL, 0, NULL, &table, &again, &error));
   need(again == buffer, "the same memory was mapped twice");
@@ -137,12 +231,49 @@ static void importer(gpumem_instance instance, gpumem_device device, gpumem_stre
   TRY(gpumem_link_close(link, &error));
   TRY(gpumem_event_destroy(filled, &error));
   TRY(gpumem_memory_destroy(memory, &error));
+  need(write(channel, "!", 1) == 1, "the exporter has ended");
+  follow(instance, channel);
+}
+
+/* A keeper in this process; `gpumem keep` is one of its own. */
+static void keep(gpumem_instance instance) {
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  desc.path = keeper;
+  desc.flags = GPUMEM_HUB_KEEPER;
+  gpumem_hub hub;
+  TRY(gpumem_hub_open(instance, &desc, &hub, &error));
+}
+
+/* One run of a program that finds again what its last run had. */
+static void run(gpumem_instance instance, gpumem_device device) {
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = keeper;
+  gpumem_link link;
+  TRY(gpumem_link_connect(instance, &link_desc, &link, &error));
+
+  gpumem_share_handle handle;
+  const gpumem_status status = gpumem_link_fetch(link, "state", NULL, &handle, &error);
+  if (status == GPUMEM_ERROR_NOT_FOUND) {
+    /* The first run. The next one may write too. */
+    filled_buffer(instance, device, 5, &handle);
+    gpumem_publish_desc publish_desc = GPUMEM_PUBLISH_DESC_INIT;
+    publish_desc.access = GPUMEM_ACCESS_READWRITE;
+    TRY(gpumem_link_publish(link, "state", &handle, &publish_desc, NULL, &error));
+    return;
+  }
+  TRY(status);
+  void* state;
+  gpumem_memory memory;
+  TRY(gpumem_share_import(instance, &handle, NULL, 0, NULL, &state, &memory, &error));
+  need(all_are(instance, state, 5), "other bytes than the last run had");
+  TRY(gpumem_fill(instance, state, SIZE, 6, 1, &error));
 }
 
 int main(void) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 1;
   snprintf(path, sizeof path, "@gpumem-example-%d", (int)getpid());
+  snprintf(keeper, sizeof keeper, "@gpumem-example-keeper-%d", (int)getpid());
   /* Before anything is opened: a driver does not survive a fork. */
   const pid_t child = fork();
   if (child < 0) return 1;
@@ -155,10 +286,17 @@ int main(void) {
   TRY(gpumem_instance_default(&instance, &error));
   TRY(gpumem_device_get(instance, 0, &device, &error));
   TRY(gpumem_stream_create(device, NULL, &stream, &error));
+  if (child != 0) keep(instance);
   (child == 0 ? importer : exporter)(instance, device, stream, channel);
   TRY(gpumem_stream_destroy(stream, &error));
   print_live_objects(instance);
-  if (child == 0) return 0;
+  if (child == 0) {
+    /* It ends with all that it has, as a crash would end it. */
+    run(instance, device);
+    return 0;
+  }
   int status;
-  return waitpid(child, &status, 0) == child && status == 0 ? 0 : 1;
+  if (waitpid(child, &status, 0) != child || status != 0) return 1;
+  run(instance, device);
+  return 0;
 }

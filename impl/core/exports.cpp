@@ -38,8 +38,10 @@ Exports::~Exports() = default;
 namespace {
 
 Error no_export() {
-  return make_error(GPUMEM_ERROR_NOT_FOUND,
-                    "this instance has no such export: another one made it, or it has ended");
+  return make_error(
+      GPUMEM_ERROR_NOT_FOUND,
+      "this instance has no such export: it has ended, or another instance made it, which must make this "
+      "call itself");
 }
 
 Error stale() {
@@ -84,6 +86,12 @@ class Exports::Plan {
     found = find_region(instance, pointer);
     if (!found.region) return not_here(instance, pointer);
     const KindTraits& kind = region().traits();
+    if (kind.imported) {
+      return make_error(
+          GPUMEM_ERROR_WRONG_KIND,
+          "imported memory cannot be exported again; pass on the handle that it came with, or copy "
+          "the bytes to memory of this instance");
+    }
     if (kind.sharing == KindTraits::Sharing::kNever) {
       return make_error(kind.sharing_unsupported ? GPUMEM_ERROR_UNSUPPORTED : GPUMEM_ERROR_WRONG_KIND,
                         "%s memory cannot be shared with other processes; device memory can, and memory of "

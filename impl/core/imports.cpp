@@ -107,6 +107,25 @@ Result<void> check_not_own(const ShareHandle& handle) {
       handle.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : "memory");
 }
 
+Device* home_of(const ShareHandle& handle, const Instance& instance) {
+  for (const auto& device : instance.devices()) {
+    if (device->facts().uuid == handle.device_uuid) return device.get();
+  }
+  return nullptr;
+}
+
+// Why no device here is that of the exporter.
+const char* why_not_seen(const ShareHandle& handle) {
+  if (handle.backend == GPUMEM_BACKEND_HOST) {
+    return "the exporter's host backend has other options, and these make its devices; give both processes "
+           "the "
+           "same options, or the same GPUMEM_HOST_DEVICES and other variables";
+  }
+  if (handle.location == GPUMEM_LOCATION_DEVICE)
+    return "this instance does not see the device that has it; make it visible to this process";
+  return "this instance does not see the exporter's device; name the device that will use the memory";
+}
+
 }  // namespace
 
 // Where an import comes from, and what holds it there.
@@ -124,24 +143,13 @@ Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem
 }
 
 Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
-  Device* home = nullptr;
-  for (const auto& device : instance_.devices()) {
-    if (device->facts().uuid == request.handle.device_uuid) home = device.get();
-  }
-  if (request.device == nullptr) {
-    if (home != nullptr) return &instance_.device_object(home->ordinal());
-    return make_error(GPUMEM_ERROR_NOT_FOUND,
-                      "this instance does not see the device that has the memory; make it visible to this "
-                      "process, or name a device with a link to it");
-  }
+  Device* const home = home_of(request.handle, instance_);
+  if (request.device == nullptr && home != nullptr) return &instance_.device_object(home->ordinal());
+  if (request.device == nullptr)
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(request.handle));
   Device& device = request.device->device();
   if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
-  if (home == nullptr) {
-    return make_error(GPUMEM_ERROR_NOT_FOUND,
-                      "this instance does not see the device that has the memory, so "
-                      "a link to device %u cannot be tried",
-                      device.ordinal());
-  }
+  if (home == nullptr) return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(request.handle));
   auto linked = device.has_link_to(*home);
   if (!linked) return linked.error();
   if (*linked) return request.device;
@@ -396,9 +404,10 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {
   GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_EVENT));
   if (device.device().facts().uuid != request.handle.device_uuid) {
-    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
-                      "device %u is not the device of the event; find that by its UUID",
-                      device.device().ordinal());
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u is not the device of the event; %s",
+                      device.device().ordinal(),
+                      home_of(request.handle, instance_) != nullptr ? "find that by its UUID"
+                                                                    : why_not_seen(request.handle));
   }
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY(device.device().usable());

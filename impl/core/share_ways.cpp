@@ -101,8 +101,12 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
     std::memcpy(info.message, why, length);
     info.message[length] = '\0';
   } else if (info.needs_socket != 0) {
-    std::snprintf(info.message, sizeof info.message,
-                  "send it over a Unix socket: gpumem_share_send(), or a hub with a path");
+    std::snprintf(
+        info.message, sizeof info.message, "%s",
+        way == GPUMEM_SHARE_WAY_DMA_BUF
+            ? "make it with gpumem_share_export_dma_buf(); another process gets the descriptor over a "
+              "Unix socket of yours (SCM_RIGHTS), not with gpumem_share_send() or from a hub"
+            : "send it over a Unix socket: gpumem_share_send(), or a hub with a path");
   }
   return info;
 }

@@ -324,6 +324,8 @@ TEST_F(Ipc, ipc_8) {
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_free(instance_, made.pointer, why()));
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_unregister(instance_, made.pointer, why()));
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, export_status(made.pointer));
+  EXPECT_NE(std::strstr(last_error().message, "the handle that it came with"), nullptr)
+      << last_error().message;
   const Memory own = shareable();
   gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
   EXPECT_STATUS(GPUMEM_ERROR_WRONG_KIND, gpumem_memory_get_import_info(own, &info, why()));
@@ -397,6 +399,8 @@ TEST_F(Ipc, ipc_11_no_link) {
                 gpumem_share_import(apart, &handle, nullptr, 0, &desc, nullptr, &memory, why()));
   // Devices of another configuration are others.
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, import_status(handle));
+  EXPECT_NE(std::strstr(last_error().message, "the same GPUMEM_HOST_DEVICES"), nullptr)
+      << last_error().message;
 }
 
 // ---- transport ----
@@ -803,6 +807,12 @@ TEST_F(Ipc, ipc_24) {
   EXPECT_OK(gpumem_share_get_way(instance_, alone.device(), GPUMEM_SHARE_WAY_LEGACY, GPUMEM_PEER_SAME_PROCESS,
                                  &info, why()));
   EXPECT_EQ(info.status, GPUMEM_ERROR_INVALID_STATE);
+  // A dma-buf goes over no socket of the library.
+  EXPECT_OK(gpumem_share_get_way(instance_, alone.device(), GPUMEM_SHARE_WAY_DMA_BUF,
+                                 GPUMEM_PEER_OTHER_PROCESS, &info, why()));
+  if (info.status == GPUMEM_SUCCESS) {
+    EXPECT_NE(std::strstr(info.message, "gpumem_share_export_dma_buf()"), nullptr) << info.message;
+  }
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
                 gpumem_share_get_way(instance_, alone.device(), 0, GPUMEM_PEER_OTHER_PROCESS, &info, why()));
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,

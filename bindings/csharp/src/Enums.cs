@@ -542,13 +542,15 @@ namespace GpuMem
   /// <summary>Whom memory would be shared with.</summary>
   public enum SharePeer
   {
-    /// <summary>Another process of this user.</summary>
+    /// <summary>Another process of this user, in the same namespaces, on the same device.</summary>
     OtherProcess = Constants.GPUMEM_PEER_OTHER_PROCESS,
     /// <summary>Another instance in this process.</summary>
     SameProcess = Constants.GPUMEM_PEER_SAME_PROCESS,
-    /// <summary>A process of another user.</summary>
+    /// <summary>A process of another user, to which a socket or a hub with a path leads.</summary>
     OtherUser = Constants.GPUMEM_PEER_OTHER_USER,
-    /// <summary>Another process of this user that uses another device.</summary>
+    /// <summary>
+    /// Another process of this user that imports it for another device, one with a link to the device that has it.
+    /// </summary>
     OtherDevice = Constants.GPUMEM_PEER_OTHER_DEVICE,
     /// <summary>A process in other process, mount, network and user namespaces, of the same user outside.</summary>
     Container = Constants.GPUMEM_PEER_CONTAINER,

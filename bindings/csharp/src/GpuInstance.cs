@@ -354,7 +354,7 @@ namespace GpuMem
     /// <summary>
     /// Exports memory. Exporting it again gives the same bytes and costs little. The first byte of the range is recorded in
     /// the handle. Device memory is shared as a whole; of an <see cref="AddressRange"/>, all blocks around that byte that are
-    /// mapped one behind the other; a buffer with all its memory.
+    /// mapped one behind the other; a buffer with all its capacity. What was imported cannot be exported.
     /// </summary>
     /// <remarks>
     /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
@@ -571,7 +571,8 @@ namespace GpuMem
     public Hub OpenHub(string path) { return OpenHub(new HubOptions { Path = path }); }
 
     /// <summary>
-    /// Connects to a hub. It does not wait for one to be opened. This instance imports what is fetched.
+    /// Connects to a hub. It does not wait for one to be opened: on <see cref="Status.NotFound"/>, pause and try again. This
+    /// instance imports what is fetched.
     /// </summary>
     public Link Connect(LinkOptions options = default(LinkOptions))
     {

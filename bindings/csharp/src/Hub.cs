@@ -127,7 +127,10 @@ namespace GpuMem
     /// <summary>Descriptors that are held for them.</summary>
     public int DescriptorCount { get; private set; }
 
-    /// <summary>Links and messages that were refused since it was opened.</summary>
+    /// <summary>
+    /// How often it has refused something since it was opened: a process that may not connect, a request with a wrong value,
+    /// without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not count.
+    /// </summary>
     public long RefusedCount { get; private set; }
 
     /// <summary>Where it listens: a whole path, or <c>@</c> and an abstract address.</summary>
@@ -148,7 +151,7 @@ namespace GpuMem
   /// <summary>
   /// Shared memory and events under names, on a Unix socket. Others connect with
   /// <see cref="GpuInstance.Connect(LinkOptions)"/>, and list, wait for and fetch what is there. A name has versions,
-  /// numbered upwards: publishing adds one, which nobody sees before, and readers of older versions keep them.
+  /// numbered upwards while the hub is open: publishing adds one, which nobody sees before, and readers of older versions keep them.
   /// </summary>
   /// <remarks>With <see cref="HubFlags.Keeper"/>, links publish too, and what they publish stays when they end.</remarks>
   public sealed unsafe class Hub : IDisposable

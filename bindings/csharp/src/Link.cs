@@ -104,7 +104,7 @@ namespace GpuMem
     /// <summary>Number of the version.</summary>
     public long Version { get; private set; }
 
-    /// <summary>Bytes of the memory; 0 for an event.</summary>
+    /// <summary>Bytes of the memory; of a buffer, its capacity; 0 for an event.</summary>
     public long Size { get; private set; }
 
     /// <summary>Memory or event.</summary>
@@ -182,8 +182,13 @@ namespace GpuMem
 
     /// <summary>Waits until a name has a version after a given one.</summary>
     /// <param name="name">The name.</param>
-    /// <param name="afterVersion">The newest version that is known already; 0 waits for any.</param>
+    /// <param name="afterVersion">The newest version that this link has found; 0 waits for any.</param>
     /// <returns>The newest version.</returns>
+    /// <remarks>
+    /// Fetch the version that it found; if that is <see cref="Status.NotFound"/>, newer ones have replaced it, so wait again.
+    /// The numbers only grow while the hub is open, and another hub counts anew: after <see cref="Status.PeerGone"/>, connect
+    /// again and begin with 0.
+    /// </remarks>
     public HubEntry Wait(string name, long afterVersion = 0)
     {
       while (true)

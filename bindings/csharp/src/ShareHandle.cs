@@ -9,7 +9,7 @@ namespace GpuMem
 {
   /// <summary>
   /// Shared memory, or a shared event, as 256 bytes that may be sent by any channel. They hold no address, and a secret:
-  /// whoever has them, and runs as the same user, may import. So <see cref="ToString"/> does not show them.
+  /// whoever has them, and runs as the same user, may import. So <see cref="ToString"/> leaves them out.
   /// </summary>
   public sealed unsafe class ShareHandle : IEquatable<ShareHandle>
   {
@@ -80,8 +80,22 @@ namespace GpuMem
       return code;
     }
 
-    /// <summary>Its type; the bytes are secret.</summary>
-    public override string ToString() { return nameof(ShareHandle); }
+    /// <summary>What it is a handle of, and whose; not the bytes, which are a secret.</summary>
+    public override string ToString()
+    {
+      var printed = new Printed(nameof(ShareHandle));
+      try
+      {
+        ShareInfo info = Info;
+        return printed.Add(nameof(info.Type), info.Type).Add(nameof(info.Way), info.Way).Add(nameof(info.Size), info.Size)
+            .Add(nameof(info.ExporterProcess), info.ExporterProcess).Add(nameof(info.BufferId), (IntPtr)(long)info.BufferId)
+            .ToString();
+      }
+      catch (GpuMemException problem)
+      {
+        return printed.Add(nameof(problem.Status), problem.Status).ToString();
+      }
+    }
 
     /// <summary>The handle for a call.</summary>
     internal static gpumem_share_handle ToNative(ShareHandle handle)
@@ -138,7 +152,7 @@ namespace GpuMem
     /// <summary>Number of the exporting process, as its own process namespace counts.</summary>
     public int ExporterProcess { get; private set; }
 
-    /// <summary>Bytes of the whole memory; 0 for an event.</summary>
+    /// <summary>Bytes of the whole memory; of a buffer, its capacity; 0 for an event.</summary>
     public long Size { get; private set; }
 
     /// <summary>Where in it the byte lies that was exported.</summary>

@@ -146,7 +146,7 @@ namespace GpuMem
 
     /// <summary>
     /// Whether the handle alone is not enough: use <see cref="GpuInstance.Send(ShareHandle, SafeHandle, SendOptions)"/> or
-    /// a <see cref="Hub"/> with a path.
+    /// a <see cref="Hub"/> with a path. A dma-buf needs a socket of your own.
     /// </summary>
     public bool NeedsSocket { get; private set; }
 

@@ -23,6 +23,9 @@ namespace GpuMem.Tests
     {
       Tap.Run("sharing: handles are bytes", HandleBytes);
       Tap.Run("sharing: the example of the guide", Guide);
+      Tap.Run("sharing: a name that is followed, as in the guide", GuideFollows);
+      Tap.Run("sharing: a program that begins again, as in the guide", GuideRestarts);
+      Tap.Run("sharing: an event that is recorded here, as in the guide", GuideRecords);
       Tap.Run("sharing: memory by a handle", ByHandle);
       Tap.Run("sharing: memory that was sent with its descriptors", ByDescriptors);
       Tap.Run("sharing: with descriptors that came another way", ByOwnDescriptors);
@@ -108,6 +111,13 @@ namespace GpuMem.Tests
         switch (role)
         {
           case "guide": return ImportOfGuide(instance, argument);
+          case "guide-follow":
+            Follow(instance, argument);
+            return 0;
+          case "guide-run":
+            Run(instance, argument);
+            return 0;
+          case "guide-wait": return WaitOfGuide(instance);
           case "handle": return ImportByHandle(instance);
           case "descriptors": return ImportByDescriptors(instance, argument);
           case "own-descriptors": return ImportWithOwn(instance, argument);
@@ -237,8 +247,9 @@ namespace GpuMem.Tests
         var same = new ShareHandle(bytes);
         Check.That(same.Equals(share) && same.Equals((object)share) && same.GetHashCode() == share.GetHashCode(), "the copy differs");
         Check.That(instance.Export(memory).Equals(share), "another export differs");
-        Check.Equal("ShareHandle", share.ToString(), "text");
         ShareInfo info = same.Info;
+        Check.Equal("ShareHandle { Type = Memory, Way = Legacy, Size = " + 4 * Count + ", ExporterProcess = " + info.ExporterProcess +
+                    ", BufferId = 0x" + info.BufferId.ToString("x") + " }", share.ToString(), "text");
         Check.Equal(ShareType.Memory, info.Type, "type");
         Check.Equal(ShareWay.Legacy, info.Way, "way");
         Check.Equal(Scope.Backend, info.Backend, "backend");
@@ -256,6 +267,7 @@ namespace GpuMem.Tests
         var damaged = new ShareHandle(bytes);
         Check.That(!damaged.Equals(share) && !damaged.Equals(null), "the damaged one is equal");
         Check.Fails(Status.InvalidArgument, () => GC.KeepAlive(damaged.Info));
+        Check.Equal("ShareHandle { Status = InvalidArgument }", damaged.ToString(), "text of the damaged one");
         Check.Fails(Status.InvalidArgument, () => instance.Import(damaged));
         Check.Fails(Status.InvalidState, () => instance.Import(share));
         instance.Revoke(share);
@@ -298,7 +310,9 @@ namespace GpuMem.Tests
       using (Link link = instance.Connect(path))
       {
         HubEntry entry = link.Wait("batch");
-        using (ImportedMemory batch = instance.Import(link.Fetch("batch")))
+        // That very version: there may be a newer one by now.
+        ShareHandle share = link.Fetch("batch", new FetchOptions { Version = entry.Version });
+        using (ImportedMemory batch = instance.Import(share))
         {
           var first = new byte[16];
           batch.CopyTo(first);
@@ -306,6 +320,207 @@ namespace GpuMem.Tests
         }
         Check.Equal(4L << 20, entry.Size, "size");
       }
+      return 0;
+    }
+
+    static GrowableBuffer Filled(GpuInstance instance, byte value)
+    {
+      var options = new BufferOptions { HandleTypes = HandleTypes.PosixFd };
+      GrowableBuffer buffer = instance.GetDevice(0).CreateBuffer(4000, options);
+      instance.Fill(buffer, value);
+      return buffer;
+    }
+
+    // A hub that is closed and opened again.
+    static void GuideFollows(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      string path = Address("follow");
+      using (var other = new Other("guide-follow", path))
+      {
+        for (byte value = 1; value <= 2; ++value)
+        {
+          using (GrowableBuffer model = Filled(instance, value))
+          using (Hub hub = instance.OpenHub(path))
+          {
+            hub.Publish("model", instance.Export(model));
+            other.Expect("version 1 is " + value);
+          }
+        }
+        other.End();
+      }
+    }
+
+    // Null if no hub is there yet.
+    static Link TryConnect(GpuInstance instance, string path)
+    {
+      try
+      {
+        return instance.Connect(path);
+      }
+      catch (GpuMemException problem) when (problem.Status == Status.NotFound)
+      {
+        return null;
+      }
+    }
+
+    // Null if newer ones have replaced the version.
+    static ImportedMemory TryAttach(GpuInstance instance, Link link, HubEntry entry)
+    {
+      ShareHandle share;
+      try
+      {
+        share = link.Fetch(entry.Name, new FetchOptions { Version = entry.Version });
+      }
+      catch (GpuMemException problem) when (problem.Status == Status.NotFound)
+      {
+        return null;
+      }
+      try
+      {
+        return instance.Import(share);
+      }
+      catch (GpuMemException problem) when (problem.Status == Status.StaleHandle)
+      {
+        return null;
+      }
+    }
+
+    // Uses each new version of a name, also when its hub was restarted.
+    static void Follow(GpuInstance instance, string path)
+    {
+      ImportedMemory current = null;
+      for (;;)
+      {
+        using (Link link = TryConnect(instance, path))
+        {
+          if (link == null)
+          {
+            Thread.Sleep(10);
+            continue;
+          }
+          try
+          {
+            // Another hub counts anew.
+            for (long seen = 0;;)
+            {
+              HubEntry entry = link.Wait("model", seen);
+              seen = entry.Version;
+              ImportedMemory model = TryAttach(instance, link, entry);
+              if (model == null) continue;
+              // The new one is used from here on, and the old one is not needed.
+              if (current != null) current.Dispose();
+              current = model;
+              if (!Use(current, entry)) break;
+            }
+            current.Dispose();
+            return;
+          }
+          catch (GpuMemException problem) when (problem.Status == Status.PeerGone)
+          {
+            // The hub has ended: connect again.
+          }
+        }
+      }
+    }
+
+    static bool Use(ImportedMemory model, HubEntry entry)
+    {
+      var values = new byte[4000];
+      model.CopyTo(values);
+      Say("version " + entry.Version + " is " + values[3999]);
+      return values[3999] != 2;
+    }
+
+    // Runs of a program that finds again what its last run had.
+    static void GuideRestarts(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      string path = Address("restart");
+      // In place of "gpumem keep".
+      using (Hub keeper = instance.OpenHub(new HubOptions { Path = path, Flags = HubFlags.Keeper }))
+      {
+        for (int run = 1; run <= 3; ++run)
+        {
+          using (var other = new Other("guide-run", path))
+          {
+            other.Expect("run " + run);
+            other.End();
+          }
+        }
+        Check.Equal(1, keeper.Info.NameCount, "names");
+      }
+    }
+
+    static void Run(GpuInstance instance, string path)
+    {
+      var count = new byte[1];
+      using (Link link = instance.Connect(path))
+      {
+        ShareHandle share = null;
+        try
+        {
+          share = link.Fetch("state");
+        }
+        catch (GpuMemException problem) when (problem.Status == Status.NotFound)
+        {
+          // The first run. The next one may write too.
+          count[0] = 1;
+          using (GrowableBuffer state = Filled(instance, count[0]))
+          {
+            link.Publish("state", instance.Export(state), new PublishOptions { Access = Access.ReadWrite });
+          }
+        }
+        if (share != null)
+        {
+          // What the last run left.
+          using (ImportedMemory state = instance.Import(share))
+          {
+            state.CopyTo(count);
+            ++count[0];
+            state.CopyFrom(count);
+          }
+        }
+      }
+      Say("run " + count[0]);
+    }
+
+    static void GuideRecords(Scope scope)
+    {
+      GpuInstance instance = scope.Open();
+      GpuDevice device = instance.GetDevice(0);
+      using (GpuMemory memory = Shareable(device))
+      using (GpuStream stream = device.CreateStream())
+      using (var other = new Other("guide-wait"))
+      {
+        using (GpuEvent filled = device.CreateEvent(EventFlags.Interprocess | EventFlags.DisableTiming))
+        {
+          stream.Fill(memory, 7);
+          filled.Record(stream);
+          // The record is made, so now the other process may wait for it.
+          other.Say(Text(filled.Export()));
+          other.Say(Text(instance.Export(memory)));
+          other.Expect("7");
+          stream.Synchronize();
+          other.End();
+        }
+      }
+    }
+
+    static int WaitOfGuide(GpuInstance instance)
+    {
+      GpuDevice device = instance.GetDevice(0);
+      var first = new byte[16];
+      using (GpuStream stream = device.CreateStream())
+      using (GpuEvent filled = device.ImportEvent(ReadHandle()))
+      using (ImportedMemory memory = instance.Import(ReadHandle()))
+      {
+        // On the device: what comes behind it in the stream sees the bytes.
+        stream.Wait(filled);
+        stream.Synchronize();
+        memory.CopyTo(first);
+      }
+      Say(first[15].ToString());
       return 0;
     }
 

@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 _details: List[Any] = []
 
 
+# A thing of which another process gets a handle.
+BY_EXPORT = '; give another process what export() returns, with the start method "spawn" of multiprocessing'
+
+
 def status_error(status: int, detail: Any) -> Error:
     """The exception for a failed call, from its gpumem_error."""
+    more = BY_EXPORT if status == c.GPUMEM_ERROR_FORKED else ""
     return STATUS_CLASSES.get(status, InternalError)(
-        in_python(text(detail.message)), code=status, function=text(detail.function),
+        in_python(text(detail.message)) + more, code=status, function=text(detail.function),
         native_domain=known(NativeDomain, detail.native_domain), native_code=detail.native_code,
         native_name=text(detail.native_name), entry_point=text(detail.entry_point))
 
@@ -152,9 +157,10 @@ class Unique:
 
     __slots__ = ()
     _instead = "use the object itself"
+    _elsewhere = ""
 
-    def _refuse_copy(self, done: str) -> NoReturn:
-        raise TypeError(f"a gpumem.{type(self).__name__} cannot be {done}; {self._instead}")
+    def _refuse_copy(self, done: str, elsewhere: str = "") -> NoReturn:
+        raise TypeError(f"a gpumem.{type(self).__name__} cannot be {done}; {self._instead}{elsewhere}")
 
     def __copy__(self) -> NoReturn:
         self._refuse_copy("copied")
@@ -163,7 +169,7 @@ class Unique:
         self._refuse_copy("copied")
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        self._refuse_copy("pickled")
+        self._refuse_copy("pickled", self._elsewhere)
 
 
 def leave(thing: Any, close: Callable[[], Any], problem: Optional[BaseException]) -> None:

@@ -173,8 +173,9 @@ class Hub(Opened):
 
 
 class Link(Opened):
-    """A connection to a hub. ``instance.connect(path)`` makes it, with a path as for :class:`Hub`, and does not wait for a hub to
-    be opened. ``token`` is the secret of the hub. ``timeout`` is how many seconds the hub may take for each answer, 5 by default.
+    """A connection to a hub. ``instance.connect(path)`` makes it, with a path as for :class:`Hub`. It does not wait for a hub to
+    be opened: on NotFound, pause and try again. ``token`` is the secret of the hub. ``timeout`` is how many seconds the hub may
+    take for each answer, 5 by default.
 
     What is fetched through it is imported by its instance, and stays when the link is closed.
     """
@@ -234,7 +235,11 @@ class Link(Opened):
 
     def wait(self, name: str, after: int = 0, timeout: Optional[float] = None) -> Optional[Entry]:
         """Waits until a name has a version after a given one, and returns the newest; None if ``timeout`` seconds have passed. 0
-        waits for any version."""
+        waits for any version.
+
+        Fetch the version that it found; if that raises NotFound, newer ones have replaced it, so wait again. The numbers only grow
+        while the hub is open, and another hub counts anew: after PeerGone, connect again and begin with 0.
+        """
         limit, version, key = nanoseconds(timeout), u64(after, "after"), _name(name)
         found, start = c.gpumem_entry_info(), monotonic_ns()
         while True:

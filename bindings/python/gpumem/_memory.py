@@ -12,8 +12,8 @@ from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NoReturn
 
 from . import _library as c
 from . import _types
-from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers, size64,
-                     status_error, sweep, text, u64)
+from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, i32, leave, leftovers,
+                     size64, status_error, sweep, text, u64)
 from ._codes import Access, Backend, ExportFlags, Kind, MemoryFlags, ShareWay
 from ._dlpack import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLPackView
 from ._enums import code, flags
@@ -69,6 +69,7 @@ class Region(Unique):
     __slots__ = ()
     _instead = ("use the object itself, copy the bytes into other memory with copy_from(), or get them as bytes with "
                 "copy_to()")
+    _elsewhere = BY_EXPORT
     _no_access = "the CPU cannot access device memory; copy it to host memory with copy_to()"
 
     if TYPE_CHECKING:

@@ -225,6 +225,7 @@ class Range(Unique):
 
     __slots__ = ("instance", "_handle", "_closed", "_info", "_lock", "_mappings", "_parts", "__weakref__")
     _instead = "use the object itself: ranges work from any thread"
+    _elsewhere = "; give another process what Instance.export() returns"
 
     if TYPE_CHECKING:
         instance: Instance

@@ -264,7 +264,8 @@ class EventInfo(NamedTuple):
 
 
 class ShareInfo(NamedTuple):
-    """What a handle says of itself. It was true when the handle was made."""
+    """What a handle says of itself. It was true when the handle was made. ``size`` is that of the whole memory: of a buffer, its
+    capacity."""
 
     type: ShareType
     way: ShareWay
@@ -294,7 +295,8 @@ class WayInfo(NamedTuple):
     """Whether memory can be shared in one way; false if it cannot.
 
     ``status`` is 0, or that of the export or import. ``message`` says why not and what would help, or what this way costs. If
-    ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a path.
+    ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a path. A dma-buf needs a socket of
+    your own.
     """
 
     way: ShareWay
@@ -309,7 +311,11 @@ class WayInfo(NamedTuple):
 
 
 class HubInfo(NamedTuple):
-    """Information about a hub. ``path`` is where it listens: a whole path, or "@" and an abstract address."""
+    """Information about a hub. ``path`` is where it listens: a whole path, or "@" and an abstract address.
+
+    ``refused_count`` is how often it has refused something: a process that may not connect, a request with a wrong value,
+    without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not count.
+    """
 
     link_count: int
     name_count: int

@@ -130,6 +130,7 @@ class ImportedMemory(Memory):
     """
 
     __slots__ = ("_offset", "_where")
+    _elsewhere = "; give another process the handle that it was imported with"
 
     if TYPE_CHECKING:
         _offset: int
@@ -221,7 +222,8 @@ def import_event(handle: Union[ShareHandle, bytes], *, device: Optional[Device] 
         uuid = found.info().device_uuid
         device = next((one for one in where.devices if one.info().uuid == uuid), None)
         if device is None:
-            raise NotFound("the instance does not see the device that has the event")
+            raise NotFound("the instance does not see the device that has the event; make it visible to this process, or on "
+                           "the host backend, open the instance with the same options as the exporter's")
     return Event._import(device, found._struct(), *_descriptors(fds))
 
 
@@ -290,7 +292,8 @@ class Sharing:
 
         ``pointer`` is any byte of it: an operand as in :meth:`copy`, or an address. ``way`` is a :class:`ShareWay`, by default
         the best that the memory has: "legacy" shares an allocation as a whole, "posix_fd" all blocks that are mapped one
-        behind the other around the pointer, as they lie. ``access`` is the most that importers get, "read" or "readwrite".
+        behind the other around the pointer, as they lie. Of a buffer that is its capacity. ``access`` is the most that importers
+        get, "read" or "readwrite".
         The export ends when the memory is closed or unmapped, or with :meth:`revoke`.
         """
         desc = c.gpumem_export_desc(way=code(ShareWay, way, "way"), access=access_code(access),

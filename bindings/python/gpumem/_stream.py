@@ -10,8 +10,8 @@ from ctypes import c_int64
 from typing import TYPE_CHECKING, Any, Callable, Iterable, List, Optional, Tuple, Union
 
 from . import _library as c
-from ._calls import (GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave, leftovers,
-                     pending, sweep, text, u32, u64)
+from ._calls import (BY_EXPORT, GONE, Unique, active, ask, call, create, destroy_quietly, encoded, host_function, i32, leave,
+                     leftovers, pending, sweep, text, u32, u64)
 from ._codes import Attach, Backend, EventFlags, WaitCondition
 from ._copies import Copies
 from ._enums import code, expect
@@ -415,6 +415,7 @@ class Event(Unique):
 
     __slots__ = ("device", "_handle", "_closed", "_captured", "__weakref__")
     _instead = "use the object itself: events work from any thread"
+    _elsewhere = BY_EXPORT
 
     if TYPE_CHECKING:
         device: Device

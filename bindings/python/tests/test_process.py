@@ -150,7 +150,7 @@ print("parent good")
         try:
             call()
         except gpumem.Forked as error:
-            assert error.name == "GPUMEM_ERROR_FORKED"
+            assert error.name == "GPUMEM_ERROR_FORKED" and "spawn" in error.message, error
         else:
             raise AssertionError(call)
 """)

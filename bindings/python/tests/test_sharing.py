@@ -211,6 +211,18 @@ class HandleTest(SharingCase):
             with self.assertRaises(TypeError):
                 gpumem.ImportedMemory()
 
+    def test_refusals_say_how_to_share(self):
+        with self.shareable() as memory, self.device.event() as event:
+            for thing in (memory, event):
+                with self.assertRaisesRegex(TypeError, r"give another process what export\(\) returns, .*spawn"):
+                    pickle.dumps(thing)
+        with self.by_descriptors() as buffer, gpumem.Instance(BACKEND) as other:
+            with other.import_memory(buffer.export()) as imported:
+                with self.assertRaisesRegex(TypeError, "the handle that it was imported with"):
+                    pickle.dumps(imported)
+                with self.assertRaisesRegex(gpumem.WrongKind, "pass on the handle that it came with"):
+                    imported.export()
+
     def test_ways(self):
         with self.shareable() as memory:
             ways = self.instance.share_ways(memory)

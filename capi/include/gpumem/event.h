@@ -189,7 +189,8 @@ GPUMEM_API gpumem_status gpumem_event_get_elapsed_time(gpumem_event start, gpume
 
 /** Exports an event that was created with #GPUMEM_EVENT_INTERPROCESS. Exporting it again gives the same bytes.
  *
- * The handle is sent, received and published like one of memory: see share.h. The export ends when the event is
+ * The handle is sent, received and published like one of memory: see share.h. An event that was never recorded counts
+ * as complete, so an importer must learn by other means that it was recorded. The export ends when the event is
  * destroyed, or with gpumem_share_revoke().
  *
  * \param event event to export

@@ -5,8 +5,8 @@
  * A process opens a *hub* and publishes handles of share.h under names. Others connect, which gives them a *link*, and
  * list, wait for and fetch what is there.
  *
- * A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the
- * newest. Readers of older versions keep them.
+ * A name has versions, numbered upwards while the hub is open. Publishing adds one: before that nobody sees it, and
+ * from then on it is the newest. Readers of older versions keep them. A hub that is opened again begins anew.
  *
  * A hub serves its links on the sharing thread of its instance. When a process ends, however it does, its links hang
  * up: what a publisher had is gone, and importers see #GPUMEM_IMPORT_PEER_GONE.
@@ -99,10 +99,13 @@ typedef struct gpumem_hub_info {
   uint32_t name_count;    /**< Names. */
   uint32_t version_count; /**< Versions of all names. */
   uint32_t fd_count;      /**< Descriptors that are held for them. */
-  uint64_t refused_count; /**< Links and messages that were refused since it was opened. */
-  char path[108];         /**< Where it listens: a whole path, or `@` and an abstract address. */
-  char name[64];          /**< As given at opening. */
-  uint32_t reserved;      /**< 0. */
+  /** How often it has refused something since it was opened: a process that may not connect, a request with a wrong
+   * value, without the right or beyond a limit, or a link that broke the protocol and was disconnected. Names that were
+   * not found do not count. */
+  uint64_t refused_count;
+  char path[108];    /**< Where it listens: a whole path, or `@` and an abstract address. */
+  char name[64];     /**< As given at opening. */
+  uint32_t reserved; /**< 0. */
 } gpumem_hub_info;
 
 /** Initial value of a gpumem_hub_info. */
@@ -196,7 +199,7 @@ typedef struct gpumem_link_desc {
 #define GPUMEM_LINK_DESC_INIT \
   { sizeof(gpumem_link_desc), NULL, NULL, 0, 0, 0 }
 
-/** Connects to a hub. It does not wait for one to be opened.
+/** Connects to a hub. It does not wait for one to be opened: on #GPUMEM_ERROR_NOT_FOUND, pause and try again.
  *
  * \param instance instance that will import what is fetched
  * \param desc options; NULL means all defaults
@@ -265,7 +268,7 @@ typedef struct gpumem_entry_info {
   size_t struct_size;      /**< `sizeof(gpumem_entry_info)` of the caller. */
   char name[64];           /**< The name. */
   uint64_t version;        /**< Number of the version. */
-  uint64_t size;           /**< Bytes of the memory; 0 for an event. */
+  uint64_t size;           /**< Bytes of the memory; of a buffer, its capacity; 0 for an event. */
   gpumem_share_type type;  /**< Memory or event. */
   gpumem_share_way way;    /**< How it is shared. */
   gpumem_access access;    /**< The most that links get. */
@@ -303,9 +306,13 @@ GPUMEM_API gpumem_status gpumem_link_enumerate(gpumem_link link, uint32_t index,
 
 /** Waits until a name has a version after a given one.
  *
+ * Fetch the version that it found. If that is #GPUMEM_ERROR_NOT_FOUND, newer ones have replaced it: wait again. The
+ * numbers only grow while the hub is open, and another hub counts anew: after #GPUMEM_ERROR_PEER_GONE, connect again
+ * and begin with 0.
+ *
  * \param link link to the hub
  * \param name the name
- * \param after_version the newest version that is known already; 0 waits for any
+ * \param after_version the newest version that this link has found; 0 waits for any
  * \param timeout_ns how long to wait, or #GPUMEM_TIMEOUT_INFINITE
  * \param[in,out] out_info receives the newest version; or NULL
  * \param[out] error detail of a failure, or NULL
@@ -359,7 +366,8 @@ typedef struct gpumem_fetch_desc {
 GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, const gpumem_fetch_desc *desc,
                                            gpumem_share_handle *out_handle, gpumem_error *error);
 
-/** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors.
+/** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors. What was
+ * imported cannot be published again; the keeper holds it already.
  *
  * \param link link to a keeper
  * \param name the name

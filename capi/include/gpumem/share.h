@@ -72,8 +72,9 @@ typedef struct gpumem_export_desc {
 /** Exports memory. Exporting it again gives the same bytes and costs little.
  *
  * By #GPUMEM_SHARE_WAY_LEGACY an allocation is shared as a whole. By descriptors, all blocks that are mapped one behind
- * the other around the pointer are shared as one, as they lie; a buffer is shared with all its memory. The offset of
- * the pointer is part of the handle.
+ * the other around the pointer are shared as one, as they lie; a buffer is shared with all its memory, so the shared
+ * size is its capacity. An importer that needs its size must be sent that too. The offset of the pointer is part of the
+ * handle.
  *
  * An export ends when its memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps), and
  * with gpumem_share_revoke(). Importers keep what they have imported by descriptors.
@@ -86,7 +87,7 @@ typedef struct gpumem_export_desc {
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, or an unknown way, access or flag
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no memory there
- * \retval GPUMEM_ERROR_WRONG_KIND managed, registered, imported or ordinary memory
+ * \retval GPUMEM_ERROR_WRONG_KIND managed, registered or ordinary memory; or imported: pass on the handle it came with
  * \retval GPUMEM_ERROR_INVALID_STATE nothing is mapped at the address; or called from a host function
  * \retval GPUMEM_ERROR_UNSUPPORTED the memory does not have this way; the message says what would give it. Or
  *         #GPUMEM_ACCESS_READ was asked for by #GPUMEM_SHARE_WAY_LEGACY. Or the memory has neighbours: see
@@ -129,7 +130,7 @@ typedef struct gpumem_share_info {
   gpumem_access access;     /**< The most that importers get. */
   gpumem_location location; /**< Where the memory lies. */
   int32_t exporter_pid;     /**< The exporter, as its own process namespace counts. */
-  uint64_t size;            /**< Bytes of the whole memory. */
+  uint64_t size;            /**< Bytes of the whole memory; of a buffer, its capacity. */
   uint64_t offset;          /**< Of the exported pointer in it. */
   uint64_t buffer_id;       /**< Number of the allocation in the exporter. */
   uint32_t fd_count;        /**< Descriptors that belong to it. */
@@ -212,6 +213,9 @@ typedef struct gpumem_import_desc {
  *
  * A memory is mapped once in a process, for each device and access: importing it again gives the same gpumem_memory and
  * counts, and as many calls of gpumem_memory_destroy() end it. The exporter sees the last one.
+ *
+ * Imported memory cannot be exported or published. A third process imports the same handle, or fetches it from the hub
+ * itself; to publish the bytes, copy them to memory of your own.
  *
  * \param instance instance that will use the memory; not that which exported it
  * \param handle handle of memory
@@ -333,10 +337,13 @@ GPUMEM_API gpumem_status gpumem_share_flush_cache(gpumem_instance instance, gpum
 
 /** Whom memory would be shared with: one of the GPUMEM_PEER_ values. */
 typedef int32_t gpumem_share_peer;
-#define GPUMEM_PEER_OTHER_PROCESS 0 /**< Another process of this user. */
-#define GPUMEM_PEER_SAME_PROCESS 1  /**< Another instance in this process. */
-#define GPUMEM_PEER_OTHER_USER 2    /**< A process of another user. */
-#define GPUMEM_PEER_OTHER_DEVICE 3  /**< Another process of this user that uses another device. */
+/** Another process of this user, in the same namespaces, on the same device. */
+#define GPUMEM_PEER_OTHER_PROCESS 0
+#define GPUMEM_PEER_SAME_PROCESS 1 /**< Another instance in this process. */
+/** A process of another user, to which a socket or a hub with a path leads. */
+#define GPUMEM_PEER_OTHER_USER 2
+/** Another process of this user that imports it for another device, one with a link to the device that has it. */
+#define GPUMEM_PEER_OTHER_DEVICE 3
 #define GPUMEM_PEER_CONTAINER \
   4 /**< A process in other process, mount, network and user namespaces, of the same user outside. */
 
@@ -345,7 +352,8 @@ typedef struct gpumem_way_info {
   size_t struct_size;   /**< `sizeof(gpumem_way_info)` of the caller. */
   gpumem_status status; /**< #GPUMEM_SUCCESS, or what gpumem_share_export() or the import would return. */
   uint32_t fd_count;    /**< Descriptors that an export would have. */
-  /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. */
+  /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. A dma-buf needs a socket of the
+   * caller's own. */
   uint32_t needs_socket;
   uint32_t reserved; /**< 0. */
   char message[256]; /**< Why not, and what would help; or what this way costs. */
@@ -363,7 +371,7 @@ typedef struct gpumem_way_info {
  * \param instance instance that has the memory
  * \param pointer any byte of it
  * \param way one of the GPUMEM_SHARE_WAY_ values but ANY
- * \param peer whom it would be shared with
+ * \param peer whom it would be shared with: one of the GPUMEM_PEER_ values. A dma-buf is the same for all
  * \param[in,out] out_info receives the answer
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the answer was written to `*out_info`, whatever it is

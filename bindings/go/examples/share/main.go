@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 
-// Command share starts itself once more, and shares memory with the process that it starts.
+// Command share starts itself twice more, and shares memory and an event with the processes that it starts.
 package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -16,8 +18,11 @@ import (
 
 func main() {
 	work := export
-	if len(os.Args) > 1 {
+	switch {
+	case len(os.Args) > 1 && os.Args[1] == "attach":
 		work = attach
+	case len(os.Args) > 1 && os.Args[1] == "wait":
+		work = wait
 	}
 	if err := work(); err != nil {
 		log.Fatal(err)
@@ -66,7 +71,7 @@ func export() error {
 		return err
 	}
 	fmt.Printf("share: it answered %q\n", answer)
-	return nil
+	return record(device, memory, handle)
 }
 
 // attach imports the memory whose handle it reads, and answers in it.
@@ -94,4 +99,89 @@ func attach() error {
 	}
 	fmt.Printf("share: another process has %q\n", received)
 	return gpumem.CopyFromSlice(instance, memory.At(0), []byte("thank you"))
+}
+
+// record fills memory in a stream, and lets another process wait for that on the device.
+func record(device *gpumem.Device, memory *gpumem.Memory, handle gpumem.ShareHandle) error {
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	filled, err := device.NewEvent(gpumem.EventOptions{Flags: gpumem.EventInterprocess | gpumem.EventDisableTiming})
+	if err != nil {
+		return err
+	}
+	defer filled.Close()
+	if err := stream.Fill(memory.At(0), 27, 7, 1); err != nil {
+		return err
+	}
+	if err := filled.Record(stream); err != nil {
+		return err
+	}
+	// The record is made, so now the other process may wait for it.
+	event, err := filled.Export()
+	if err != nil {
+		return err
+	}
+	secrets, err := json.Marshal([]gpumem.ShareHandle{event, handle})
+	if err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	other := exec.Command(program, "wait")
+	other.Stdin, other.Stderr = bytes.NewReader(secrets), os.Stderr
+	if err := other.Run(); err != nil {
+		return err
+	}
+	return stream.Synchronize()
+}
+
+// wait is the other process.
+func wait() error {
+	var handles [2]gpumem.ShareHandle
+	if err := json.NewDecoder(os.Stdin).Decode(&handles); err != nil {
+		return err
+	}
+	instance, err := gpumem.Default()
+	if err != nil {
+		return err
+	}
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	stream, err := device.NewStream(gpumem.StreamOptions{})
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	filled, err := device.ImportEvent(handles[0])
+	if err != nil {
+		return err
+	}
+	defer filled.Close()
+	memory, err := instance.Import(handles[1], gpumem.ImportOptions{})
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	// On the device: what comes behind it in the stream sees the bytes.
+	if err := stream.WaitEvent(filled); err != nil {
+		return err
+	}
+	if err := stream.Synchronize(); err != nil {
+		return err
+	}
+	received := make([]byte, 27)
+	if err := gpumem.CopyToSlice(instance, received, memory.Exported()); err != nil {
+		return err
+	}
+	if !bytes.Equal(received, bytes.Repeat([]byte{7}, len(received))) {
+		return errors.New("the fill is not complete")
+	}
+	return nil
 }

@@ -523,13 +523,14 @@ constants! {
     GPUMEM_IMPORT_PEER_GONE: gpumem_import_state = 2;
     /// Nobody can tell: imported with descriptors only, or unverified.
     GPUMEM_IMPORT_UNKNOWN: gpumem_import_state = 3;
-    /// Another process of this user.
+    /// Another process of this user, in the same namespaces, on the same device.
     GPUMEM_PEER_OTHER_PROCESS: gpumem_share_peer = 0;
     /// Another instance in this process.
     GPUMEM_PEER_SAME_PROCESS: gpumem_share_peer = 1;
-    /// A process of another user.
+    /// A process of another user, to which a socket or a hub with a path leads.
     GPUMEM_PEER_OTHER_USER: gpumem_share_peer = 2;
-    /// Another process of this user that uses another device.
+    /// Another process of this user that imports it for another device, one with a link to the
+    /// device that has it.
     GPUMEM_PEER_OTHER_DEVICE: gpumem_share_peer = 3;
     /// A process in other process, mount, network and user namespaces, of the same user outside.
     GPUMEM_PEER_CONTAINER: gpumem_share_peer = 4;
@@ -1191,7 +1192,7 @@ structs! {
         location: gpumem_location,
         /// The exporter, as its own process namespace counts.
         exporter_pid: i32,
-        /// Bytes of the whole memory.
+        /// Bytes of the whole memory; of a buffer, its capacity.
         size: u64,
         /// Of the exported pointer in it.
         offset: u64,
@@ -1263,7 +1264,8 @@ structs! {
         status: gpumem_status,
         /// Descriptors that an export would have.
         fd_count: u32,
-        /// 1 if the handle alone is not enough: use `gpumem_share_send()` or a hub with a path.
+        /// 1 if the handle alone is not enough: use `gpumem_share_send()` or a hub with a path. A
+        /// dma-buf needs a socket of the caller's own.
         needs_socket: u32,
         /// 0.
         reserved: u32,
@@ -1446,7 +1448,9 @@ structs! {
         version_count: u32,
         /// Descriptors that are held for them.
         fd_count: u32,
-        /// Links and messages that were refused since it was opened.
+        /// How often it has refused something since it was opened: a process that may not connect,
+        /// a request with a wrong value, without the right or beyond a limit, or a link that broke
+        /// the protocol and was disconnected. Names that were not found do not count.
         refused_count: u64,
         /// Where it listens: a whole path, or `@` and an abstract address.
         path: [c_char; 108],
@@ -1512,7 +1516,7 @@ structs! {
         name: [c_char; 64],
         /// Number of the version.
         version: u64,
-        /// Bytes of the memory; 0 for an event.
+        /// Bytes of the memory; of a buffer, its capacity; 0 for an event.
         size: u64,
         /// Memory or event.
         r#type: gpumem_share_type,

@@ -238,8 +238,8 @@ impl PublishOptions {
 /// Shared memory and events under names, on a Unix socket. Others [connect](Link::connect), and list, wait for and fetch
 /// what is there.
 ///
-/// A name has versions, numbered upwards. Publishing adds one: before that nobody sees it, and from then on it is the
-/// newest. Readers of older versions keep them.
+/// A name has versions, numbered upwards while the hub is open. Publishing adds one: before that nobody sees it, and from
+/// then on it is the newest. Readers of older versions keep them. A hub that is opened again begins anew.
 ///
 /// With [`HubFlags::KEEPER`], links publish too, and what they publish stays when they end.
 ///
@@ -247,7 +247,9 @@ impl PublishOptions {
 /// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
 /// # let instance = device.instance();
 /// # let path = format!("@gpumem-doc-{}", std::process::id());
-/// use gpumem::{DeviceMemory, ExportOptions, Hub, HubOptions, Link, LinkOptions, MemoryFlags, MemoryOptions};
+/// use gpumem::{
+///     DeviceMemory, ExportOptions, FetchOptions, Hub, HubOptions, Link, LinkOptions, MemoryFlags, MemoryOptions,
+/// };
 ///
 /// let options = MemoryOptions::new().require(MemoryFlags::SHAREABLE);
 /// let batch = DeviceMemory::<f32>::with_options(&device, 1000, &options)?;
@@ -258,7 +260,7 @@ impl PublishOptions {
 /// let link = Link::connect(&instance, &LinkOptions::new().path(&path))?;
 /// let entry = link.wait("batch", 0)?;
 /// assert_eq!((entry.version, entry.size), (1, 4000));
-/// let handle = link.fetch("batch")?;
+/// let handle = link.fetch_with_options("batch", &FetchOptions::new().version(entry.version))?;
 /// # assert_eq!(handle.info()?.size, 4000);
 /// # Ok::<(), gpumem::Error>(())
 /// ```
@@ -421,7 +423,9 @@ pub struct HubInfo {
     pub version_count: u32,
     /// Descriptors that are held for them.
     pub fd_count: u32,
-    /// Links and messages that were refused since it was opened.
+    /// How often it has refused something since it was opened: a process that may not connect, a request with a wrong
+    /// value, without the right or beyond a limit, or a link that broke the protocol. Names that were not found do not
+    /// count.
     pub refused_count: u64,
     /// Where it listens: a whole path, or `@` and an abstract address.
     pub path: PathBuf,
@@ -509,7 +513,8 @@ unsafe impl Send for Link {}
 unsafe impl Sync for Link {}
 
 impl Link {
-    /// Connects to a hub. It does not wait for one to be opened. The instance is the one that imports what is fetched.
+    /// Connects to a hub. It does not wait for one to be opened: if none is there, pause and try again. The instance is the
+    /// one that imports what is fetched.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if no hub is there, [`ErrorKind::PermissionDenied`] if it refuses this user or token, and as
@@ -556,6 +561,10 @@ impl Link {
     }
 
     /// Waits until a name has a version after a given one, or with 0 any, and returns the newest.
+    ///
+    /// Fetch the version that it found; if that is [`ErrorKind::NotFound`], newer ones have replaced it, so wait again. The
+    /// numbers only grow while the hub is open, and another hub counts anew: after [`ErrorKind::PeerGone`], connect again and
+    /// begin with 0.
     ///
     /// # Errors
     /// [`ErrorKind::PeerGone`] if the hub has ended, and as `gpumem_link_wait()`.
@@ -737,7 +746,7 @@ pub struct Entry {
     pub name: String,
     /// Number of the version.
     pub version: u64,
-    /// Bytes of the memory; 0 for an event.
+    /// Bytes of the memory; of a buffer, its capacity; 0 for an event.
     pub size: u64,
     /// Memory or event.
     pub share_type: ShareType,

@@ -137,7 +137,12 @@ impl TryFrom<&[u8]> for ShareHandle {
 
 impl fmt::Debug for ShareHandle {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("ShareHandle").finish_non_exhaustive()
+        let mut text = formatter.debug_struct("ShareHandle");
+        if let Ok(info) = self.info() {
+            text.field("share_type", &info.share_type).field("way", &info.way).field("size", &info.size);
+            text.field("exporter_pid", &info.exporter_pid);
+        }
+        text.finish_non_exhaustive()
     }
 }
 
@@ -157,7 +162,7 @@ pub struct ShareInfo {
     pub location: Location,
     /// The exporter, as its own process namespace counts.
     pub exporter_pid: i32,
-    /// Bytes of the whole memory; 0 for an event.
+    /// Bytes of the whole memory; of a buffer, its capacity; 0 for an event.
     pub size: u64,
     /// Where in it the byte lies that was exported.
     pub offset: u64,
@@ -292,7 +297,8 @@ impl Instance {
     /// Exports memory. Exporting it again gives the same bytes and costs little.
     ///
     /// The first byte of the operand is recorded in the handle. Device memory is shared as a whole; of a range, all blocks
-    /// around that byte that are mapped one behind the other; a buffer with all its memory.
+    /// around that byte that are mapped one behind the other; a buffer with all its capacity. What was imported cannot be
+    /// exported.
     ///
     /// The export ends when the memory is freed, when one of its blocks is unmapped (as when a buffer shrinks or sleeps),
     /// and with [`revoke`](Self::revoke). While others have imported it by [`ShareWay::LEGACY`], the memory cannot be
@@ -538,7 +544,8 @@ pub struct WayInfo {
     pub status: Status,
     /// Descriptors that an export would have.
     pub fd_count: u32,
-    /// Whether the handle alone is not enough: use [`Instance::send`] or a [`Hub`](crate::Hub) with a path.
+    /// Whether the handle alone is not enough: use [`Instance::send`] or a [`Hub`](crate::Hub) with a path. A dma-buf needs
+    /// a socket of your own.
     pub needs_socket: bool,
     /// Why not, and what would help; or what this way costs.
     pub message: String,

@@ -273,13 +273,14 @@ codes! {
     }
     /// Whom memory would be shared with.
     SharePeer: i32 {
-        /// Another process of this user.
+        /// Another process of this user, in the same namespaces, on the same device.
         OTHER_PROCESS = GPUMEM_PEER_OTHER_PROCESS,
         /// Another instance in this process.
         SAME_PROCESS = GPUMEM_PEER_SAME_PROCESS,
-        /// A process of another user.
+        /// A process of another user, to which a socket or a hub with a path leads.
         OTHER_USER = GPUMEM_PEER_OTHER_USER,
-        /// Another process of this user that uses another device.
+        /// Another process of this user that imports it for another device, one with a link to the
+        /// device that has it.
         OTHER_DEVICE = GPUMEM_PEER_OTHER_DEVICE,
         /// A process in other process, mount, network and user namespaces, of the same user
         /// outside.
