@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Connections without memory: a message arrives whole or not at all, and the next one after it.
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <new>
@@ -40,9 +41,9 @@ Message granted(uint32_t descriptor_count) {
   return message;
 }
 
-Message done() {
+Message numbered(uint64_t number) {
   Message message;
-  message.number = 8;
+  message.number = number;
   return message;
 }
 
@@ -85,26 +86,45 @@ void loop(Body body, After after) {
 
 }  // namespace
 
+// Behind messages for which the socket has no room, so that the queue needs memory sometimes.
 void run_sending_without_memory() {
-  constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;
-  std::optional<Ends> ends;
-  platform::Descriptors descriptors;
-  const auto prepare = [&] {
-    ends.emplace();
-    descriptors = copies(kCount);
-  };
-  prepare();
-  loop([&] { EXPECT_TRUE(ends->first.send(granted(kCount), std::move(descriptors))); },
-       [&](bool failed) {
-         EXPECT_TRUE(ends->first.send(done(), {}));
-         if (!failed) {
-           const Incoming whole = next(ends->second);
-           EXPECT_EQ(whole.message.type, MessageType::kGranted);
-           EXPECT_EQ(whole.descriptors.size(), kCount);
-         }
-         EXPECT_EQ(next(ends->second).message.number, done().number) << "something was sent before it";
-         prepare();
-       });
+  constexpr uint32_t kCount = platform::kDescriptorsPerPacket + 1;  // two packets
+  constexpr int kPlaces = 12;
+  for (int waiting = 0; waiting < kPlaces; ++waiting) {
+    std::optional<Ends> ends;
+    platform::Descriptors descriptors;
+    size_t expected = 0;
+    const auto send = [&](const Message& message) {
+      EXPECT_TRUE(ends->first.send(message, {}));
+      ++expected;
+    };
+    const auto prepare = [&] {
+      ends.emplace();
+      const int little = 1;
+      EXPECT_EQ(setsockopt(ends->first.socket(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little), 0);
+      expected = 0;
+      while (!ends->first.has_output())
+        send(numbered(8));
+      for (int i = 0; i < waiting; ++i)
+        send(numbered(8));
+      descriptors = copies(kCount);
+    };
+    prepare();
+    loop([&] { EXPECT_TRUE(ends->first.send(granted(kCount), std::move(descriptors))); },
+         [&](bool failed) {
+           if (!failed) ++expected;
+           send(numbered(9));
+           Incoming last;
+           for (size_t i = 0; i < expected && !testing::Test::HasFailure(); ++i) {
+             last = next(ends->second);
+             EXPECT_TRUE(ends->first.flush());
+             EXPECT_EQ(last.descriptors.size(), last.message.type == MessageType::kGranted ? kCount : 0);
+           }
+           EXPECT_EQ(last.message.number, 9u) << "not all that was sent has come";
+           EXPECT_FALSE(ends->first.has_output());
+           prepare();
+         });
+  }
 }
 
 void run_receiving_without_memory() {
