@@ -10,6 +10,7 @@
 
 #include "contract/event.h"
 #include "contract/memory.h"
+#include "contract/vmm.h"
 #include "gpumem/physical.h"
 #include "gpumem/pointer.h"
 
@@ -46,6 +47,8 @@ class Sharing {
   virtual bool is_alone(const Memory& memory) const = 0;
   // The descriptor is the caller's.
   virtual Result<Ticket> export_memory(Memory& memory) = 0;
+  // A descriptor of a block that is mapped there. It is the caller's.
+  virtual Result<int> export_block(Reservation& reservation, uint64_t offset, const PhysicalFacts& facts) = 0;
   // STALE_HANDLE or PEER_GONE if there is nothing behind it any more, as far as the backend can tell; BUSY if
   // other code of the process has it open. For the calling device, which need not have the memory.
   virtual Result<std::unique_ptr<Memory>> import_memory(const TicketRequest& request) = 0;

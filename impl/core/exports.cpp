@@ -188,24 +188,35 @@ class Exports::Plan {
   }
 };
 
-const ExporterId& Exports::exporter() {
-  std::call_once(identified_, [this] {
-    exporter_.boot = platform::boot_id();
-    exporter_.instance = platform::random_id();
-    exporter_.pid = platform::process_id();
-    exporter_.start_time = platform::start_time_of(exporter_.pid);
-    exporter_.process_namespace = platform::process_namespace();
-  });
-  return exporter_;
+Exports::Exports(Instance& instance) : instance_(instance), instance_id_(platform::random_id()) {}
+
+// What cannot be read now may be the next time, so an export fails rather than have a handle that says less.
+Result<ExporterId> Exports::exporter() {
+  auto boot = platform::boot_id();
+  if (!boot) return boot.error();
+  ExporterId exporter;
+  exporter.boot = *boot;
+  exporter.instance = instance_id_;
+  exporter.pid = platform::process_id();
+  exporter.start_time = start_time_;
+  if (exporter.start_time == 0) {
+    auto began = platform::own_start_time();
+    if (!began) return began.error();
+    start_time_ = exporter.start_time = *began;
+  }
+  exporter.process_namespace = platform::process_namespace();
+  return exporter;
 }
 
-ShareHandle Exports::new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device) {
+Result<ShareHandle> Exports::new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device) {
+  auto own = exporter();
+  if (!own) return own.error();
   ShareHandle handle;
   handle.type = type;
   handle.way = way;
   handle.backend = instance_.backend().kind();
   handle.device_uuid = device.facts().uuid;
-  handle.exporter = exporter();
+  handle.exporter = *own;
   handle.token = platform::random_id();
   return handle;
 }
@@ -257,7 +268,9 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest&
   if (!ticket) return ticket.error();
   platform::Descriptor descriptor(ticket->file_descriptor);
   auto made = std::make_shared<Export>();
-  made->handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, region.device());
+  auto handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, region.device());
+  if (!handle) return handle.error();
+  made->handle = *handle;
   made->handle.size = region.size();
   made->handle.buffer_id = region.buffer_id();
   made->handle.payload = ticket->bytes;
@@ -271,14 +284,11 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest&
 namespace {
 
 Result<platform::Descriptor> export_block(const Range& range, const Mapping& mapping) {
-  auto retained = range.reservation().retain(mapping.offset, mapping.facts);
-  if (!retained) return retained.error();
-  auto made = (*retained)->export_fd();
-  const auto released = (*retained)->release();
+  auto facet = sharing_of(range.device());
+  if (!facet) return facet.error();
+  auto made = (*facet)->export_block(range.reservation(), mapping.offset, mapping.facts);
   if (!made) return made.error();
-  platform::Descriptor descriptor(*made);
-  if (!released) return released.error();
-  return descriptor;
+  return platform::Descriptor(*made);
 }
 
 // The sizes of all blocks, for importers that cannot find them in the handle.
@@ -325,9 +335,7 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
   for (const Mapping* mapping : plan.blocks) {
     Result<platform::Descriptor> descriptor = platform::Descriptor();
     if (const int known = exported_before(mapping->facts.block_id); known >= 0) {
-      auto copy = platform::duplicate(known);
-      if (!copy) return copy.error();
-      descriptor = platform::Descriptor(*copy);
+      descriptor = platform::duplicate(known);
     } else {
       descriptor = export_block(range, *mapping);
     }
@@ -336,7 +344,9 @@ Result<ShareHandle> Exports::export_blocks(const Plan& plan, const ExportRequest
     made->block_ids.push_back(mapping->facts.block_id);
     sizes.push_back(mapping->size);
   }
-  made->handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, first.device);
+  auto handle = new_handle(GPUMEM_SHARE_TYPE_MEMORY, plan.way, first.device);
+  if (!handle) return handle.error();
+  made->handle = *handle;
   made->handle.access = request.access;
   made->handle.location = first.facts.location;
   made->handle.numa_node = first.facts.on_device() ? -1 : first.facts.location_id;
@@ -398,7 +408,9 @@ Result<ShareHandle> Exports::export_event(Event& event) {
   if (!ticket) return ticket.error();
   platform::Descriptor descriptor(ticket->file_descriptor);
   auto made = std::make_shared<Export>();
-  made->handle = new_handle(GPUMEM_SHARE_TYPE_EVENT, GPUMEM_SHARE_WAY_LEGACY, event.device());
+  auto handle = new_handle(GPUMEM_SHARE_TYPE_EVENT, GPUMEM_SHARE_WAY_LEGACY, event.device());
+  if (!handle) return handle.error();
+  made->handle = *handle;
   made->handle.payload = ticket->bytes;
   if (descriptor) made->descriptors.push_back(std::move(descriptor));
   made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
@@ -419,7 +431,7 @@ Result<Grant> Exports::grant_of(const Exported& found) const {
   for (const platform::Descriptor& own : found->descriptors) {
     auto copy = platform::duplicate(own.get());
     if (!copy) return copy.error();
-    grant.descriptors.emplace_back(*copy);
+    grant.descriptors.push_back(std::move(*copy));
   }
   return grant;
 }

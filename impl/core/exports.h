@@ -32,11 +32,11 @@ struct Grant {
 
 class Exports {
  public:
-  explicit Exports(Instance& instance) : instance_(instance) {}
+  explicit Exports(Instance& instance);
   ~Exports();
 
-  // Of this instance.
-  const ExporterId& exporter();
+  // Of this instance. It does not change.
+  const Token& instance_id() const { return instance_id_; }
 
   Result<ShareHandle> export_memory(const void* pointer, const ExportRequest& request);
   Result<ShareHandle> export_event(Event& event);
@@ -72,7 +72,8 @@ class Exports {
 
   Exported find_same(const Object& object, const ShareHandle& like, uint64_t begin, uint64_t end,
                      bool neighbours) const;
-  ShareHandle new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device);
+  Result<ExporterId> exporter();
+  Result<ShareHandle> new_handle(gpumem_share_type type, gpumem_share_way way, const Device& device);
   Result<ShareHandle> add(Exported made, uint64_t offset);
   Result<ShareHandle> export_whole(const Plan& plan, const ExportRequest& request);
   Result<ShareHandle> export_blocks(const Plan& plan, const ExportRequest& request);
@@ -84,9 +85,9 @@ class Exports {
 
   Instance& instance_;
   std::atomic<bool> used_{false};
-  std::once_flag identified_;
-  ExporterId exporter_;
-  mutable std::mutex mutex_;  // guards the rest, and what changes in an export
+  const Token instance_id_;
+  std::atomic<uint64_t> start_time_{0};  // of the process, once it is known
+  mutable std::mutex mutex_;             // guards the rest, and what changes in an export
   std::map<Token, Exported> exports_;
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/arithmetic.h"
@@ -64,10 +65,13 @@ Result<std::vector<uint64_t>> block_sizes(const ShareHandle& handle, std::vector
   return sizes;
 }
 
-bool is_own(const ExporterId& exporter) {
+Result<bool> is_own(const ExporterId& exporter) {
   const int32_t process = platform::process_id();
-  return exporter.boot == platform::boot_id() && exporter.pid == process &&
-         exporter.start_time == platform::start_time_of(process) &&
+  auto boot = platform::boot_id();
+  if (!boot) return boot.error();
+  auto began = platform::own_start_time();
+  if (!began) return began.error();
+  return exporter.boot == *boot && exporter.pid == process && exporter.start_time == *began &&
          exporter.process_namespace == platform::process_namespace();
 }
 
@@ -100,7 +104,10 @@ bool has_ended(const Error& error) {
 }
 
 Result<void> check_not_own(const ShareHandle& handle) {
-  if (handle.way != GPUMEM_SHARE_WAY_LEGACY || !is_own(handle.exporter)) return {};
+  if (handle.way != GPUMEM_SHARE_WAY_LEGACY) return {};
+  auto own = is_own(handle.exporter);
+  if (!own) return own.error();
+  if (!*own) return {};
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
       "this process exported it, and the driver does not open its own handles; use the %s itself",
@@ -247,7 +254,7 @@ Result<Imports::Source> Imports::reach(const ImportRequest& request,
   for (const int number : numbers) {
     auto copy = platform::duplicate(number);
     if (!copy) return copy.error();
-    source.descriptors.emplace_back(*copy);
+    source.descriptors.push_back(std::move(*copy));
   }
   const bool blocks = given.way == GPUMEM_SHARE_WAY_POSIX_FD;
   const bool complete = !source.descriptors.empty() || given.fd_count == 0;
@@ -286,6 +293,30 @@ Result<Imports::Source> Imports::reach(const ImportRequest& request,
   return source;
 }
 
+std::list<Imports::Kept> Imports::take_kept(const Key& key) noexcept {
+  std::list<Kept> taken;
+  const std::lock_guard lock(mutex_);
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.key == key; });
+  if (kept == kept_.end()) return taken;
+  kept_bytes_ -= kept->recorded.size;
+  taken.splice(taken.end(), kept_, kept);
+  return taken;
+}
+
+// What take_kept() has taken and nobody needed.
+void Imports::keep_again(std::list<Kept> kept) noexcept {
+  if (kept.empty()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (idle_ns_ != 0) {
+      kept_bytes_ += kept.front().recorded.size;
+      kept_.splice(kept_.begin(), kept);
+    }
+  }
+  drop_kept(std::move(kept));
+  tidy_later();
+}
+
 Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
                                    gpumem_access access, Source source) {
   const ShareHandle& recorded = source.recorded;
@@ -297,7 +328,9 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
                       device.device().ordinal());
   }
   const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
+  std::list<Kept> kept;  // the mapping that there is, or nothing
   const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
+    if (!kept.empty()) return std::move(kept.front().mapping);
     std::vector<int> numbers = numbers_of(source.descriptors);
     if (legacy) {
       backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
@@ -326,20 +359,11 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
   wanted.name = request.name;
   if (legacy) wanted.peer = source.claim.peer();
+  if (request.address == nullptr) kept = take_kept(key);
+  Cleanup again([&] { keep_again(std::move(kept)); });
   Import import;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto kept =
-        std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.key == key; });
-    if (kept != kept_.end() && request.address == nullptr) {
-      wanted.mapping = std::move(kept->mapping);
-      import.claims = std::move(kept->claims);
-      kept_bytes_ -= kept->recorded.size;
-      kept_.erase(kept);
-    }
-  }
   // What the records need comes before what cannot be undone without a driver call.
-  import.claims.reserve(import.claims.size() + 1);
+  import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
   import.recorded = recorded;
   import.count = 1;
   std::map<Key, Import> place;
@@ -348,6 +372,9 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   by_memory.emplace(nullptr, key);
   auto made = adopt_memory(device, std::move(wanted), make);
   if (!made) return made.error();
+  again.dismiss();
+  if (!kept.empty())
+    std::move(kept.front().claims.begin(), kept.front().claims.end(), std::back_inserter(import.claims));
   import.claims.push_back(std::move(source.claim));
   import.memory = made->memory;
   import.created = made->created;
@@ -546,14 +573,24 @@ Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors desc
   return {};
 }
 
+// What the driver refuses to unmap is tried again with the next ones, and when the instance is closed.
 void Imports::drop_kept(std::list<Kept> kept) noexcept {
-  for (Kept& one : kept) {
-    auto released = one.mapping->release();
-    if (!released) released = one.mapping->release();  // may have been told of an earlier failure
-    if (!released) {
+  {
+    const std::lock_guard lock(mutex_);
+    kept.splice(kept.end(), stuck_);
+  }
+  for (auto at = kept.begin(); at != kept.end();) {
+    const auto one = at++;
+    auto released = one->mapping->release();
+    if (!released) released = one->mapping->release();  // may have been told of an earlier failure
+    if (released) {
+      kept.erase(one);
+    } else {
       log(GPUMEM_LOG_ERROR, "could not unmap an import that was kept: %s", released.error().message);
     }
   }
+  const std::lock_guard lock(mutex_);
+  stuck_.splice(stuck_.end(), kept);
 }
 
 std::list<Imports::Kept> Imports::take_expired(Clock::time_point now) {

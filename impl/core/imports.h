@@ -142,6 +142,8 @@ class Imports {
   Result<Source> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, Source source);
+  std::list<Kept> take_kept(const Key& key) noexcept;
+  void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;
   std::list<Kept> take_expired(Clock::time_point now);
   void tidy_later();
@@ -154,6 +156,7 @@ class Imports {
   std::map<const Memory*, Key> keys_;
   std::vector<Shortcut> shortcuts_;  // none, or kShortcuts, by the check value of the handle
   std::list<Kept> kept_;             // the oldest first
+  std::list<Kept> stuck_;            // to be unmapped, which the driver refused
   uint64_t kept_bytes_ = 0;
   uint64_t idle_ns_ = 0;
   uint64_t bytes_max_ = 0;

@@ -218,13 +218,10 @@ Result<AdoptedMemory> adopt_memory(DeviceObject& device_object, NewImport wanted
                    std::move(wanted.name));
   GPUMEM_TRY(memory.reserve());
   memory.memory().set_peer(std::move(wanted.peer));
-  if (wanted.mapping == nullptr) {
-    auto made = with_room(device_object.instance(), make);
-    if (!made) return made.error();
-    wanted.mapping = std::move(*made);
-  }
+  auto made = with_room(device_object.instance(), make);
+  if (!made) return made.error();
   Memory* const adopted = &memory.memory();
-  return AdoptedMemory{adopted, memory.finish(std::move(wanted.mapping))};
+  return AdoptedMemory{adopted, memory.finish(std::move(*made))};
 }
 
 Result<void> release_memory(Memory& memory) {

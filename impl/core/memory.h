@@ -55,13 +55,12 @@ struct NewImport {
   bool on_device = true;
   std::string name;
   std::shared_ptr<SharePeer> peer;  // without which the memory cannot be used; or null
-  std::unique_ptr<backend::Memory> mapping;
 };
 struct AdoptedMemory {
   Memory* memory = nullptr;
   CreatedMemory created;
 };
-// Memory of another process. Needs Instance::stay_open().
+// Memory of another process. Once `make` has succeeded, nothing can fail. Needs Instance::stay_open().
 Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
                                    const std::function<Result<std::unique_ptr<backend::Memory>>()>& make);
 // Counts an import down.

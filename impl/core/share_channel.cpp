@@ -2,13 +2,16 @@
 #include "core/share_channel.h"
 
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace gpumem::core {
 
 Result<void> Channel::send(Message message, platform::Descriptors descriptors) {
-  for (Packet& packet : split_message(message, std::move(descriptors)))
-    output_.push_back(std::move(packet));
+  std::vector<Packet> packets = split_message(message, std::move(descriptors));
+  // All or none: a part of a message would spoil the connection.
+  output_.insert(output_.end(), std::make_move_iterator(packets.begin()),
+                 std::make_move_iterator(packets.end()));
   return flush();
 }
 
@@ -17,11 +20,12 @@ Result<void> Channel::flush() {
   while (!output_.empty()) {
     const Packet& next = output_.front();
     auto sent = platform::send_some(socket_.get(), next.bytes, next.descriptors);
+    // Without memory the kernel has taken nothing. The other side still waits for what was promised.
+    held_up_ = sent ? sent->state == platform::Sending::kLater
+                    : sent.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY;
+    if (held_up_) return {};
     if (!sent) return sent.error();
-    if (sent->state != platform::Sending::kDone) {
-      held_up_ = sent->state == platform::Sending::kLater;
-      return {};
-    }
+    if (sent->state != platform::Sending::kDone) return {};
     output_.pop_front();
   }
   return {};

@@ -17,13 +17,13 @@ class Channel {
 
   int socket() const { return socket_.get(); }
 
-  // Sends what there is room for, and keeps the rest. PEER_GONE.
+  // Sends what there is room for, and keeps the rest. PEER_GONE. Without memory nothing of it is sent.
   Result<void> send(Message message, platform::Descriptors descriptors);
   // Goes on with what is left.
   Result<void> flush();
   bool has_output() const { return !output_.empty(); }
   size_t output_count() const { return output_.size(); }
-  // The kernel said to try again, without telling when.
+  // The kernel said to try again, without telling when, or had no memory.
   bool is_held_up() const { return held_up_; }
 
   // The next message; nothing if there is none now. PEER_GONE; after another failure the connection must end.

@@ -168,6 +168,7 @@ std::optional<Error> ShareClient::take_all() noexcept {
       return {};
     }
     update_interest();
+    send_owed();
     for (;;) {
       auto incoming = channel_.receive(kMessageDescriptorsMax);
       if (incoming && !*incoming) return {};
@@ -191,7 +192,8 @@ Result<void> ShareClient::take(Incoming incoming) {
   const Message& message = incoming.message;
   if (message.type == MessageType::kWithdrawn) {
     // One that has just been released may still come.
-    if (!claims_.contains(message.token)) return {};
+    const auto held = claims_.find(message.token);
+    if (held == claims_.end() || held->second.count == 0) return {};
     withdrawn_.insert(message.token);
     any_withdrawn_.store(true, std::memory_order_release);
     return {};
@@ -219,18 +221,14 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   if (question.claims && !refused) {
     if (message.handle.token != *question.claims)
       return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what was not asked for was granted");
-    ++claims_[*question.claims];
+    ++claims_[*question.claims].count;
     withdrawn_.erase(*question.claims);
   }
   questions_.erase(found);
   if (question.place == nullptr) {
     if (!question.claims || refused) return {};
     // Nobody waits for it any more.
-    if (--claims_[*question.claims] == 0) claims_.erase(*question.claims);
-    Message message_back;
-    message_back.type = MessageType::kRelease;
-    message_back.token = *question.claims;
-    send(std::move(message_back), {});
+    count_down(claims_.find(*question.claims));
     return {};
   }
   if (refused) {
@@ -252,24 +250,42 @@ Result<Grant> ShareClient::claim(const Token& token, uint64_t timeout_ns) {
 }
 
 void ShareClient::release(const Token& token) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto held = claims_.find(token);
+  if (held != claims_.end() && held->second.count != 0) count_down(held);
+}
+
+void ShareClient::count_down(Claims::iterator held) noexcept {
+  if (--held->second.count == 0) withdrawn_.erase(held->first);
+  ++held->second.owed;
+  ++owed_;
+  (void)send_releases(held);
+}
+
+// Also after abandon(): the socket is still there. False if there is no memory for it now.
+bool ShareClient::send_releases(Claims::iterator held) noexcept {
+  Held& claim = held->second;
   try {
-    const std::lock_guard lock(mutex_);
-    const auto claimed = claims_.find(token);
-    if (claimed == claims_.end()) return;
-    if (--claimed->second == 0) {
-      claims_.erase(claimed);
-      withdrawn_.erase(token);
+    for (; claim.owed != 0; --claim.owed, --owed_) {
+      Message message;
+      message.type = MessageType::kRelease;
+      message.token = held->first;
+      // A connection that has ended holds nothing.
+      if (!gone()) (void)channel_.send(std::move(message), {});
     }
-    if (gone()) return;
-    Message message;
-    message.type = MessageType::kRelease;
-    message.token = token;
-    // Also after abandon(): the socket is still there.
-    if (auto sent = channel_.send(std::move(message), {}); !sent) return;
-    update_interest();
+    if (!gone()) update_interest();
   } catch (const std::bad_alloc&) {
-    // The other side drops it when this connection ends.
-    abandon(make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for a message to another process"));
+    server_.look_soon();
+    return false;
+  }
+  if (claim.count == 0) claims_.erase(held);
+  return true;
+}
+
+void ShareClient::send_owed() noexcept {
+  for (auto at = claims_.begin(); owed_ != 0 && at != claims_.end();) {
+    const auto held = at++;
+    if (!send_releases(held)) return;
   }
 }
 

@@ -55,6 +55,13 @@ class ShareClient final : public SharePeer {
     std::optional<Result<Incoming>>* place = nullptr;
   };
 
+  // An export that this side has claimed.
+  struct Held {
+    uint64_t count = 0;
+    uint64_t owed = 0;  // releases that the other side has not been told of, for lack of memory
+  };
+  using Claims = std::map<Token, Held>;
+
   void end(const Error& error) noexcept;
   std::optional<Error> take_all() noexcept;
   template <class IsOver>
@@ -62,6 +69,9 @@ class ShareClient final : public SharePeer {
   Result<void> take(Incoming incoming);
   Result<void> take_answer(Incoming incoming);
   void send(Message message, platform::Descriptors descriptors);
+  void count_down(Claims::iterator held) noexcept;
+  bool send_releases(Claims::iterator held) noexcept;
+  void send_owed() noexcept;
   void update_interest() noexcept;
 
   ShareServer& server_;
@@ -74,7 +84,8 @@ class ShareClient final : public SharePeer {
   bool wants_to_write_ = false;
   uint64_t last_number_ = 0;
   std::map<uint64_t, Question> questions_;
-  std::map<Token, uint64_t> claims_;
+  Claims claims_;
+  uint64_t owed_ = 0;  // of all
   std::set<Token> withdrawn_;
   std::atomic<bool> any_withdrawn_{false};  // once there has been one
 };

@@ -44,7 +44,9 @@ Result<std::shared_ptr<SharePeer>> SharePeer::connect(Instance& instance, const 
                                                       uint64_t timeout_ns) {
   ShareServer& server = instance.share_server();
   if (auto known = server.find_peer(exporter.instance)) return known;
-  if (exporter.boot != platform::boot_id()) {
+  auto boot = platform::boot_id();
+  if (!boot) return boot.error();
+  if (exporter.boot != *boot) {
     return make_error(
         GPUMEM_ERROR_PEER_GONE,
         "the handle was exported before this system started, or on another machine; ask for a new one");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "base/text.h"
@@ -478,9 +479,10 @@ Result<std::optional<Incoming>> Assembler::take(std::span<const uint8_t> bytes,
     open_->message = std::move(*message);
   }
   missing_ = missing - static_cast<uint32_t>(expected);
-  if (!open_->too_many) {
-    for (platform::Descriptor& descriptor : descriptors)
-      open_->descriptors.push_back(std::move(descriptor));
+  if (!open_->too_many && open_->descriptors.empty()) {
+    open_->descriptors = std::move(descriptors);
+  } else if (!open_->too_many) {
+    std::move(descriptors.begin(), descriptors.end(), std::back_inserter(open_->descriptors));
   }
   if (missing_ != 0) return std::optional<Incoming>();
   std::optional<Incoming> whole = std::move(open_);

@@ -77,7 +77,7 @@ Result<void> ShareServer::start() {
   if (!wake_event) return wake_event.error();
   auto stop_event = checked(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd");
   if (!stop_event) return stop_event.error();
-  auto listener = platform::Listener::open(abstract_address(instance_.exports().exporter().instance), 0600);
+  auto listener = platform::Listener::open(abstract_address(instance_.exports().instance_id()), 0600);
   if (!listener) return listener.error();
   poll_ = std::move(*poll);
   wake_event_ = std::move(*wake_event);
@@ -528,7 +528,7 @@ Result<void> ShareServer::take_hello(Connection& connection, const Message& mess
   Message welcome = message_of(MessageType::kWelcome);
   welcome.number = message.number;
   Hub* const hub = find_hub(connection.hub);
-  const Token& own = instance_.exports().exporter().instance;
+  const Token& own = instance_.exports().instance_id();
   platform::Descriptors descriptors;
   if (hub == nullptr) {
     if (message.token != own) {
@@ -591,7 +591,7 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
       for (const platform::Descriptor& kept : version->descriptors) {
         auto copy = platform::duplicate(kept.get());
         if (!copy) return refused(copy.error());
-        grant.descriptors.emplace_back(*copy);
+        grant.descriptors.push_back(std::move(*copy));
       }
     }
   } else if (connection.hub != 0) {
@@ -719,7 +719,7 @@ Result<Message> ShareServer::fetch(Hub& hub, const Message& message, platform::D
     for (const platform::Descriptor& kept : version->descriptors) {
       auto copy = platform::duplicate(kept.get());
       if (!copy) return copy.error();
-      descriptors->emplace_back(*copy);
+      descriptors->push_back(std::move(*copy));
     }
     return reply;
   }

@@ -88,6 +88,7 @@ class Reader {
   Result<std::optional<Packet>> read() {
     Packet packet;
     packet.bytes.resize(kPacketMax);
+    packet.descriptors.reserve(platform::kDescriptorsPerPacket);
     auto got = take(packet, 0, stream_ ? kMessageHeaderSize : kPacketMax);
     if (!got) return got.error();
     if (*got == 0) return std::optional<Packet>();

@@ -56,19 +56,19 @@ Error none_is_free(int error, const char* entry_point) {
 
 }  // namespace
 
-Result<int> duplicate(int file_descriptor) {
-  const int made = fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0);
-  if (made >= 0) return made;
+Result<Descriptor> duplicate(int file_descriptor) {
+  Descriptor made(fcntl(file_descriptor, F_DUPFD_CLOEXEC, 0));
+  if (made) return made;
   if (errno == EMFILE) return none_is_free(errno, "fcntl");
   return system_error(GPUMEM_ERROR_INVALID_ARGUMENT, errno, "fcntl",
                       "the file descriptor is not open; pass one that was exported");
 }
 
-Result<int> reopen(int file_descriptor, bool writable) {
+Result<Descriptor> reopen(int file_descriptor, bool writable) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", file_descriptor);
-  const int made = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC);
-  if (made >= 0) return made;
+  Descriptor made(open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC));
+  if (made) return made;
   // No duplicate in its place, which could have more rights.
   if (errno == EMFILE || errno == ENFILE) return none_is_free(errno, "open");
   return system_error(errno == EACCES ? GPUMEM_ERROR_NO_ACCESS : GPUMEM_ERROR_UNSUPPORTED, errno, "open",
@@ -133,7 +133,9 @@ Error passing_failed(const char* entry_point) {
   const bool denied = code == EPERM || code == EACCES;
   return system_error(denied                             ? GPUMEM_ERROR_PERMISSION_DENIED
                       : code == EMFILE || code == ENFILE ? GPUMEM_ERROR_LIMIT_EXCEEDED
-                                                         : GPUMEM_ERROR_UNSUPPORTED,
+                      // Says nothing about the system, so the answer is not kept.
+                      : code == ENOMEM || code == ENOBUFS ? GPUMEM_ERROR_OUT_OF_HOST_MEMORY
+                                                          : GPUMEM_ERROR_UNSUPPORTED,
                       code, entry_point, "file descriptors cannot be sent over Unix sockets here");
 }
 

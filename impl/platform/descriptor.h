@@ -10,33 +10,7 @@
 
 namespace gpumem::platform {
 
-// What a descriptor refers to.
-struct DescriptorFacts {
-  bool open = false;
-  bool shareable = false;  // neither a pipe, a socket, a directory nor a link
-  bool sealed = false;     // a memory file whose size cannot change
-  uint64_t size = 0;
-  uint64_t device = 0;  // with `inode` the same for two descriptors of one file
-  uint64_t inode = 0;
-  char name[128] = "";  // of a memory file; empty if the system does not tell
-};
-DescriptorFacts describe(int file_descriptor);
-
-// Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
-Result<int> duplicate(int file_descriptor);
-// A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.
-Result<int> reopen(int file_descriptor, bool writable);
-void close_on_exec(int file_descriptor);
-bool out_of_descriptors();
 void close_descriptor(int file_descriptor) noexcept;
-// Sends one over a Unix socket to itself: whether processes can share here at all.
-Result<void> try_passing();
-
-// A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
-// False if another descriptor holds it.
-Result<bool> lock_byte(int file_descriptor, uint32_t index);
-// Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.
-bool is_byte_locked(int file_descriptor, uint32_t index);
 
 // A file descriptor that is closed with it.
 class Descriptor {
@@ -60,5 +34,32 @@ class Descriptor {
   int value_ = -1;
 };
 using Descriptors = std::vector<Descriptor>;
+
+// What a descriptor refers to.
+struct DescriptorFacts {
+  bool open = false;
+  bool shareable = false;  // neither a pipe, a socket, a directory nor a link
+  bool sealed = false;     // a memory file whose size cannot change
+  uint64_t size = 0;
+  uint64_t device = 0;  // with `inode` the same for two descriptors of one file
+  uint64_t inode = 0;
+  char name[128] = "";  // of a memory file; empty if the system does not tell
+};
+DescriptorFacts describe(int file_descriptor);
+
+// Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
+Result<Descriptor> duplicate(int file_descriptor);
+// A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.
+Result<Descriptor> reopen(int file_descriptor, bool writable);
+void close_on_exec(int file_descriptor);
+bool out_of_descriptors();
+// Sends one over a Unix socket to itself: whether processes can share here at all.
+Result<void> try_passing();
+
+// A lock on a byte of a file, which ends with the descriptor, at the latest with the processes that have it.
+// False if another descriptor holds it.
+Result<bool> lock_byte(int file_descriptor, uint32_t index);
+// Whether another descriptor holds it, in whatever process; this one's own locks do not count. True in doubt.
+bool is_byte_locked(int file_descriptor, uint32_t index);
 
 }  // namespace gpumem::platform

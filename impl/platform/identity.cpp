@@ -6,6 +6,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -13,19 +16,27 @@
 #include <cstring>
 
 #include "platform/descriptor.h"
+#include "platform/pages.h"
 
 namespace gpumem::platform {
 
 namespace {
 
-// What fits of a small file, 0-terminated; empty if it cannot be read.
+// What fits of a small file, 0-terminated; empty if it cannot be read. False if only a descriptor was
+// missing.
 template <size_t N>
-void read_small_file(const char* path, char (&text)[N]) {
+bool read_small_file(const char* path, char (&text)[N]) {
   text[0] = '\0';
   const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) return;
+  if (!file) return errno != EMFILE && errno != ENFILE;
   const ssize_t length = read(file.get(), text, N - 1);
   text[length > 0 ? length : 0] = '\0';
+  return true;
+}
+
+Error no_descriptor() {
+  return system_error(GPUMEM_ERROR_LIMIT_EXCEEDED, errno, "open",
+                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)");
 }
 
 }  // namespace
@@ -41,23 +52,27 @@ Id random_id() {
   return id;
 }
 
-const Id& boot_id() {
-  static const Id id = [] {
-    char text[64];
-    read_small_file("/proc/sys/kernel/random/boot_id", text);
-    Id found{};
-    size_t digits = 0;
-    for (const char* at = text; *at != '\0' && digits < 2 * found.size(); ++at) {
-      const char digit[2] = {*at, '\0'};
-      char* end = nullptr;
-      const auto value = static_cast<uint8_t>(std::strtoul(digit, &end, 16));
-      if (end == digit) continue;
-      found[digits / 2] = static_cast<uint8_t>(found[digits / 2] << 4 | value);
-      ++digits;
-    }
-    return found;
-  }();
-  return id;
+Result<Id> boot_id() {
+  // Without a lock, which a forked child could find taken. Neither word of a random id is 0.
+  static constinit std::array<std::atomic<uint64_t>, 2> known{};
+  std::array<uint64_t, 2> words{known[0].load(), known[1].load()};
+  if (words[0] != 0 && words[1] != 0) return std::bit_cast<Id>(words);
+  char text[64];
+  if (!read_small_file("/proc/sys/kernel/random/boot_id", text)) return no_descriptor();
+  Id found{};
+  size_t digits = 0;
+  for (const char* at = text; *at != '\0' && digits < 2 * found.size(); ++at) {
+    const char digit[2] = {*at, '\0'};
+    char* end = nullptr;
+    const auto value = static_cast<uint8_t>(std::strtoul(digit, &end, 16));
+    if (end == digit) continue;
+    found[digits / 2] = static_cast<uint8_t>(found[digits / 2] << 4 | value);
+    ++digits;
+  }
+  words = std::bit_cast<std::array<uint64_t, 2>>(found);
+  for (size_t i = 0; i < words.size(); ++i)
+    known[i] = words[i];
+  return found;
 }
 
 int32_t process_id() { return static_cast<int32_t>(getpid()); }
@@ -65,7 +80,8 @@ int32_t process_id() { return static_cast<int32_t>(getpid()); }
 namespace {
 
 struct ProcessFacts {
-  char state = '\0';  // as the system writes it; 0 if it shows no such process
+  bool asked = false;  // false if there was no free descriptor
+  char state = '\0';   // as the system writes it; 0 if it shows no such process
   uint64_t start_time = 0;
 };
 
@@ -73,8 +89,8 @@ ProcessFacts facts_of(int32_t process) {
   char path[32];
   char text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", process);
-  read_small_file(path, text);
   ProcessFacts facts;
+  facts.asked = read_small_file(path, text);
   // The name in parentheses may hold anything; the state follows, and 19 fields after it the time.
   const char* at = std::strrchr(text, ')');
   if (at == nullptr || at[1] != ' ') return facts;
@@ -87,7 +103,11 @@ ProcessFacts facts_of(int32_t process) {
 
 }  // namespace
 
-uint64_t start_time_of(int32_t process) { return facts_of(process).start_time; }
+Result<uint64_t> own_start_time() {
+  const ProcessFacts facts = facts_of(process_id());
+  if (!facts.asked) return no_descriptor();
+  return facts.start_time;
+}
 
 uint64_t process_namespace() {
   struct stat status {};

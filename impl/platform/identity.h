@@ -5,18 +5,21 @@
 #include <array>
 #include <cstdint>
 
+#include "base/result.h"
+
 namespace gpumem::platform {
 
 using Id = std::array<uint8_t, 16>;
 
 // From the system's source of random numbers.
 Id random_id();
-// Of the boot; zero where the system does not tell.
-const Id& boot_id();
+// Of the boot; zero where the system does not tell. LIMIT_EXCEEDED if there is no free descriptor to ask
+// with.
+Result<Id> boot_id();
 // In its own process namespace.
 int32_t process_id();
-// When a process of this namespace began, in clock ticks after the boot; 0 if there is none.
-uint64_t start_time_of(int32_t process);
+// When this process began, in clock ticks after the boot; 0 where the system does not tell. LIMIT_EXCEEDED.
+Result<uint64_t> own_start_time();
 // The namespace in which this process has its number; 0 if the system does not tell.
 uint64_t process_namespace();
 // Whether the process of this namespace that began then still runs. True in doubt.

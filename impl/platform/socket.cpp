@@ -317,6 +317,7 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   Received result;
+  result.descriptors.reserve(kDescriptorsPerPacket);  // before anything is taken, or it would be lost
   ssize_t got = -1;
   for (bool reset = false; got < 0;) {
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
@@ -331,19 +332,12 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    // Room first: an allocation that fails must not lose any.
-    std::array<int, kDescriptorsPerPacket> values{};
-    const size_t taken_count = std::min(count, values.size());
-    std::memcpy(values.data(), CMSG_DATA(header), taken_count * sizeof(int));
-    try {
-      result.descriptors.reserve(taken_count);
-    } catch (...) {
-      for (size_t i = 0; i < taken_count; ++i)
-        close_descriptor(values[i]);
-      throw;
+    const unsigned char* at = CMSG_DATA(header);
+    for (size_t i = 0; i < count; ++i, at += sizeof(int)) {
+      int value = -1;
+      std::memcpy(&value, at, sizeof value);
+      result.descriptors.emplace_back(value);
     }
-    for (size_t i = 0; i < taken_count; ++i)
-      result.descriptors.emplace_back(values[i]);
   }
   result.size = static_cast<size_t>(got);
   result.truncated = (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0;

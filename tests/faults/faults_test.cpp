@@ -155,6 +155,8 @@ int main(int argc, char** argv) {
     faults::add("coverage", "every_public_function_is_in_a_scenario",
                 faults::every_public_function_is_in_a_scenario);
     faults::add("coverage", "there_are_many_scenarios", faults::there_are_many_scenarios);
+    faults::add("channel", "sending_without_memory", faults::run_sending_without_memory);
+    faults::add("channel", "receiving_without_memory", faults::run_receiving_without_memory);
     faults::add_all(faults::common_scenarios());
   }
   return RUN_ALL_TESTS();

@@ -243,9 +243,10 @@ WRAP(ssize_t, pread64, (int file, void* bytes, size_t size, off64_t offset)) {
 }
 
 WRAP(int, fcntl64, (int file, int command, ...)) {
+  // A number or a pointer, as the C library takes it.
   va_list arguments;
   va_start(arguments, command);
-  const int argument = va_arg(arguments, int);
+  void* const argument = va_arg(arguments, void*);
   va_end(arguments);
   // Other commands ask, or change what needs no memory.
   if (command == F_ADD_SEALS && fails("fcntl", {ENOMEM})) return -1;

@@ -16,6 +16,9 @@ void run_loops(const Scenario& scenario, gpumem_backend backend, Kind kind);
 void run_loops_first(const Scenario& scenario, gpumem_backend backend, Kind kind);
 // A child whose parent has set a log function makes a call that fails, and has no memory.
 void run_log_in_child();
+// A connection carries messages, and has no memory.
+void run_sending_without_memory();
+void run_receiving_without_memory();
 // A process forks while the driver is being initialised in it, and after that has failed.
 void run_fork_around_init();
 

@@ -172,6 +172,8 @@ std::vector<Scenario> stream_scenarios();
 std::vector<Scenario> copy_scenarios();
 std::vector<Scenario> share_scenarios();
 std::vector<Scenario> host_scenarios();
+// Whether a handle says which process of which boot made it.
+bool names_this_process(const gpumem_share_handle& handle);
 // Those that meet what the library sets up once in a process; each attempt is a process of its own.
 std::vector<Scenario> first_scenarios();
 

@@ -376,6 +376,18 @@ std::vector<Scenario> first_scenarios() {
          close_step(GPUMEM_CLOSE_FORCE)},
         false);
   all.back().backends = kHost;
+  // Who exports is asked of the system once.
+  Step share =
+      CALL(gpumem_share_export, w.out.instance, w.out.memory_info.device_pointer, nullptr, &w.out.share[0]);
+  share.exhausted = GPUMEM_ERROR_OUT_OF_DEVICE_MEMORY;
+  share.of_many = true;
+  all.push_back({"export",
+                 kBoth,
+                 {create(0, GPUMEM_KIND_DEVICE, 1000, GPUMEM_MEMORY_SHAREABLE),
+                  CALL(gpumem_memory_get_info, w.out.memory[0], &w.out.memory_info)},
+                 {share}});
+  all.back().verify = [](World& w) { EXPECT_TRUE(names_this_process(w.out.share[0])); };
+  all.back().costly = true;
   // The environment decides about the backend of the default instance.
   const auto named = [](World& w) {
     setenv("GPUMEM_BACKEND", w.backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host", 1);

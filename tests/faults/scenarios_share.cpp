@@ -14,6 +14,8 @@
 #include <filesystem>
 #include <memory>
 
+#include "core/share_handle.h"
+#include "platform/identity.h"
 #include "scenario.h"
 
 namespace faults {
@@ -265,6 +267,14 @@ Step again(Step step, const std::string& path, size_t slot = 0, bool by_other = 
 
 }  // namespace
 
+bool names_this_process(const gpumem_share_handle& handle) {
+  auto known = gpumem::core::decode(handle);
+  const auto boot = gpumem::platform::boot_id();
+  const auto began = gpumem::platform::own_start_time();
+  return known && boot && began && known->exporter.boot == *boot && known->exporter.start_time == *began &&
+         *boot != gpumem::platform::Id{} && *began != 0;
+}
+
 std::vector<Scenario> share_scenarios() {
   std::vector<Scenario> all;
   const auto add = [&](const char* name, std::vector<Step> before, std::vector<Step> steps,
@@ -284,6 +294,7 @@ std::vector<Scenario> share_scenarios() {
         EXPECT_EQ(gpumem_share_get_info(&w.out.share[0], &info, nullptr), GPUMEM_SUCCESS);
         EXPECT_EQ(info.size, 1000u);
         EXPECT_EQ(info.exporter_pid, getpid());
+        EXPECT_TRUE(names_this_process(w.out.share[0]));
       });
   add("a buffer is exported", {make_buffer(), buffer_info()},
       {export_buffer(), get_files(), export_buffer(GPUMEM_ACCESS_READ), revoke()});

@@ -840,7 +840,7 @@ class NoFreeDescriptor {
     lower.rlim_cur = std::min<rlim_t>(before_.rlim_cur, 256);
     setrlimit(RLIMIT_NOFILE, &lower);
     for (auto copy = platform::duplicate(STDERR_FILENO); copy; copy = platform::duplicate(STDERR_FILENO))
-      taken_.emplace_back(*copy);
+      taken_.push_back(std::move(*copy));
   }
   ~NoFreeDescriptor() { setrlimit(RLIMIT_NOFILE, &before_); }
   NoFreeDescriptor(const NoFreeDescriptor&) = delete;

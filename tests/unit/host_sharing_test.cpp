@@ -533,7 +533,8 @@ TEST_F(HostBlocks, WrongOnesAreRefused) {
   EXPECT_OK(memory->release());
   EXPECT_EQ(with(-1), GPUMEM_ERROR_INVALID_ARGUMENT);
   {
-    const platform::Descriptor reading(*platform::reopen(blocks_[1].file.get(), false));
+    auto reopened = platform::reopen(blocks_[1].file.get(), false);
+    const platform::Descriptor reading(std::move(*reopened));
     EXPECT_EQ(with(reading.get()), GPUMEM_ERROR_NO_ACCESS) << "it does not let anybody write";
     const platform::DescriptorFacts facts = platform::describe(blocks_[1].file.get());
     const platform::Descriptor shrinks(memfd_create(facts.name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -771,7 +772,7 @@ class SharedEventTest : public testing::Test {
  protected:
   SharedEventTest() {
     event_ = *SharedEvent::create(steps_, uuid_);
-    file_ = platform::Descriptor(*event_->open_file());
+    file_ = std::move(*event_->open_file());
   }
   std::shared_ptr<SharedEvent> another() {
     auto opened = SharedEvent::open(steps_, uuid_, file_.get());

@@ -78,6 +78,8 @@ class OpenedMemory final : public Memory {
       address_ = 0;
       return explain(device_, opened, "memory");
     }
+    // While the context is current: the driver may refuse to make it so again.
+    Cleanup undo_open([&] { drop(*this); });
     CUdeviceptr base = 0;
     size_t whole = 0;
     GPUMEM_TRY(device_.check(cu.MemGetAddressRange(&base, &whole, address_), Place::kHost,
@@ -91,6 +93,7 @@ class OpenedMemory final : public Memory {
     }
     facts_.device_pointer = pointer_to(address_);
     facts_.granted_size = size;
+    undo_open.dismiss();
     undo.dismiss();
     return {};
   }
@@ -219,6 +222,17 @@ Result<std::unique_ptr<backend::Memory>> Sharing::import_memory(const backend::T
   auto memory = std::make_unique<OpenedMemory>(device_);
   GPUMEM_TRY(memory->open(handle_of<CUipcMemHandle>(request.ticket), request.size));
   return std::unique_ptr<backend::Memory>(std::move(memory));
+}
+
+Result<int> Sharing::export_block(backend::Reservation& reservation, uint64_t offset,
+                                  const backend::PhysicalFacts& facts) {
+  RelaxedScope scope(device_);  // around all, so that what was retained can also be released
+  GPUMEM_TRY(scope.entered());
+  auto retained = reservation.retain(offset, facts);
+  if (!retained) return retained.error();
+  auto made = (*retained)->export_fd();
+  drop(**retained);
+  return made;
 }
 
 Result<std::unique_ptr<backend::Memory>> Sharing::import_blocks(const backend::BlocksRequest& request) {

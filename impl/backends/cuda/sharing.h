@@ -15,6 +15,8 @@ class Sharing final : public backend::Sharing {
   // Code of this process that has the memory open in the primary context is not noticed, and need not be: the
   // driver counts, and each closes for itself. BUSY only if the driver refuses because of it.
   Result<std::unique_ptr<backend::Memory>> import_memory(const backend::TicketRequest& request) override;
+  Result<int> export_block(backend::Reservation& reservation, uint64_t offset,
+                           const backend::PhysicalFacts& facts) override;
   Result<std::unique_ptr<backend::Memory>> import_blocks(const backend::BlocksRequest& request) override;
   Result<backend::Ticket> export_event(backend::Event& event) override;
   Result<std::shared_ptr<backend::Event>> import_event(const backend::Ticket& ticket) override;

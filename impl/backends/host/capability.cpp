@@ -114,7 +114,6 @@ Capability shared_events(const std::array<uint8_t, 16>& uuid) {
     if (!event) return event.error();
     auto file = (*event)->open_file();
     if (!file) return file.error();
-    platform::close_descriptor(*file);
     auto record = (*event)->record();
     if (!record) return record.error();
     return {};

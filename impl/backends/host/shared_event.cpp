@@ -70,7 +70,7 @@ Result<std::shared_ptr<SharedEvent>> SharedEvent::open(Steps& steps, const Devic
   GPUMEM_TRY(steps.take("open"));
   auto file = platform::reopen(file_descriptor, true);
   if (!file) return file.error();
-  return map(steps, platform::Descriptor(*file));
+  return map(steps, std::move(*file));
 }
 
 // ---- records of this instance ----
@@ -78,6 +78,8 @@ Result<std::shared_ptr<SharedEvent>> SharedEvent::open(Steps& steps, const Devic
 // The lock is the claim; whoever had it before has ended, or has no record pending.
 Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*held*/) {
   if (recorder_.load() >= 0) return {};
+  auto began = platform::own_start_time();
+  if (!began) return began.error();
   uint32_t index = 0;
   for (; index < kRecorders; ++index) {
     auto locked = platform::lock_byte(file_.get(), index);
@@ -90,10 +92,9 @@ Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*hel
                       kRecorders);
   }
   Recorder& recorder = page_.recorders.at(index);
-  const int32_t process = platform::process_id();
   recorder.process_namespace = platform::process_namespace();
-  recorder.process = static_cast<uint64_t>(process);
-  recorder.start_time = platform::start_time_of(process);
+  recorder.process = static_cast<uint64_t>(platform::process_id());
+  recorder.start_time = *began;
   first_ = last_ = recorder.recorded & kNumberMask;
   for (std::atomic<uint64_t>& lane : recorder.lanes)
     lane = last_;

@@ -38,7 +38,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   SharedEvent& operator=(const SharedEvent&) = delete;
 
   // For another process. It shares no locks with this one.
-  Result<int> open_file() const { return platform::reopen(file_.get(), true); }
+  Result<platform::Descriptor> open_file() const { return platform::reopen(file_.get(), true); }
 
   // A record of this instance. It is complete when its last owner is gone, whether it ran or not.
   class Record {

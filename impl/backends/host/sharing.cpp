@@ -92,7 +92,7 @@ Result<backend::Ticket> HostSharing::export_memory(backend::Memory& memory) {
   GPUMEM_TRY(shared_.steps.take("fcntl"));
   auto file = platform::duplicate(allocation.file.get());
   if (!file) return file.error();
-  return write_ticket(TicketKind::kMemory, device_.facts().uuid, *file, allocation.device_address);
+  return write_ticket(TicketKind::kMemory, device_.facts().uuid, file->release(), allocation.device_address);
 }
 
 Result<void> HostSharing::require_reach(const Uuid& uuid, bool peer) const {
@@ -140,6 +140,15 @@ Result<std::unique_ptr<backend::Memory>> HostSharing::import_memory(const backen
   return record_memory(shared_, std::move(allocation));
 }
 
+Result<int> HostSharing::export_block(backend::Reservation& reservation, uint64_t offset,
+                                      const backend::PhysicalFacts& facts) {
+  auto retained = reservation.retain(offset, facts);
+  if (!retained) return retained.error();
+  auto made = (*retained)->export_fd();
+  (void)(*retained)->release();  // cannot fail
+  return made;
+}
+
 Result<std::unique_ptr<backend::Memory>> HostSharing::import_blocks(const backend::BlocksRequest& request) {
   const CurrentDevice current(device_.facts().ordinal);
   GPUMEM_TRY(device_.require_not_lost());
@@ -178,7 +187,7 @@ Result<std::unique_ptr<backend::Memory>> HostSharing::import_blocks(const backen
       // Then nothing in this process can make the mapping writable. Without /proc the mapping alone must do.
       GPUMEM_TRY(shared_.steps.take("open"));
       if (auto again = platform::reopen(file, false); again) {
-        file = reopened.emplace_back(*again).get();
+        file = reopened.emplace_back(std::move(*again)).get();
       } else if (again.error().status == GPUMEM_ERROR_LIMIT_EXCEEDED) {
         return again.error();
       }
@@ -208,7 +217,7 @@ Result<backend::Ticket> HostSharing::export_event(backend::Event& event) {
   GPUMEM_TRY(shared_.steps.take("open"));
   auto file = page->open_file();
   if (!file) return file.error();
-  return write_ticket(TicketKind::kEvent, device_.facts().uuid, *file);
+  return write_ticket(TicketKind::kEvent, device_.facts().uuid, file->release());
 }
 
 Result<std::shared_ptr<backend::Event>> HostSharing::import_event(const backend::Ticket& ticket) {

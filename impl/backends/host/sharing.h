@@ -21,6 +21,8 @@ class HostSharing final : public backend::Sharing {
   bool is_alone(const backend::Memory& memory) const override;
   Result<backend::Ticket> export_memory(backend::Memory& memory) override;
   Result<std::unique_ptr<backend::Memory>> import_memory(const backend::TicketRequest& request) override;
+  Result<int> export_block(backend::Reservation& reservation, uint64_t offset,
+                           const backend::PhysicalFacts& facts) override;
   Result<std::unique_ptr<backend::Memory>> import_blocks(const backend::BlocksRequest& request) override;
   Result<backend::Ticket> export_event(backend::Event& event) override;
   Result<std::shared_ptr<backend::Event>> import_event(const backend::Ticket& ticket) override;

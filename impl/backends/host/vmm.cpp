@@ -85,7 +85,9 @@ HostBlock::~HostBlock() {
 
 Result<int> HostPhysical::export_fd() {
   const CurrentDevice current(block_->device.facts().ordinal);
-  return platform::duplicate(block_->file);
+  auto made = platform::duplicate(block_->file);
+  if (!made) return made.error();
+  return made->release();
 }
 
 Result<void> HostPhysical::release() {
@@ -240,7 +242,7 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
   GPUMEM_TRY(shared_.steps.take("fcntl"));
   auto file = platform::duplicate(file_descriptor);
   if (!file) return file.error();
-  block->file = *file;
+  block->file = file->release();
   {
     const Lock lock(shared_.mutex);
     // A handle of memory that has one already is one more of the same.
@@ -250,7 +252,7 @@ Result<std::unique_ptr<backend::Physical>> HostVirtualMemory::import_fd(
       return std::unique_ptr<backend::Physical>(std::make_unique<HostPhysical>(std::move(same), facts));
     }
   }
-  GPUMEM_TRY(make_view(*block, *file));
+  GPUMEM_TRY(make_view(*block, block->file));
   block->facts.block_id = backend::next_block_id();
   const Lock lock(shared_.mutex);
   shared_.remember(block);
