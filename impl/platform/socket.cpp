@@ -83,6 +83,8 @@ Status status_of(int error) {
 }
 
 Error socket_error(int error, const char* entry_point, const char* what) {
+  if (error == EMFILE || error == ENFILE)
+    what = "there is no free file descriptor; close some, or raise the limit (ulimit -n)";
   return system_error(status_of(error), error, entry_point, what);
 }
 

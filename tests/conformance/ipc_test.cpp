@@ -382,14 +382,14 @@ TEST_F(Ipc, ipc_11) {
   EXPECT_EQ(device_access(instance_, made.pointer, 1), GPUMEM_ACCESS_READWRITE);
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 5));
   // Filled there, by a stream of either device.
-  const std::vector<uint8_t> sevens(kSize, 7);
-  std::vector<uint8_t> seen(kSize);
+  const std::vector<uint8_t> sevens(kMiB, 7);
+  std::vector<uint8_t> seen(kMiB);
   for (const gpumem_device filling : {second, device_}) {
-    put_pattern(instance_, made.pointer, kSize, 6);
+    put_pattern(instance_, made.pointer, kMiB, 6);
     const Stream stream = create_stream(filling);
-    EXPECT_OK(gpumem_fill_async(stream, made.pointer, kSize, 7, 1, why()));
+    EXPECT_OK(gpumem_fill_async(stream, made.pointer, kMiB, 7, 1, why()));
     stream.synchronize();
-    EXPECT_OK(gpumem_copy(instance_, seen.data(), made.pointer, kSize, nullptr, why()));
+    EXPECT_OK(gpumem_copy(instance_, seen.data(), made.pointer, kMiB, nullptr, why()));
     EXPECT_TRUE(seen == sevens);
   }
 }

@@ -285,8 +285,7 @@ CUresult fill(CUdeviceptr address, size_t pitch, Value value, size_t width, size
     // Not measured: what the strictest driver would ask for.
     for (const auto& memory : rows.back().memory) {
       const bool elsewhere = memory->kind == Kind::kImported && memory->device != stream->context->device;
-      require(!elsewhere || (!context_stack().empty() && current_context() == memory->context),
-              CUDA_ERROR_INVALID_CONTEXT);
+      require(!elsewhere || (!context_stack().empty() && current_context() == memory->context));
     }
     host |= rows.back().host;
     uses.insert(uses.end(), rows.back().memory.begin(), rows.back().memory.end());
