@@ -187,9 +187,9 @@ GPUMEM_API gpumem_status gpumem_hub_withdraw(gpumem_hub hub, const char *name, u
 
 /** Options for connecting. */
 typedef struct gpumem_link_desc {
-  size_t struct_size;  /**< `sizeof(gpumem_link_desc)` of the caller. */
-  const char *path;    /**< As in gpumem_hub_desc. */
-  const void *token;   /**< The secret of the hub, shown only to a process of this user or of root; or NULL. */
+  size_t struct_size; /**< `sizeof(gpumem_link_desc)` of the caller. */
+  const char *path;   /**< As in gpumem_hub_desc. */
+  const void *token;  /**< The secret of the hub, shown only to a process of this user or of root; or NULL. */
   uint32_t token_size; /**< Bytes of `token`, at most 256; 0 with NULL. */
   uint32_t reserved;   /**< 0. */
   uint64_t timeout_ns; /**< How long the hub may take for each answer; 0 means 5 seconds. */
@@ -365,8 +365,8 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
 
 /** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors.
  *
- * After #GPUMEM_ERROR_BUSY the keeper may still have published it, or do so later. To be sure, pass a `version` and call
- * again with the same one: #GPUMEM_ERROR_ALREADY_EXISTS says that it is there.
+ * After #GPUMEM_ERROR_BUSY the keeper may still have published it, or do so later. To be sure, pass a `version` and
+ * call again with the same one: #GPUMEM_ERROR_ALREADY_EXISTS says that it is there.
  *
  * \param link link to a keeper
  * \param name the name
