@@ -79,6 +79,9 @@ class Backend {
   virtual bool has_numa_node(int32_t node) const = 0;
   virtual Result<PointerFacts> pointer_facts(const void* pointer) = 0;
   virtual Simulation* simulation() { return nullptr; }  // null if it has none
+  // Before the backend is closed: waits for records of other processes end in a second at the latest, where
+  // that can be done. What is enqueued behind them does not run.
+  virtual void stop_waiting_for_others() noexcept {}
 };
 
 }  // namespace gpumem::backend

@@ -83,8 +83,10 @@ Result<uint64_t> HubTable::publish(Request request, std::vector<Token>* gone) {
       owner != nullptr && owner->user != request.user)
     return other_user(request.name);
   // Who has only read it may not put other descriptors behind it.
-  if (const Version* const known = find(request.published.handle.token);
-      known != nullptr && known->kept && known->publisher != request.published.publisher) {
+  const Version* const known = find(request.published.handle.token);
+  const bool same = known == nullptr || (known->kept == request.published.kept &&
+                                         known->publisher == request.published.publisher);
+  if (!same) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
                       "another process has published this handle; copy the bytes into memory of your own to "
                       "publish them");
@@ -210,14 +212,12 @@ const HubTable::Name* HubTable::owner_of(const Token& token) const {
 
 const HubTable::Version* HubTable::find(const Token& token) const {
   if (!tokens_.contains(token)) return nullptr;
-  const Version* best = nullptr;
   for (const auto& [name, known] : names_) {
     for (const auto& [number, version] : known.versions) {
-      if (version.handle.token != token) continue;
-      if (best == nullptr || version.handle.access > best->handle.access) best = &version;
+      if (version.handle.token == token) return &version;
     }
   }
-  return best;
+  return nullptr;
 }
 
 Result<HubEntry> HubTable::at(uint32_t index) const {

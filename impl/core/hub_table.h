@@ -53,7 +53,7 @@ class HubTable {
   // Null if there is none. 0: the newest, or the newest with the fingerprint.
   const Version* find(const std::string& name, uint64_t version, const Fingerprint& fingerprint,
                       uint64_t* found) const;
-  // The most that is allowed for an export by one of its names.
+  // One of the versions with an export: their descriptors are the same, and their access may differ.
   const Version* find(const Token& token) const;
   // NOT_FOUND past the end.
   Result<HubEntry> at(uint32_t index) const;

@@ -13,6 +13,7 @@
 #include "core/instance.h"
 #include "core/lifecycle.h"
 #include "core/log.h"
+#include "core/range.h"
 #include "platform/file.h"
 #include "platform/identity.h"
 #include "platform/thread.h"
@@ -36,6 +37,27 @@ Error other_descriptors(const ShareHandle& handle, size_t given) {
       GPUMEM_ERROR_INVALID_ARGUMENT,
       "%zu file descriptors were given, and %u belong to the handle; pass all of them, in order", given,
       handle.fd_count);
+}
+
+std::vector<platform::FileId> files_of(const platform::Descriptors& descriptors) {
+  std::vector<platform::FileId> files;
+  for (const platform::Descriptor& descriptor : descriptors)
+    files.push_back(platform::file_of(descriptor.get()));
+  return files;
+}
+
+// What the caller gives must be what the exporter has, even where that is used.
+Result<void> check_files(std::span<const int32_t> given, const std::vector<platform::FileId>& files) {
+  for (size_t index = 0; index < given.size(); ++index) {
+    const platform::FileId file = platform::file_of(given[index]);
+    if (file != platform::FileId() && index < files.size() && file == files[index]) continue;
+    return make_error(
+        GPUMEM_ERROR_INVALID_ARGUMENT,
+        "file descriptor %d, the one with index %zu, does not belong to the share handle; pass those that "
+        "were exported with it, in order",
+        given[index], index);
+  }
+  return {};
 }
 
 Error bad_blocks() {
@@ -96,6 +118,11 @@ Result<void> check_origin(const ImportRequest& request, const Instance& instance
 CreatedMemory at_offset(CreatedMemory whole, const ImportRequest& request) {
   whole.pointer = pointer_to(address_of(whole.pointer) + request.handle.offset);
   return whole;
+}
+
+Error only_reading() {
+  return make_error(GPUMEM_ERROR_NO_ACCESS,
+                    "the exporter allows only reading; import it with GPUMEM_ACCESS_READ");
 }
 
 // No later try would succeed.
@@ -167,10 +194,7 @@ Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
 Result<gpumem_access> Imports::access_for(const ImportRequest& request) const {
   const gpumem_access allowed = request.handle.access;
   const gpumem_access wanted = request.access != GPUMEM_ACCESS_NONE ? request.access : allowed;
-  if ((wanted & ~allowed) != 0) {
-    return make_error(GPUMEM_ERROR_NO_ACCESS,
-                      "the exporter allows only reading; import it with GPUMEM_ACCESS_READ");
-  }
+  if ((wanted & ~allowed) != 0) return only_reading();
   if (wanted == GPUMEM_ACCESS_READ && request.handle.way == GPUMEM_SHARE_WAY_LEGACY) {
     return make_error(
         GPUMEM_ERROR_UNSUPPORTED,
@@ -185,6 +209,26 @@ const Claim* Imports::claim_of(const Import& import, const Token& token) {
     if (held.token() == token) return &held;
   }
   return nullptr;
+}
+
+// Both backends refuse the same addresses in the same way.
+Result<void> Imports::check_address(const ImportRequest& request) const {
+  if (request.address == nullptr) return {};
+  auto unit = range_granularity(instance_);
+  if (!unit) return unit.error();
+  const uint64_t begin = address_of(request.address);
+  if (begin % *unit != 0) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the address %p is not a multiple of the granularity of %" PRIu64 " bytes",
+                      request.address, *unit);
+  }
+  constexpr uint64_t kAddresses = uint64_t{1} << 48;
+  if (begin >= kAddresses || request.handle.size > kAddresses - begin) {
+    return make_error(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE,
+                      "a process has no %" PRIu64 " addresses from %p on; pass a lower one",
+                      request.handle.size, request.address);
+  }
+  return {};
 }
 
 Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
@@ -202,6 +246,12 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
   if (state == GPUMEM_IMPORT_WITHDRAWN)
     return make_error(GPUMEM_ERROR_STALE_HANDLE, "the exporter has ended the export; ask for a new handle");
   if (request.handle.offset >= import.recorded.size) return bad_blocks();
+  GPUMEM_TRY(check_files(request.file_descriptors, import.files));
+  if (request.address != nullptr && request.address != import.created.pointer) {
+    return make_error(GPUMEM_ERROR_ALREADY_EXISTS,
+                      "the memory is imported already, at %p, where it stays; pass that address, or NULL",
+                      import.created.pointer);
+  }
   const CreatedMemory created = at_offset(import.created, request);
   if (given != nullptr) {
     if (shortcuts_.empty()) shortcuts_.resize(kShortcuts);
@@ -288,15 +338,19 @@ Result<Imports::Source> Imports::reach(const ImportRequest& request,
         GPUMEM_ERROR_INVALID_ARGUMENT,
         "the share handle is not what its exporter has recorded; pass its bytes on as they are");
   }
+  GPUMEM_TRY(check_files(request.file_descriptors, files_of(grant->descriptors)));
   source.recorded = recorded;
   source.descriptors = std::move(grant->descriptors);
   return source;
 }
 
-std::list<Imports::Kept> Imports::take_kept(const Key& key) noexcept {
+std::list<Imports::Kept> Imports::take_kept(const Key& key, const void* address) noexcept {
   std::list<Kept> taken;
+  const auto fits = [&](const Kept& one) {
+    return one.key == key && (address == nullptr || address == one.mapping->facts().device_pointer);
+  };
   const std::lock_guard lock(mutex_);
-  const auto kept = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& one) { return one.key == key; });
+  const auto kept = std::find_if(kept_.begin(), kept_.end(), fits);
   if (kept == kept_.end()) return taken;
   kept_bytes_ -= kept->recorded.size;
   taken.splice(taken.end(), kept_, kept);
@@ -359,12 +413,15 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
   wanted.name = request.name;
   if (legacy) wanted.peer = source.claim.peer();
-  if (request.address == nullptr) kept = take_kept(key);
+  kept = take_kept(key, request.address);
+  // What nobody has any more must not be in the way.
+  if (request.address != nullptr && kept.empty()) flush_cache();
   Cleanup again([&] { keep_again(std::move(kept)); });
   Import import;
   // What the records need comes before what cannot be undone without a driver call.
   import.claims.reserve(kept.empty() ? 1 : kept.front().claims.size() + 1);
   import.recorded = recorded;
+  import.files = files_of(source.descriptors);
   import.count = 1;
   std::map<Key, Import> place;
   place.try_emplace(key);
@@ -393,6 +450,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if (!device) return device.error();
   auto access = access_for(request);
   if (!access) return access.error();
+  GPUMEM_TRY(check_address(request));
   const Key key = key_of(request.handle, (*device)->device().ordinal(), *access);
   CreatedMemory created;
   auto counted = count_up(key, request, given, &created);
@@ -409,6 +467,7 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   auto source = reach(request, received);
   if (!source && has_ended(source.error())) again.dismiss();
   if (!source) return source.error();
+  if ((*access & ~source->recorded.access) != 0) return only_reading();
   const std::lock_guard changes(changes_);
   // Another thread may have imported it meanwhile; by another export, perhaps.
   counted = count_up(key, request, nullptr, &created);

@@ -102,6 +102,7 @@ class Imports {
     Memory* memory = nullptr;
     CreatedMemory created;
     ShareHandle recorded;
+    std::vector<platform::FileId> files;  // of the descriptors
     std::vector<Claim> claims;
     uint64_t count = 0;
     bool ending = false;
@@ -133,6 +134,7 @@ class Imports {
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
   Result<DeviceObject*> device_for(const ImportRequest& request) const;
   Result<gpumem_access> access_for(const ImportRequest& request) const;
+  Result<void> check_address(const ImportRequest& request) const;
   // One more of an import that is there, with what was exported of it; false if there is none.
   Result<bool> count_up(const Key& key, const ImportRequest& request, const gpumem_share_handle* given,
                         CreatedMemory* out);
@@ -142,7 +144,7 @@ class Imports {
   Result<Source> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, Source source);
-  std::list<Kept> take_kept(const Key& key) noexcept;
+  std::list<Kept> take_kept(const Key& key, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;
   std::list<Kept> take_expired(Clock::time_point now);

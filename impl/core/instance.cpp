@@ -297,6 +297,7 @@ Result<uint64_t> Instance::close(Object& root, gpumem_close_mode mode) {
   }
   // Calls that wait for other processes return.
   share_server_.stop();
+  backend_->stop_waiting_for_others();
   platform::fence_all_threads();
   platform::wait_for_uses(&root);
   background_.stop();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/cleanup.h"
+#include "base/text.h"
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
@@ -15,6 +16,7 @@ namespace {
 
 // How long a fetched handle may wait to be imported.
 constexpr uint64_t kKeepTime = 30'000'000'000;
+constexpr uint32_t kRoot = 0;
 
 Message message_of(MessageType type, const std::string& name = {}, uint64_t version = 0) {
   Message message;
@@ -33,6 +35,15 @@ Result<void> Link::connect(const LinkRequest& request) {
   auto facts = platform::peer_of(socket->get());
   if (!facts) return facts.error();
   hub_ = std::move(*facts);
+  // Anybody can listen where a hub is expected.
+  const bool trusted = hub_.user == platform::own_user() || hub_.user == kRoot;
+  if (!request.secret.empty() && !trusted) {
+    return make_error(
+        GPUMEM_ERROR_PERMISSION_DENIED,
+        "what listens at %s belongs to user %u, and a token is shown only to a hub of this user "
+        "or of root; pass none",
+        Quoted(address_.c_str()).text(), hub_.user);
+  }
   auto client = ShareClient::open(instance().share_server(), std::move(*socket));
   if (!client) return client.error();
   Message hello = message_of(MessageType::kHello);
@@ -40,12 +51,13 @@ Result<void> Link::connect(const LinkRequest& request) {
   auto welcome = (*client)->call(std::move(hello), {}, MessageType::kWelcome, deadline);
   if (!welcome && welcome.error().status == GPUMEM_ERROR_PEER_GONE) {
     return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s hung up before it had answered: %s",
-                      address_.c_str(), welcome.error().message);
+                      Quoted(address_.c_str()).text(), welcome.error().message);
   }
   if (!welcome) return welcome.error();
   if (welcome->descriptors.size() != 1 ||
       platform::socket_type(welcome->descriptors.front().get()) != platform::SocketType::kPackets)
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub", address_.c_str());
+    return make_error(GPUMEM_ERROR_NOT_FOUND, "what listens at %s is no hub",
+                      Quoted(address_.c_str()).text());
   auto holder = ShareClient::open(instance().share_server(), std::move(welcome->descriptors.front()));
   if (!holder) return holder.error();
   keeper_ = welcome->message.keeper;
@@ -111,7 +123,7 @@ Result<void> Link::need_keeper() const {
   return make_error(GPUMEM_ERROR_UNSUPPORTED,
                     "the hub at %s is no keeper, so only its own process publishes in it; open it with "
                     "GPUMEM_HUB_KEEPER",
-                    address_.c_str());
+                    Quoted(address_.c_str()).text());
 }
 
 Result<uint64_t> Link::publish(const PublishRequest& request) {

@@ -66,8 +66,19 @@ gpumem_access lesser(gpumem_access a, gpumem_access b) { return std::min(a, b); 
 
 // ---- the thread ----
 
+// Whether a device shares anything. The capability says why not.
+Result<void> ShareServer::can_share() const {
+  Result<void> why;
+  for (const auto& device : instance_.devices()) {
+    if (device->backend().sharing() != nullptr) return {};
+    if (why) why = device->need(GPUMEM_CAPABILITY_SHARE_CHANNEL);
+  }
+  return why;
+}
+
 Result<void> ShareServer::start() {
   if (running_.load(std::memory_order_acquire)) return {};
+  GPUMEM_TRY(can_share());
   const std::lock_guard lock(mutex_);
   if (stopped_) return closed();
   if (thread_.joinable()) return {};
@@ -580,13 +591,15 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   gpumem_access access = GPUMEM_ACCESS_READWRITE;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
     const HubTable::Version* const version = hub->table.find(token);
-    if (version == nullptr)
+    const auto fetched = connection.fetched.find(token);
+    if (version == nullptr || fetched == connection.fetched.end())
       return refused(
           make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
-    access = version->handle.access;
+    access = fetched->second;
     exported = !version->kept;
     if (version->kept) {
       grant.handle = version->handle;
+      grant.handle.access = access;
       grant.handle.offset = 0;
       for (const platform::Descriptor& kept : version->descriptors) {
         auto copy = platform::duplicate(kept.get());
@@ -677,7 +690,7 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
       return {};
     case MessageType::kFetch: {
       platform::Descriptors descriptors;
-      auto reply = fetch(*hub, message, &descriptors);
+      auto reply = fetch(connection, *hub, message, &descriptors);
       if (!reply) return refused(reply.error());
       return give(std::move(*reply), std::move(descriptors));
     }
@@ -705,7 +718,16 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
   }
 }
 
-Result<Message> ShareServer::fetch(Hub& hub, const Message& message, platform::Descriptors* descriptors) {
+// What was fetched may be claimed, with the access of its name and no more.
+void ShareServer::let_claim(const Connection& link, const ShareHandle& handle) {
+  const auto holder = connections_.find(link.partner);
+  if (holder == connections_.end()) return;
+  gpumem_access& access = holder->second->fetched[handle.token];
+  access = std::max(access, handle.access);
+}
+
+Result<Message> ShareServer::fetch(Connection& connection, Hub& hub, const Message& message,
+                                   platform::Descriptors* descriptors) {
   uint64_t number = 0;
   const HubTable::Version* const version =
       hub.table.find(message.name, message.version, message.fingerprint, &number);
@@ -721,12 +743,14 @@ Result<Message> ShareServer::fetch(Hub& hub, const Message& message, platform::D
       if (!copy) return copy.error();
       descriptors->push_back(std::move(*copy));
     }
+    let_claim(connection, reply.handle);
     return reply;
   }
   auto grant = instance_.exports().grant(version->handle.token);
   if (!grant && grant.error().status != GPUMEM_ERROR_NOT_FOUND) return grant.error();
   if (!grant) return nothing();  // it has ended just now
   *descriptors = std::move(grant->descriptors);
+  let_claim(connection, reply.handle);
   return reply;
 }
 
@@ -796,7 +820,9 @@ void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
 // Those who have it from a hub; 0: all.
 void ShareServer::tell_withdrawn(uint64_t hub, const Token& token) {
   for (const auto& [id, connection] : connections_) {
-    if ((hub != 0 && connection->hub != hub) || !connection->claims.contains(token)) continue;
+    if (hub != 0 && connection->hub != hub) continue;
+    connection->fetched.erase(token);
+    if (!connection->claims.contains(token)) continue;
     Message message = message_of(MessageType::kWithdrawn);
     message.token = token;
     answer(*connection, std::move(message));

@@ -49,7 +49,7 @@ class ShareServer {
   ShareServer& operator=(const ShareServer&) = delete;
   ~ShareServer() { stop(); }
 
-  // CLOSED after stop(). Throws what std::thread throws.
+  // CLOSED after stop(); UNSUPPORTED where nothing can be shared. Throws what std::thread throws.
   Result<void> start();
   // Ends the thread, hangs up on importers and links, and fails the calls that wait for another process. What
   // this instance has claimed stays claimed until its owners release it.
@@ -119,7 +119,8 @@ class ShareServer {
     uint64_t time_ns = 0;  // for a message
     uint64_t partner = 0;  // of a holder, its link; of a link, its holder
     std::map<Token, Claim> claims;
-    std::optional<Token> lent;  // held for it until it claims
+    std::map<Token, gpumem_access> fetched;  // of a holder: what its link may have, as it was published
+    std::optional<Token> lent;               // held for it until it claims
     std::vector<Wait> waits;
     platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
     platform::Deadline output_until = platform::Deadline::max();
@@ -143,6 +144,7 @@ class ShareServer {
   Result<Connection*> add_connection(platform::Descriptor socket, Role role, uint64_t hub);
   Result<platform::Descriptor> hand_out(Role role, uint64_t hub, Connection** ours);
   void wake() noexcept;
+  Result<void> can_share() const;
 
   void keep_for_a_while(std::shared_ptr<SharePeer> peer);
   std::vector<std::shared_ptr<SharePeer>> take_unused() noexcept;
@@ -163,7 +165,9 @@ class ShareServer {
   Result<void> take_claim(Connection& connection, const Message& message);
   Result<void> take_release(Connection& connection, const Token& token);
   Result<void> take_request(Connection& connection, Incoming incoming);
-  Result<Message> fetch(Hub& hub, const Message& message, platform::Descriptors* descriptors);
+  Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
+                        platform::Descriptors* descriptors);
+  void let_claim(const Connection& link, const ShareHandle& handle);
   Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
   void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
   void refuse(Connection& connection, uint64_t number, const Error& error);

@@ -114,7 +114,9 @@ class Reader {
       if (*waited == Waited::kWoken) return closed();
       if (*waited == Waited::kTimeout) {
         if (!begun_) return size_t{0};
-        return damaged("it stopped in the middle; close the socket");
+        return make_error(GPUMEM_ERROR_BUSY,
+                          "only a part of the message came in time; close the socket, since nothing else can "
+                          "be received over it");
       }
       auto got = platform::receive_some(socket_, std::span(packet.bytes).subspan(offset + done, size - done));
       if (!got) return got.error();
@@ -130,11 +132,7 @@ class Reader {
             "(ulimit -n)");
       }
       if (got->truncated) return damaged("it is too long, or has too many descriptors");
-      if (!begun_) {
-        begun_ = true;
-        // The rest is on its way.
-        deadline_ = std::max(deadline_, answer_deadline(0));
-      }
+      begun_ = true;
       for (platform::Descriptor& descriptor : got->descriptors)
         packet.descriptors.push_back(std::move(descriptor));
       if (packet.descriptors.size() > platform::kDescriptorsPerPacket)
@@ -146,7 +144,7 @@ class Reader {
 
   const int socket_;
   const bool stream_;
-  platform::Deadline deadline_;
+  const platform::Deadline deadline_;  // of the whole message
   const int stop_event_;
   bool begun_ = false;
 };

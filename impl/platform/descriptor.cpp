@@ -47,6 +47,12 @@ DescriptorFacts describe(int file_descriptor) {
   return facts;
 }
 
+FileId file_of(int file_descriptor) {
+  struct stat status {};
+  if (fstat(file_descriptor, &status) != 0) return {};
+  return {status.st_dev, status.st_ino};
+}
+
 namespace {
 
 Error none_is_free(int error, const char* entry_point) {

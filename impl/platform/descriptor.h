@@ -47,6 +47,14 @@ struct DescriptorFacts {
 };
 DescriptorFacts describe(int file_descriptor);
 
+// Which file it is of, as in DescriptorFacts; zeros if it is not open.
+struct FileId {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  bool operator==(const FileId&) const = default;
+};
+FileId file_of(int file_descriptor);
+
 // Another descriptor of the same file, closed on exec. LIMIT_EXCEEDED if the process has no free one.
 Result<Descriptor> duplicate(int file_descriptor);
 // A descriptor of the same memory file that shares nothing with the first: neither locks nor rights.

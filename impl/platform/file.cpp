@@ -13,6 +13,7 @@
 #include <string>
 
 #include "base/arithmetic.h"
+#include "base/text.h"
 #include "platform/pages.h"
 
 namespace gpumem::platform {
@@ -64,7 +65,7 @@ Result<void> check_file_size(uint64_t size, const char* what) {
 }
 
 Result<int> unnamed_file(const std::string& directory) {
-  const std::string what = "cannot make a file in " + directory;
+  const std::string what = std::string("cannot make a file in ") + Quoted(directory.c_str()).text();
   const int file = open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (file >= 0) return file;
   // Not every file system can; what does not know the flag takes it for a write to a directory.

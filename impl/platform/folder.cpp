@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <climits>
 
+#include "base/text.h"
 #include "platform/pages.h"
 
 namespace gpumem::platform {
@@ -32,14 +33,16 @@ Status status_of(int error) {
 }  // namespace
 
 Result<void> make_private_folder(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
-    return system_error(status_of(errno), errno, "mkdir", ("cannot make the folder " + path).c_str());
+  const Quoted shown(path.c_str());
+  const auto failed = [&](const char* entry_point, const char* what) {
+    return system_error(status_of(errno), errno, entry_point, (std::string(what) + shown.text()).c_str());
+  };
+  if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return failed("mkdir", "cannot make the folder ");
   struct stat status {};
-  if (lstat(path.c_str(), &status) != 0)
-    return system_error(status_of(errno), errno, "lstat", ("cannot look at the folder " + path).c_str());
+  if (lstat(path.c_str(), &status) != 0) return failed("lstat", "cannot look at the folder ");
   if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return make_error(GPUMEM_ERROR_PERMISSION_DENIED,
-                      "%s is not a folder of this user alone; remove it, or pass a whole path", path.c_str());
+                      "%s is not a folder of this user alone; remove it, or pass a whole path", shown.text());
   }
   return {};
 }

@@ -30,6 +30,9 @@ struct Address {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
 };
 
+// For a message, on one line.
+std::string quoted(const std::string& text) { return Quoted(text.c_str()).text(); }
+
 bool is_abstract(const std::string& address) { return address.starts_with('@'); }
 
 Result<Address> address_of_text(const std::string& text) {
@@ -38,7 +41,7 @@ Result<Address> address_of_text(const std::string& text) {
   if (text.empty() || text.size() > kAddressMax || text.find('\0') != std::string::npos) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
                       "the address of a socket has 1 to %zu bytes, and %s has %zu", kAddressMax,
-                      Quoted(text.c_str()).text(), text.size());
+                      quoted(text).c_str(), text.size());
   }
   std::memcpy(address.bytes.sun_path, text.data(), text.size());
   const bool abstract = is_abstract(text);
@@ -80,6 +83,8 @@ Status status_of(int error) {
 }
 
 Error socket_error(int error, const char* entry_point, const char* what) {
+  if (error == EMFILE || error == ENFILE)
+    what = "there is no free file descriptor; close some, or raise the limit (ulimit -n)";
   return system_error(status_of(error), error, entry_point, what);
 }
 
@@ -96,18 +101,19 @@ Result<Descriptor> lock_folder(const std::string& path) {
   const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   Descriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!opened) {
-    return socket_error(errno, "open", ("cannot open the folder " + folder + " of the socket").c_str());
+    return socket_error(errno, "open",
+                        ("cannot open the folder " + quoted(folder) + " of the socket").c_str());
   }
   const Deadline deadline = deadline_after(5'000'000'000);
   while (flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR)
-      return socket_error(errno, "flock", ("cannot lock the folder " + folder).c_str());
+      return socket_error(errno, "flock", ("cannot lock the folder " + quoted(folder)).c_str());
     if (std::chrono::steady_clock::now() >= deadline) {
       return make_error(
           GPUMEM_ERROR_ALREADY_EXISTS,
           "another process has had the folder %s locked for 5 seconds; try again, or use another "
           "folder",
-          folder.c_str());
+          quoted(folder).c_str());
     }
     std::this_thread::sleep_for(kPause);
   }
@@ -116,7 +122,7 @@ Result<Descriptor> lock_folder(const std::string& path) {
 
 Error taken(const std::string& address, const char* by) {
   return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "%s at %s; close it, or use another path", by,
-                    address.c_str());
+                    quoted(address).c_str());
 }
 
 // Removes the socket file of a dead process.
@@ -129,7 +135,7 @@ Result<void> remove_stale(const std::string& path, const Address& address) {
   if (connect(probe->get(), address.get(), address.size) == 0) return taken(path, "a living process listens");
   if (errno != ECONNREFUSED) return taken(path, "a socket of another program is");
   if (unlink(path.c_str()) != 0 && errno != ENOENT)
-    return socket_error(errno, "unlink", ("cannot remove the old socket " + path).c_str());
+    return socket_error(errno, "unlink", ("cannot remove the old socket " + quoted(path)).c_str());
   return {};
 }
 
@@ -176,7 +182,7 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
   }
   if (bind(made->get(), address->get(), address->size) != 0) {
     if (errno == EADDRINUSE) return taken(text, "another process listens");
-    return socket_error(errno, "bind", ("cannot make the socket " + text).c_str());
+    return socket_error(errno, "bind", ("cannot make the socket " + quoted(text)).c_str());
   }
   listener.socket_ = std::move(*made);
   listener.address_ = text;
@@ -184,15 +190,15 @@ Result<Listener> Listener::open(const std::string& text, uint32_t mode) {
     struct stat status {};
     if (lstat(text.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode))
       return make_error(GPUMEM_ERROR_ALREADY_EXISTS, "another process has replaced the socket %s",
-                        text.c_str());
+                        quoted(text).c_str());
     listener.device_ = status.st_dev;
     listener.inode_ = status.st_ino;
     // What the umask took away. Nobody can connect before listen(), so the mode is right in time.
     if ((status.st_mode & 0777) != mode && fchmodat(AT_FDCWD, text.c_str(), mode, AT_SYMLINK_NOFOLLOW) != 0)
-      return socket_error(errno, "fchmodat", ("cannot set the permissions of " + text).c_str());
+      return socket_error(errno, "fchmodat", ("cannot set the permissions of " + quoted(text)).c_str());
   }
   if (listen(listener.get(), kBacklog) != 0)
-    return socket_error(errno, "listen", ("cannot listen at " + text).c_str());
+    return socket_error(errno, "listen", ("cannot listen at " + quoted(text)).c_str());
   return listener;
 }
 
@@ -228,17 +234,18 @@ Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
     if (error == EAGAIN) {
       // The backlog is full, for which poll() does not wait.
       if (std::chrono::steady_clock::now() >= deadline)
-        return make_error(GPUMEM_ERROR_BUSY, "nobody accepted the connection to %s in time", text.c_str());
+        return make_error(GPUMEM_ERROR_BUSY, "nobody accepted the connection to %s in time",
+                          quoted(text).c_str());
       std::this_thread::sleep_for(kPause);
       continue;
     }
     if (error == ECONNREFUSED || error == ENOENT || error == EPROTOTYPE || error == ENOTSOCK) {
-      return system_error(
-          GPUMEM_ERROR_NOT_FOUND, error, "connect",
-          (error == EPROTOTYPE ? text + " is a socket of another program" : "nobody listens at " + text)
-              .c_str());
+      return system_error(GPUMEM_ERROR_NOT_FOUND, error, "connect",
+                          (error == EPROTOTYPE ? quoted(text) + " is a socket of another program"
+                                               : "nobody listens at " + quoted(text))
+                              .c_str());
     }
-    return socket_error(error, "connect", ("cannot connect to " + text).c_str());
+    return socket_error(error, "connect", ("cannot connect to " + quoted(text)).c_str());
   }
 }
 

@@ -6,11 +6,13 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -381,6 +383,17 @@ TEST_F(Ipc, ipc_11) {
   EXPECT_EQ(made.memory.info().device_ordinal, 1u);
   EXPECT_EQ(device_access(instance_, made.pointer, 1), GPUMEM_ACCESS_READWRITE);
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 5));
+  // Filled there, by a stream of either device.
+  const std::vector<uint8_t> sevens(kMiB, 7);
+  std::vector<uint8_t> seen(kMiB);
+  for (const gpumem_device filling : {second, device_}) {
+    put_pattern(instance_, made.pointer, kMiB, 6);
+    const Stream stream = create_stream(filling);
+    EXPECT_OK(gpumem_fill_async(stream, made.pointer, kMiB, 7, 1, why()));
+    stream.synchronize();
+    EXPECT_OK(gpumem_copy(instance_, seen.data(), made.pointer, kMiB, nullptr, why()));
+    EXPECT_TRUE(seen == sevens);
+  }
 }
 
 TEST_F(Ipc, ipc_11_no_link) {
@@ -567,6 +580,78 @@ TEST_F(Ipc, ipc_13) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, gpumem_share_get_fds(instance_, &handle, nullptr, 0, &count, why()));
 }
 
+// What does not belong to a handle is refused, whether it is needed or not.
+TEST_F(Ipc, ipc_13_descriptors_of_something_else) {
+  Exporter exporter;
+  const uint64_t number = exporter.alloc(kSize);
+  const gpumem_share_handle memory_handle = exporter.share(number);
+  const gpumem_share_handle event_handle = exporter.share(exporter.event());
+  const gpumem_share_handle buffer_handle = exporter.share(exporter.buffer(2 * kMiB));
+  const int file = memfd_create("a file", MFD_CLOEXEC);
+  ASSERT_EQ(ftruncate(file, kSize), 0);
+  const auto refused = [&](const gpumem_share_handle& handle, int32_t wrong) {
+    gpumem_memory memory = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_share_import(instance_, &handle, &wrong, 1, nullptr, nullptr, &memory, why()));
+  };
+  for (const int32_t wrong : {file, -1, 100'000}) {
+    refused(memory_handle, wrong);
+    gpumem_event event = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                  gpumem_event_import(device_, &event_handle, &wrong, 1, &event, why()));
+  }
+  // Also once it is imported, when nobody needs them.
+  const Import made = import(memory_handle);
+  const Import buffer = import(buffer_handle);
+  refused(memory_handle, file);
+  refused(buffer_handle, file);
+  EXPECT_EQ(info_of(made.memory).count, 1u);
+  EXPECT_EQ(info_of(buffer.memory).count, 1u);
+  close(file);
+}
+
+TEST_F(Ipc, ipc_13_at_an_address) {
+  if (!has_vmm(device_)) SKIP_RULE("the device has no virtual memory management");
+  Exporter exporter;
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 18);
+  const gpumem_share_handle handle = exporter.share(number);
+  gpumem_memory memory = nullptr;
+  const auto import_at = [&](const void* address) {
+    gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+    desc.address = address;
+    return gpumem_share_import(instance_, &handle, nullptr, 0, &desc, nullptr, &memory, why());
+  };
+  // Addresses that are free.
+  gpumem_range_desc range_desc = GPUMEM_RANGE_DESC_INIT;
+  range_desc.size = 4 * kSize;
+  gpumem_range range = nullptr;
+  ASSERT_OK(gpumem_range_reserve(instance_, &range_desc, &range, why()));
+  gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
+  EXPECT_OK(gpumem_range_get_info(range, &info, why()));
+  auto* const base = static_cast<uint8_t*>(info.base);
+  const uint64_t unit = info.granularity;
+  EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, import_at(base));
+  EXPECT_OK(gpumem_range_release(range, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_at(base + 1));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, import_at(base + unit / 2));
+  EXPECT_STATUS(GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE, import_at(reinterpret_cast<void*>(-unit)));
+  EXPECT_EQ(memory, nullptr);
+  gpumem_import_cache_desc cache = GPUMEM_IMPORT_CACHE_DESC_INIT;
+  cache.idle_ns = UINT64_C(60'000'000'000);
+  EXPECT_OK(gpumem_share_set_cache(instance_, &cache, why()));
+  // There, again there, kept there in between, and elsewhere when it was kept there.
+  for (uint8_t* const address : {base, base, base + kSize}) {
+    ASSERT_OK(import_at(address));
+    EXPECT_TRUE(holds_pattern(instance_, address, kSize, 18));
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, import_at(address + kSize));
+    EXPECT_OK(import_at(address));
+    EXPECT_OK(gpumem_memory_destroy(memory, why()));
+    EXPECT_OK(gpumem_memory_destroy(memory, why()));
+  }
+  EXPECT_OK(gpumem_share_set_cache(instance_, nullptr, why()));
+}
+
 // ---- rights ----
 
 TEST_F(Ipc, ipc_15) {
@@ -711,6 +796,44 @@ TEST_F(Ipc, ipc_20) {
   EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_event_get_elapsed_time(event, event, &time, why()));
   gpumem_share_handle again{};
   EXPECT_STATUS(GPUMEM_ERROR_UNSUPPORTED, gpumem_event_export(event, &again, why()));
+}
+
+// A process that has been stopped does not keep another one from closing, nor does what it recorded count.
+TEST_F(Ipc, ipc_20_the_recorder_does_not_go_on) {
+  if (!on_host()) SKIP_RULE("a driver waits for the work of another process as long as that lives");
+  Exporter exporter;
+  const uint64_t number = exporter.event();
+  const gpumem_share_handle handle = exporter.share(number);
+  exporter.record(number, true);
+  {
+    Instance other = open_instance();
+    gpumem_event imported = nullptr;
+    ASSERT_OK(gpumem_event_import(other.device(), &handle, nullptr, 0, &imported, why()));
+    gpumem_stream stream = nullptr;
+    ASSERT_OK(gpumem_stream_create(other.device(), nullptr, &stream, why()));
+    EXPECT_OK(gpumem_stream_wait_event(stream, imported, why()));
+    gpumem_status waited = GPUMEM_SUCCESS;
+    std::thread waiter(
+        [&] { waited = gpumem_event_synchronize(imported, GPUMEM_TIMEOUT_INFINITE, nullptr); });
+    ASSERT_EQ(kill(exporter.pid(), SIGSTOP), 0);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_OK(gpumem_instance_close(other.release(), GPUMEM_CLOSE_FORCE, nullptr, why()));
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(5));
+    waiter.join();
+    EXPECT_EQ(waited, GPUMEM_ERROR_CLOSED);
+    ASSERT_EQ(kill(exporter.pid(), SIGCONT), 0);
+  }
+  gpumem_event imported = nullptr;
+  ASSERT_OK(gpumem_event_import(device_, &handle, nullptr, 0, &imported, why()));
+  const Event event(imported);
+  const Stream stream = create_stream(device_);
+  EXPECT_OK(gpumem_stream_wait_event(stream, event, why()));
+  EXPECT_STATUS(GPUMEM_NOT_READY, gpumem_event_query(event, why()));
+  exporter.kill();
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_event_synchronize(event, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));
+  EXPECT_OK(gpumem_stream_synchronize(stream, GPUMEM_TIMEOUT_INFINITE, why()));  // reported once
 }
 
 // What the event orders is seen in the bytes.
@@ -915,6 +1038,28 @@ TEST_F(Ipc, vmm_25_descriptors_of_something_else) {
   close(pipe_ends[0]);
   close(pipe_ends[1]);
   close(file);
+}
+
+// ---- limits ----
+
+TEST_F(Ipc, ipc_12_no_free_descriptor) {
+  Exporter exporter;
+  const Import connected = import(exporter.share(exporter.alloc(kMiB)));
+  const uint64_t number = exporter.alloc(kSize);
+  exporter.put(number, 0, kSize, 19);
+  const gpumem_share_handle memory = exporter.share(number);
+  const gpumem_share_handle buffer = exporter.share(exporter.buffer(kSize));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{0, before.rlim_max};
+  for (const gpumem_share_handle& handle : {memory, buffer}) {
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    const gpumem_status status = import_status(handle);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_EQ(status, GPUMEM_ERROR_LIMIT_EXCEEDED) << last_error().message;
+    EXPECT_NE(std::strstr(last_error().message, "ulimit -n"), nullptr) << last_error().message;
+    EXPECT_STATUS(GPUMEM_SUCCESS, import_status(handle));
+  }
 }
 
 // ---- the cache ----

@@ -719,6 +719,37 @@ TEST_F(HostSharedEvents, AWaitDoesNotKeepABackendOpen) {
   EXPECT_FALSE(complete(event_));
 }
 
+// The recorder is a process that lives and does not go on, as one that was stopped.
+TEST_F(HostSharedEvents, AClosingBackendSoonStopsWaitingForOthers) {
+  const StreamPointer stream = make_stream();
+  const StreamPointer waiting = stream_there();
+  Gate gate;
+  EXPECT_OK(gate.hold(*stream));
+  EXPECT_OK(event_->record(*stream));
+  EXPECT_OK(waiting->wait_event(*event_there_));
+  std::vector<unsigned char> bytes(4096, 7);
+  EXPECT_OK(waiting->launch_host_function([](void* byte) { *static_cast<unsigned char*>(byte) = 8; },
+                                          bytes.data(), true));
+  importer_->stop_waiting_for_others();
+  EXPECT_EQ(status_of(event_there_->synchronize(kForever)), GPUMEM_ERROR_CLOSED);
+  EXPECT_EQ(status_of(waiting->synchronize(kForever)), GPUMEM_ERROR_BUSY);
+  EXPECT_EQ(bytes[0], 7) << "what waited does not run";
+}
+
+TEST_F(HostSharedEvents, AWaitForACompleteRecordQueuesNothing) {
+  const StreamPointer stream = make_stream();
+  const StreamPointer there = stream_there();
+  const StreamPointer other = make_stream();
+  EXPECT_OK(event_->record(*stream));
+  EXPECT_TRUE(completes(event_there_));
+  simulation().fail_step(1, true);
+  importer_->simulation()->fail_step(1, true);
+  EXPECT_OK(there->wait_event(*event_there_));
+  EXPECT_OK(other->wait_event(*event_));
+  simulation().fail_step(0, false);
+  importer_->simulation()->fail_step(0, false);
+}
+
 TEST_F(HostSharedEvents, WrongDescriptorsAreRefused) {
   const OwnTicket ticket(*sharing().export_event(*event_));
   const auto memory = make_shareable(8192);
@@ -739,7 +770,8 @@ TEST_F(HostSharedEvents, WrongDescriptorsAreRefused) {
   EXPECT_OK(memory->release());
 }
 
-// Whatever an importer writes into the pages, it does no more than to complete a wait, or to prolong it.
+// Whatever an importer writes into the pages, it does no more than to complete a wait, to prolong it, or to
+// make it fail.
 TEST_F(HostSharedEvents, PagesMayHoldAnything) {
   const OwnTicket ticket(*sharing().export_event(*event_));
   const uint64_t size = platform::describe(ticket.file_descriptor).size;
@@ -748,13 +780,17 @@ TEST_F(HostSharedEvents, PagesMayHoldAnything) {
   ASSERT_NE(page, MAP_FAILED);
   const StreamPointer stream = make_stream();
   const StreamPointer waiting = stream_there();
+  const auto ask = [](const EventPointer& event) {
+    auto done = event->query();
+    EXPECT_TRUE(done || done.error().status == GPUMEM_ERROR_PEER_GONE) << done.error().message;
+  };
   EXPECT_OK(event_->record(*stream));
   for (unsigned seed = 0; seed < 200; ++seed) {
     const auto noise = pattern(size, seed * 77);
     std::memcpy(page, noise.data(), size);
     if (seed % 3 == 0) std::memset(page, 0xff, size);
-    (void)complete(event_);
-    (void)complete(event_there_);
+    ask(event_);
+    ask(event_there_);
     (void)event_there_->synchronize(1000);
     EXPECT_OK(event_->record(*stream));
     EXPECT_OK(event_there_->record(*waiting));
@@ -864,13 +900,24 @@ TEST_F(SharedEventTest, RecordersAreLimitedAndComeBack) {
   EXPECT_TRUE(old.is_over());
 }
 
-TEST_F(SharedEventTest, TheRecordOfAKilledProcessIsComplete) {
+TEST_F(SharedEventTest, TheRecordOfAKilledProcessIsNeverComplete) {
   const pid_t child = recording_child();
   EXPECT_TRUE(pending());
   kill(child, SIGKILL);
   EXPECT_TRUE(ends()) << "nobody has waited for the zombie";
   waitpid(child, nullptr, 0);
-  EXPECT_FALSE(pending());
+  const SharedEvent::Wait wait(event_, event_->latest());
+  EXPECT_TRUE(wait.is_over());
+  EXPECT_EQ(status_of(wait.outcome()), GPUMEM_ERROR_PEER_GONE);
+  // The next process that records it leaves that to be seen.
+  auto recorder = another();
+  auto record = *recorder->record();
+  record->publish();
+  EXPECT_EQ(status_of(wait.outcome()), GPUMEM_ERROR_PEER_GONE);
+  EXPECT_TRUE(pending());
+  record.reset();
+  const SharedEvent::Wait next(event_, event_->latest());
+  EXPECT_OK(next.outcome());
 }
 
 TEST_F(SharedEventTest, AForkedChildDoesNotKeepARecordPending) {

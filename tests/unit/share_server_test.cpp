@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -227,6 +228,38 @@ TEST_F(ShareServerTest, OnlyTheTokenOpensAHub) {
   EXPECT_EQ(connect(&link, "secret"), GPUMEM_SUCCESS);
 }
 
+// An impostor who listens where a hub is expected learns nothing.
+TEST_F(ShareServerTest, AnotherUserIsNotShownAToken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can listen as another user";
+  std::optional<platform::Listener> impostor;
+  std::thread([&] {
+    // Of this thread alone, and so of what it listens at.
+    constexpr uid_t kNobody = 65534;
+    ASSERT_EQ(syscall(SYS_setresuid, -1, kNobody, -1), 0);
+    auto listener = platform::Listener::open(address(), 0600);
+    ASSERT_TRUE(listener) << listener.error().message;
+    impostor.emplace(std::move(*listener));
+  }).join();
+  ASSERT_TRUE(impostor);
+  gpumem_link link = nullptr;
+  EXPECT_EQ(connect(&link, "secret"), GPUMEM_ERROR_PERMISSION_DENIED);
+  auto first = impostor->accept();
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(Raw(std::move(*first)).next()) << "no word before the check";
+  // Without one there is nothing to lose.
+  std::thread answers([&] {
+    ASSERT_EQ(*platform::wait_for(impostor->get(), false, soon()), platform::Waited::kReady);
+    auto second = impostor->accept();
+    ASSERT_TRUE(second && *second);
+    Raw raw(std::move(*second));
+    auto hello = raw.next();
+    ASSERT_TRUE(hello);
+    EXPECT_TRUE(hello->message.secret.empty());
+  });
+  EXPECT_EQ(connect(&link), GPUMEM_ERROR_NOT_FOUND);
+  answers.join();
+}
+
 TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
   gpumem_hub_desc desc = hub_desc();
   desc.links_max = 2;
@@ -425,6 +458,69 @@ TEST_F(ShareServerTest, AKeeperKeepsDescriptorsWhenItsPublisherHasEnded) {
   EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
 }
 
+TEST_F(ShareServerTest, WhoHasReadAHandlePublishesNothingElseBehindIt) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Descriptors given = files(1);
+  const uint64_t inode = platform::describe(given[0].get()).inode;
+  Raw reader(address());
+  ASSERT_EQ(reader.hello().type, MessageType::kWelcome);
+  {
+    Raw owner(address());
+    ASSERT_EQ(owner.hello().type, MessageType::kWelcome);
+    ASSERT_EQ(owner.ask(publish_of("n", 1), std::move(given)).type, MessageType::kPublished);
+    EXPECT_EQ(reader.ask(publish_of("other", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(reader.ask(publish_of("n", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED);
+    EXPECT_EQ(owner.ask(publish_of("same", 1), files(1)).type, MessageType::kPublished) << "its own";
+  }
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  for (int i = 0; i < 500 && entry.publisher_gone == 0; ++i)
+    ASSERT_EQ(gpumem_link_enumerate(link, 0, &entry, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(reader.ask(publish_of("other", 1), files(1)).status, GPUMEM_ERROR_PERMISSION_DENIED)
+      << "when the owner has ended too";
+  EXPECT_EQ(reader.ask(publish_of("other", 1, 2), files(1)).type, MessageType::kPublished)
+      << "another handle";
+  ASSERT_EQ(reader.ask(message_of(MessageType::kFetch, "n")).type, MessageType::kGranted);
+  ASSERT_EQ(reader.received.size(), 1U);
+  EXPECT_EQ(platform::describe(reader.received[0].get()).inode, inode);
+}
+
+TEST_F(ShareServerTest, AClaimHasTheAccessOfTheNameThatWasFetched) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Raw publisher(address());
+  ASSERT_EQ(publisher.hello().type, MessageType::kWelcome);
+  ASSERT_EQ(publisher.ask(publish_of("read", 1), files(1)).type, MessageType::kPublished);
+  Message writable = publish_of("write", 1);
+  writable.access = GPUMEM_ACCESS_READWRITE;
+  ASSERT_EQ(publisher.ask(writable, files(1)).type, MessageType::kPublished);
+
+  Raw link(address());
+  ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+  Raw holder(std::move(link.received.front()));
+  EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE) << "nothing was fetched";
+  const auto claimed = [&](const char* name) {
+    EXPECT_EQ(link.ask(message_of(MessageType::kFetch, name)).type, MessageType::kGranted);
+    const Message granted = holder.ask(claim_of(1));
+    EXPECT_EQ(granted.type, MessageType::kGranted);
+    return granted.handle.access;
+  };
+  EXPECT_EQ(claimed("read"), GPUMEM_ACCESS_READ);
+  EXPECT_EQ(claimed("write"), GPUMEM_ACCESS_READWRITE);
+  // What was fetched ends with what was published.
+  ASSERT_EQ(publisher.ask(message_of(MessageType::kWithdraw, "read")).type, MessageType::kDone);
+  ASSERT_EQ(publisher.ask(message_of(MessageType::kWithdraw, "write")).type, MessageType::kDone);
+  auto note = holder.next();
+  ASSERT_TRUE(note);
+  EXPECT_EQ(note->message.type, MessageType::kWithdrawn);
+  ASSERT_EQ(publisher.ask(publish_of("read", 1), files(1)).type, MessageType::kPublished);
+  EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
+}
+
 TEST_F(ShareServerTest, AKeeperRefusesWhatIsNoMemory) {
   gpumem_hub_desc desc = hub_desc();
   desc.flags = GPUMEM_HUB_KEEPER;
@@ -523,7 +619,102 @@ TEST_F(ShareServerTest, TheThreadSleepsWhileNobodyAsks) {
   EXPECT_LE(after.ru_nvcsw - before.ru_nvcsw, 5) << "threads woke up";
 }
 
+TEST_F(ShareServerTest, NoMessageHasControlCharactersOfAPath) {
+  gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  desc.name = "two\nlines";
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_hub hub = nullptr;
+  gpumem_link link = nullptr;
+  EXPECT_EQ(gpumem_hub_open(instance, &desc, &hub, &error), GPUMEM_ERROR_INVALID_ARGUMENT);
+  EXPECT_EQ(std::strchr(error.message, '\n'), nullptr) << error.message;
+  desc.name = nullptr;
+  char folder[] = "/tmp/gpumem-two\nlines-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string taken = std::string(folder) + "/taken";
+  const std::string missing = std::string(folder) + "/missing/hub";
+  desc.path = taken.c_str();
+  ASSERT_EQ(gpumem_hub_open(instance, &desc, &hub, &error), GPUMEM_SUCCESS) << error.message;
+  const auto refused = [&](gpumem_status expected, gpumem_status status) {
+    EXPECT_EQ(status, expected) << error.message;
+    EXPECT_EQ(std::strchr(error.message, '\n'), nullptr) << error.message;
+    EXPECT_NE(std::strstr(error.message, "two\\x0alines"), nullptr) << error.message;
+  };
+  gpumem_hub other_hub = nullptr;
+  refused(GPUMEM_ERROR_ALREADY_EXISTS, gpumem_hub_open(instance, &desc, &other_hub, &error));
+  desc.path = missing.c_str();
+  refused(GPUMEM_ERROR_NOT_FOUND, gpumem_hub_open(instance, &desc, &other_hub, &error));
+  link_desc.path = missing.c_str();
+  refused(GPUMEM_ERROR_NOT_FOUND, gpumem_link_connect(other, &link_desc, &link, &error));
+  link_desc.path = taken.c_str();
+  ASSERT_EQ(gpumem_link_connect(other, &link_desc, &link, &error), GPUMEM_SUCCESS) << error.message;
+  gpumem_share_handle handle{};
+  gpumem_memory_desc memory_desc = GPUMEM_MEMORY_DESC_INIT;
+  memory_desc.kind = GPUMEM_KIND_DEVICE;
+  memory_desc.size = 4096;
+  memory_desc.require = GPUMEM_MEMORY_SHAREABLE;
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory memory = nullptr;
+  ASSERT_EQ(gpumem_memory_create(device, &memory_desc, &memory, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  ASSERT_EQ(gpumem_memory_get_info(memory, &info, nullptr), GPUMEM_SUCCESS);
+  ASSERT_EQ(gpumem_share_export(other, info.device_pointer, nullptr, &handle, nullptr), GPUMEM_SUCCESS);
+  refused(GPUMEM_ERROR_UNSUPPORTED, gpumem_link_publish(link, "n", &handle, nullptr, nullptr, &error));
+  ASSERT_EQ(gpumem_hub_close(hub, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(rmdir(folder), 0);
+}
+
+TEST_F(ShareServerTest, WhereNothingCanBeSharedNothingListens) {
+  gpumem_host_options options = GPUMEM_HOST_OPTIONS_INIT;
+  options.masked = "sharing";
+  gpumem_instance_desc instance_desc = GPUMEM_INSTANCE_DESC_INIT;
+  instance_desc.backend = GPUMEM_BACKEND_HOST;
+  instance_desc.host = &options;
+  gpumem_instance masked = nullptr;
+  ASSERT_EQ(gpumem_instance_open(&instance_desc, &masked, nullptr), GPUMEM_SUCCESS);
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  const gpumem_hub_desc desc = hub_desc();
+  gpumem_hub hub = nullptr;
+  EXPECT_EQ(gpumem_hub_open(masked, &desc, &hub, &error), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.message, "masked"), nullptr) << error.message;
+  open_hub(desc);
+  gpumem_link_desc link_desc = GPUMEM_LINK_DESC_INIT;
+  link_desc.path = address().c_str();
+  gpumem_link link = nullptr;
+  EXPECT_EQ(gpumem_link_connect(masked, &link_desc, &link, &error), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(error.message, "masked"), nullptr) << error.message;
+  auto ends = platform::socket_pair();
+  gpumem_share_handle handle;
+  EXPECT_EQ(gpumem_share_receive(masked, ends->ours.get(), 0, &handle, &error), GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(gpumem_instance_close(masked, GPUMEM_CLOSE_CHECK, nullptr, nullptr), GPUMEM_SUCCESS);
+}
+
 // ---- handles over a socket of the program ----
+
+TEST_F(ShareServerTest, ReceivingEndsInTimeAlsoInTheMiddleOfAMessage) {
+  for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
+    int made[2];
+    ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, made), 0);
+    Descriptor ours(made[0]);
+    Descriptor theirs(made[1]);
+    Message pass = publish_of("n", 300);
+    pass.type = MessageType::kPass;
+    pass.descriptor_count = 301;
+    const std::vector<Packet> packets = split_message(pass, files(301));
+    ASSERT_GT(packets.size(), 1U);
+    gpumem_share_handle handle;
+    EXPECT_EQ(gpumem_share_receive(instance, ours.get(), 0, &handle, nullptr), GPUMEM_NOT_READY);
+    ASSERT_TRUE(platform::send_some(theirs.get(), packets[0].bytes, packets[0].descriptors));
+    const uint64_t before = test::open_files();
+    const auto begun = std::chrono::steady_clock::now();
+    gpumem_error error = GPUMEM_ERROR_INIT;
+    EXPECT_EQ(gpumem_share_receive(instance, ours.get(), 100'000'000, &handle, &error), GPUMEM_ERROR_BUSY);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, 3s);
+    EXPECT_NE(std::strstr(error.message, "close the socket"), nullptr) << error.message;
+    EXPECT_EQ(test::open_files(), before);
+  }
+}
 
 TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
   gpumem_share_handle handle;

@@ -143,6 +143,8 @@ GPUMEM_API gpumem_status gpumem_event_record(gpumem_event event, gpumem_stream s
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
  *         the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_PEER_GONE the process that exported the event has ended; or, on host, the one that recorded it,
+ *         before the work was complete
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -160,6 +162,8 @@ GPUMEM_API gpumem_status gpumem_event_query(gpumem_event event, gpumem_error *er
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or, on host, recorded work failed because memory of
  *         the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_PEER_GONE the process that exported the event has ended; or, on host, the one that recorded it,
+ *         before the work was complete
  * \handles
  * \blocking{until the work is complete or the timeout expires}
  * \threads{any thread}
@@ -213,6 +217,10 @@ GPUMEM_API gpumem_status gpumem_event_export(gpumem_event event, gpumem_share_ha
 
 /** Imports an event. Both processes can record it, wait for it and query it; a wait is for the latest record at the
  * time of the call, in whichever process. It has no times.
+ *
+ * When the exporter has ended, the import is of no more use: #GPUMEM_ERROR_PEER_GONE. When another importer ends before
+ * the work of its record is complete, the host backend says so too, by #GPUMEM_ERROR_PEER_GONE; a driver may call the
+ * record complete, or never.
  *
  * \param device device whose streams will use it: the one of the exporter's event
  * \param handle handle of an event

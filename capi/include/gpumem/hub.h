@@ -41,7 +41,8 @@ typedef struct gpumem_hub_desc {
   const uint32_t *groups; /**< Groups whose members may connect; or NULL. */
   uint32_t group_count;   /**< Number of `groups`. */
   uint32_t token_size;    /**< Bytes of `token`, at most 256; 0 with NULL. */
-  const void *token;      /**< A secret that links must show; or NULL. Copied. */
+  /** A secret that links must show; or NULL. Copied. Links show it only to a hub of their own user or of root. */
+  const void *token;
   gpumem_hub_flags flags; /**< A sum of GPUMEM_HUB_ values. */
   uint32_t links_max;     /**< Links at once; 64 by default. */
   uint32_t names_max;     /**< Names at once; 1,024 by default. */
@@ -70,6 +71,7 @@ typedef struct gpumem_hub_desc {
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the folder may not be written, or belongs to another user
  * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or the disk is full
+ * \retval GPUMEM_ERROR_UNSUPPORTED nothing can be shared here; the message says why
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{briefly, for system calls}
@@ -157,6 +159,7 @@ typedef struct gpumem_publish_desc {
  * \retval GPUMEM_ERROR_NOT_FOUND the instance has no such export, or no longer
  * \retval GPUMEM_ERROR_ALREADY_EXISTS the name has had this version, or a later one
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the hub is reached, which the message names
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED in a keeper: another user has published under this name, or a link this handle
  * \retval GPUMEM_ERROR_UNSUPPORTED the handle is of a newer version of the library
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
@@ -187,9 +190,9 @@ GPUMEM_API gpumem_status gpumem_hub_withdraw(gpumem_hub hub, const char *name, u
 
 /** Options for connecting. */
 typedef struct gpumem_link_desc {
-  size_t struct_size;  /**< `sizeof(gpumem_link_desc)` of the caller. */
-  const char *path;    /**< As in gpumem_hub_desc. */
-  const void *token;   /**< The secret of the hub; or NULL. */
+  size_t struct_size; /**< `sizeof(gpumem_link_desc)` of the caller. */
+  const char *path;   /**< As in gpumem_hub_desc. */
+  const void *token;  /**< The secret of the hub, shown only to a process of this user or of root; or NULL. */
   uint32_t token_size; /**< Bytes of `token`, at most 256; 0 with NULL. */
   uint32_t reserved;   /**< 0. */
   uint64_t timeout_ns; /**< How long the hub may take for each answer; 0 means 5 seconds. */
@@ -208,10 +211,11 @@ typedef struct gpumem_link_desc {
  * \retval GPUMEM_SUCCESS the link is connected
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a bad path, or a token without bytes or above 256
  * \retval GPUMEM_ERROR_NOT_FOUND no hub is there
- * \retval GPUMEM_ERROR_PERMISSION_DENIED the hub, or the permissions of its file, refuse this user or token
+ * \retval GPUMEM_ERROR_PERMISSION_DENIED the hub, or the permissions of its file, refuse this user or token; or the hub
+ *         is of another user, who must not see a token
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the hub has as many links as it takes; or the process has no free descriptor
  * \retval GPUMEM_ERROR_BUSY the hub did not answer in time
- * \retval GPUMEM_ERROR_UNSUPPORTED the hub speaks another version of the protocol
+ * \retval GPUMEM_ERROR_UNSUPPORTED the hub speaks another version of the protocol; or nothing can be shared here
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the hub has answered}
@@ -369,6 +373,9 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
 /** Publishes a handle in a keeper, under the rules of gpumem_hub_publish(). The keeper takes its descriptors. What was
  * imported cannot be published again; the keeper holds it already.
  *
+ * After #GPUMEM_ERROR_BUSY the keeper may still have published it, or do so later. To be sure, pass a `version` and
+ * call again with the same one: #GPUMEM_ERROR_ALREADY_EXISTS says that it is there.
+ *
  * \param link link to a keeper
  * \param name the name
  * \param handle handle that the link's instance exported by #GPUMEM_SHARE_WAY_POSIX_FD
@@ -384,7 +391,7 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
  * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process this handle
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
- * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time
+ * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the keeper has answered}
@@ -407,7 +414,7 @@ GPUMEM_API gpumem_status gpumem_link_publish(gpumem_link link, const char *name,
  * \retval GPUMEM_ERROR_UNSUPPORTED the hub is no keeper
  * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published it
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
- * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time
+ * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have withdrawn it; call again
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the keeper has answered}

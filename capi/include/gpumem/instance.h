@@ -117,7 +117,8 @@ typedef int32_t gpumem_close_mode;
  * #GPUMEM_ERROR_CLOSED.
  *
  * #GPUMEM_CLOSE_FORCE refuses new work from its beginning, before it waits. On cuda it does not wait for a stream
- * that other code is capturing, or that is the default stream of another thread.
+ * that other code is capturing, or that is the default stream of another thread. On host it waits for a second at most
+ * for other processes that have recorded an event, and drops what waits for them.
  *
  * \param instance instance to close; NULL does nothing and succeeds
  * \param mode one of the GPUMEM_CLOSE_ values

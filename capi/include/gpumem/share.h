@@ -197,7 +197,7 @@ typedef struct gpumem_import_desc {
   gpumem_access access;
   uint32_t reserved;         /**< 0. */
   gpumem_import_flags flags; /**< A sum of GPUMEM_IMPORT_ values. */
-  /** Where the memory should begin, if these addresses are free; NULL means anywhere. Only for
+  /** Where the memory must begin, a multiple of the granularity of ranges; NULL means anywhere. Only for
    * #GPUMEM_SHARE_WAY_POSIX_FD. */
   const void *address;
   uint64_t timeout_ns; /**< How long the exporter may take to answer; 0 means 5 seconds. */
@@ -241,9 +241,9 @@ typedef struct gpumem_import_desc {
  * \retval GPUMEM_ERROR_UNSUPPORTED the device has no link to the one that has the memory, #GPUMEM_ACCESS_READ was asked
  *         for memory that is shared by #GPUMEM_SHARE_WAY_LEGACY, the exporter cannot be reached (see
  *         #GPUMEM_IMPORT_UNVERIFIED), or the handle is of a newer version of the library
- * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS the addresses asked for are taken, or the memory is imported already at others
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or peer access is used up
- * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it
+ * \retval GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE no addresses for it, or none so high
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_SYMBOL_MISSING the driver lacks the entry point
  * \handles
@@ -429,15 +429,16 @@ GPUMEM_API gpumem_status gpumem_share_send(gpumem_instance instance, const gpume
  *
  * \param instance instance that will import it
  * \param socket_fd a connected Unix socket; it stays the caller's
- * \param timeout_ns how long to wait, or #GPUMEM_TIMEOUT_INFINITE
+ * \param timeout_ns how long to wait for the whole message, or #GPUMEM_TIMEOUT_INFINITE
  * \param[out] out_handle receives the handle
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the handle was written to `*out_handle`
  * \retval GPUMEM_NOT_READY nothing came in time
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, not a connected Unix socket, or a message that is damaged, or has
  *         other descriptors than it says: these are closed
- * \retval GPUMEM_ERROR_UNSUPPORTED the message is of a newer version of the library
+ * \retval GPUMEM_ERROR_UNSUPPORTED the message is of a newer version of the library; or nothing can be shared here
  * \retval GPUMEM_ERROR_PEER_GONE the sender has hung up
+ * \retval GPUMEM_ERROR_BUSY only a part of the message came in time. The socket is of no use any more
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or 1,024 handles wait to be imported
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles

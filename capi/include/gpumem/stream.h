@@ -123,6 +123,8 @@ GPUMEM_API gpumem_status gpumem_stream_get_info(gpumem_stream stream, gpumem_str
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; called from a host function; or, on host, work of
  *         the stream failed because memory of the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_PEER_GONE on host, the stream waited for an event, and the process that recorded it ended before
+ *         the work was complete; reported once
  * \handles
  * \blocking{no}
  * \threads{any thread}
@@ -140,6 +142,8 @@ GPUMEM_API gpumem_status gpumem_stream_query(gpumem_stream stream, gpumem_error 
  * \retval GPUMEM_ERROR_DEVICE_LOST the device is lost
  * \retval GPUMEM_ERROR_INVALID_STATE the stream is being captured; called from a host function; or, on host, work of
  *         the stream failed because memory of the caller had been unmapped, which is reported once
+ * \retval GPUMEM_ERROR_PEER_GONE on host, the stream waited for an event, and the process that recorded it ended before
+ *         the work was complete; reported once
  * \handles
  * \blocking{until the work is complete or the timeout expires}
  * \threads{any thread}

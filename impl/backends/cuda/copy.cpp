@@ -178,6 +178,12 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   const uint64_t pitch = segment.pitch;
   const uint64_t rows = segment.height;
   const uint64_t count = segment.width / segment.value_size;
+  std::optional<Scope> scope;
+  const auto* const memory = static_cast<const Memory*>(segment.destination.memory);
+  if (memory != nullptr && memory->owner() != nullptr) [[unlikely]] {
+    scope.emplace(device_, memory->owner());
+    GPUMEM_TRY(scope->entered());
+  }
   const auto enqueue = [&] {
     if (rows == 1) {
       if (segment.value_size == 1) return cu.MemsetD8Async(to, byte, count, native_);

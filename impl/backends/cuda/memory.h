@@ -18,10 +18,13 @@ class Memory : public backend::Memory {
   virtual CUdeviceptr linear_base() const { return 0; }
   // Whether it lies in mapped blocks, as what is in a range does.
   bool in_blocks() const { return in_blocks_; }
+  // The context that has the address of memory that lies on another device; else null.
+  CUcontext owner() const { return owner_; }
 
  protected:
   Device& device_;
   bool in_blocks_ = false;
+  CUcontext owner_ = nullptr;
 };
 
 // The driver gives an allocation of a multiple of it blocks of its own, which begin at a multiple of it.

@@ -40,6 +40,7 @@ Handle handle_of(const backend::Ticket& ticket) {
 // Why a handle could not be opened. The driver tells what was freed, what never was and what is of a process
 // that has ended by codes that say nothing more (measured: docs/measured/facts-h200-driver580.txt).
 Error explain(Device& device, Outcome outcome, const char* what) {
+  if (auto room = check_room_for_descriptors(outcome); !room) return room.error();
   const auto because = [&](Status status, const char* why) {
     return make_error(status, "cannot import the %s: %s", what, why)
         .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
@@ -67,7 +68,7 @@ class OpenedMemory final : public Memory {
  public:
   using Memory::Memory;
 
-  Result<void> open(const CUipcMemHandle& handle, uint64_t size) {
+  Result<void> open(const CUipcMemHandle& handle, uint64_t size, bool peer) {
     Cleanup undo([&] { drop(*this); });
     GPUMEM_TRY(retain_context());
     RelaxedScope scope(device_, context());
@@ -93,6 +94,7 @@ class OpenedMemory final : public Memory {
     }
     facts_.device_pointer = pointer_to(address_);
     facts_.granted_size = size;
+    if (peer) owner_ = context();
     undo_open.dismiss();
     undo.dismiss();
     return {};
@@ -141,6 +143,7 @@ class MappedMemory final : public Memory {
  public:
   MappedMemory(Device& device, const backend::BlocksRequest& request) : Memory(device) {
     in_blocks_ = true;
+    if (request.home != nullptr) owner_ = device.context();
     ends_.reserve(request.sizes.size());
     for (const uint64_t size : request.sizes)
       ends_.push_back((ends_.empty() ? 0 : ends_.back()) + size);
@@ -213,14 +216,15 @@ Result<backend::Ticket> Sharing::export_memory(backend::Memory& memory) {
   RelaxedScope scope(device_);
   GPUMEM_TRY(scope.entered());
   CUipcMemHandle handle{};
-  GPUMEM_TRY(device_.check(device_.cu().IpcGetMemHandle(&handle, base), Place::kHost,
-                           "cannot get a handle of the memory for other processes"));
+  const Outcome outcome = device_.cu().IpcGetMemHandle(&handle, base);
+  GPUMEM_TRY(check_room_for_descriptors(outcome));
+  GPUMEM_TRY(device_.check(outcome, Place::kHost, "cannot get a handle of the memory for other processes"));
   return ticket_of(handle);
 }
 
 Result<std::unique_ptr<backend::Memory>> Sharing::import_memory(const backend::TicketRequest& request) {
   auto memory = std::make_unique<OpenedMemory>(device_);
-  GPUMEM_TRY(memory->open(handle_of<CUipcMemHandle>(request.ticket), request.size));
+  GPUMEM_TRY(memory->open(handle_of<CUipcMemHandle>(request.ticket), request.size, request.peer));
   return std::unique_ptr<backend::Memory>(std::move(memory));
 }
 
@@ -289,6 +293,7 @@ Result<backend::Ticket> Sharing::export_event(backend::Event& event) {
   GPUMEM_TRY(scope.entered());
   CUipcEventHandle handle{};
   const Outcome outcome = device_.cu().IpcGetEventHandle(&handle, static_cast<CUevent>(event.native()));
+  GPUMEM_TRY(check_room_for_descriptors(outcome));
   if (outcome.code == CUDA_ERROR_INVALID_HANDLE) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
                       "the event was not created with GPUMEM_EVENT_INTERPROCESS, or was imported")

@@ -278,12 +278,15 @@ class Reservation final : public backend::Reservation {
 
 }  // namespace
 
+Result<void> check_room_for_descriptors(Outcome outcome) {
+  if (outcome.ok() || outcome.missing() || !platform::out_of_descriptors()) return {};
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the process has no free file descriptor; close some, or raise the limit (ulimit -n)")
+      .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
+}
+
 Result<int> check_descriptor(Device& device, Outcome outcome, int file_descriptor, const char* what) {
-  if (!outcome.ok() && !outcome.missing() && platform::out_of_descriptors()) {
-    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
-                      "the process has no free file descriptor; close some, or raise the limit (ulimit -n)")
-        .from_native(GPUMEM_NATIVE_CUDA, outcome.code, name_of(outcome.code), outcome.entry_point);
-  }
+  GPUMEM_TRY(check_room_for_descriptors(outcome));
   GPUMEM_TRY(device.check(outcome, Place::kHost, "%s", what));
   platform::close_on_exec(file_descriptor);
   return file_descriptor;
@@ -395,6 +398,7 @@ Result<std::unique_ptr<backend::Physical>> VirtualMemory::import(const backend::
   GPUMEM_TRY(scope.entered());
   CUmemGenericAllocationHandle native = 0;
   const Outcome outcome = device_.cu().MemImportFromShareableHandle(&native, shared, type);
+  GPUMEM_TRY(check_room_for_descriptors(outcome));
   // For something else (measured of descriptors).
   if (outcome.code == CUDA_ERROR_UNKNOWN || outcome.code == CUDA_ERROR_INVALID_VALUE ||
       outcome.code == CUDA_ERROR_INVALID_HANDLE) {

@@ -10,6 +10,9 @@
 
 namespace gpumem::cuda {
 
+// LIMIT_EXCEEDED if a call failed because the process has no free file descriptor: the driver's codes do not
+// tell.
+Result<void> check_room_for_descriptors(Outcome outcome);
 // Checks a call that makes a file descriptor, and closes that on exec.
 Result<int> check_descriptor(Device& device, Outcome outcome, int file_descriptor, const char* what);
 

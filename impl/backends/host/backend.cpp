@@ -50,6 +50,12 @@ bool HostBackend::has_numa_node(int32_t node) const {
   return node >= 0 && static_cast<uint32_t>(node) < pretended;
 }
 
+// A process that has been stopped must not keep this one from closing.
+void HostBackend::stop_waiting_for_others() noexcept {
+  const Lock lock(shared_.mutex);
+  shared_.others_until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+}
+
 Result<backend::PointerFacts> HostBackend::pointer_facts(const void* pointer) {
   const Lock lock(shared_.mutex);
   backend::PointerFacts facts;

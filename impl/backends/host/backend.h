@@ -24,6 +24,7 @@ class HostBackend final : public backend::Backend, public backend::Simulation {
   bool has_numa_node(int32_t node) const override;
   Result<backend::PointerFacts> pointer_facts(const void* pointer) override;
   backend::Simulation* simulation() override { return this; }
+  void stop_waiting_for_others() noexcept override;
 
   Result<void> launch(backend::Stream& stream, gpumem_host_kernel_function function,
                       void* user_data) override;

@@ -63,14 +63,21 @@ Result<bool> HostEvent::await(SharedEvent::Wait record, uint64_t timeout_ns) {
   using std::chrono::steady_clock;
   constexpr uint64_t kLongest = uint64_t{1} << 61;  // the clock's arithmetic has room for it
   const auto limit = steady_clock::now() + std::chrono::nanoseconds(std::min(timeout_ns, kLongest));
-  GPUMEM_TRY(device_.require_not_lost());
-  if (record.is_over()) return true;
-  for (auto now = steady_clock::now(); now < limit; now = steady_clock::now()) {
-    const bool over = record.over_within(limit - now);
+  const auto check = [&](steady_clock::time_point now) -> Result<void> {
     GPUMEM_TRY(device_.require_not_lost());
-    if (over) return true;
+    const Lock lock(shared_.mutex);
+    if (now < shared_.others_until) return {};
+    return make_error(GPUMEM_ERROR_CLOSED, "another thread closes the instance; do not wait any longer");
+  };
+  bool over = record.is_over();
+  for (auto now = steady_clock::now(); !over && now < limit; now = steady_clock::now()) {
+    GPUMEM_TRY(check(now));
+    over = record.over_within(limit - now);
   }
-  return false;
+  GPUMEM_TRY(device_.require_not_lost());
+  if (!over) return false;
+  GPUMEM_TRY(record.outcome());
+  return true;
 }
 
 Result<std::optional<int64_t>> HostEvent::elapsed_since(backend::Event& start) {

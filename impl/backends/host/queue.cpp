@@ -69,10 +69,15 @@ Queue::~Queue() {
   if (!retired_) give_back_handle(handle_);
 }
 
-Result<void> Queue::enqueue(const Lock& held, Operation operation, std::span<Allocation* const> used) {
+Result<void> Queue::require_open(const Lock& /*held*/) const {
   GPUMEM_TRY(device_.require_not_lost());
   if (retired_)
     return make_error(GPUMEM_ERROR_INVALID_STATE, "the code that created the stream has destroyed it");
+  return {};
+}
+
+Result<void> Queue::enqueue(const Lock& held, Operation operation, std::span<Allocation* const> used) {
+  GPUMEM_TRY(require_open(held));
   GPUMEM_TRY(shared_.steps.take("enqueue"));
   // Allocate everything before the first change.
   std::list<Operation> node;
@@ -109,6 +114,11 @@ Result<void> Queue::wait_for(const Lock& held, const Mark& mark) {
   if (mark.before != nullptr) before->merge(*mark.before);
   before->prepare();
   before->advance(mark.timeline, mark.number);
+  if (mark.timeline->completed >= mark.number) {
+    GPUMEM_TRY(require_open(held));
+    before_ = before;
+    return {};
+  }
   GPUMEM_TRY(enqueue(held, {[this, timeline = mark.timeline, number = mark.number]() -> Result<void> {
                        Lock lock(shared_.mutex);
                        shared_.progress.wait(lock,
@@ -150,16 +160,16 @@ void Queue::hold_until(const std::function<bool()>& done) {
   }
 }
 
-void Queue::hold_while(const std::function<bool()>& pending) {
+bool Queue::hold_while(const std::function<bool()>& pending) {
   bool closing = false;
   for (;;) {
     {
       const Lock lock(shared_.mutex);
       abandoned_ = device_.lost() || closing;
-      if (abandoned_) return;
-      closing = shared_.closing;
+      if (abandoned_) return false;
+      closing = shared_.closing || std::chrono::steady_clock::now() >= shared_.others_until;
     }
-    if (!pending()) return;
+    if (!pending()) return true;
   }
 }
 

@@ -73,14 +73,17 @@ class Queue {
   // Whether everything that was enqueued has run.
   bool idle(const Lock& held) const;
   bool touching(const Lock& /*held*/) const { return timeline_->touching; }
+  // DEVICE_LOST or INVALID_STATE if it accepts no operations.
+  Result<void> require_open(const Lock& held) const;
   // Wakes an idle thread, so that it notices that the backend is closing.
   void wake(const Lock& /*held*/) { wake_.notify_one(); }
 
   // For operations: holds the queue and polls until `done` returns true. If the device is lost or the backend
   // closes first, the rest of the queue does not run.
   void hold_until(const std::function<bool()>& done);
-  // The same without polling: `pending` waits for a while by itself.
-  void hold_while(const std::function<bool()>& pending);
+  // The same for another process, without polling: `pending` waits for a while by itself. False if it was
+  // not waited for to the end.
+  bool hold_while(const std::function<bool()>& pending);
 
   bool capturing = false;  // guarded by Shared::mutex
 

@@ -2,6 +2,7 @@
 // State shared by all objects of an open host backend.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -40,6 +41,8 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable progress;  // work completed, a device was lost, or the backend is closing
   bool closing = false;
+  // Until when other processes are waited for.
+  std::chrono::steady_clock::time_point others_until = std::chrono::steady_clock::time_point::max();
   AddressTable table;
   ManagedTable managed;
   // Blocks of physical memory by their file, to recognise one that is imported where it already is.

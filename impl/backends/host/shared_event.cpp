@@ -75,16 +75,29 @@ Result<std::shared_ptr<SharedEvent>> SharedEvent::open(Steps& steps, const Devic
 
 // ---- records of this instance ----
 
+// What was recorded is complete.
+bool SharedEvent::all_complete(const Recorder& recorder) const {
+  const uint64_t recorded = recorder.recorded & kNumberMask;
+  const uint64_t first = recorded - std::min(recorded, kLanes);
+  for (uint64_t number = first + 1; number <= recorded; ++number) {
+    if (recorder.lanes.at(number % kLanes) < number) return false;
+  }
+  return true;
+}
+
 // The lock is the claim; whoever had it before has ended, or has no record pending.
 Result<void> SharedEvent::take_recorder(const std::lock_guard<std::mutex>& /*held*/) {
   if (recorder_.load() >= 0) return {};
   auto began = platform::own_start_time();
   if (!began) return began.error();
-  uint32_t index = 0;
-  for (; index < kRecorders; ++index) {
-    auto locked = platform::lock_byte(file_.get(), index);
+  uint32_t index = kRecorders;
+  // One with records that never completed shows that to those who wait, so it is taken last.
+  for (uint32_t place = 0; place < 2 * kRecorders && index == kRecorders; ++place) {
+    const uint32_t candidate = place % kRecorders;
+    if (place < kRecorders && !all_complete(page_.recorders.at(candidate))) continue;
+    auto locked = platform::lock_byte(file_.get(), candidate);
     if (!locked) return locked.error();
-    if (*locked) break;
+    if (*locked) index = candidate;
   }
   if (index == kRecorders) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
@@ -151,6 +164,13 @@ bool SharedEvent::lives(const Point& point) const {
   const uint64_t own_namespace = platform::process_namespace();
   if (own_namespace == 0 || recorder.process_namespace != own_namespace) return true;
   return platform::process_lives(static_cast<int32_t>(recorder.process.load()), recorder.start_time);
+}
+
+Result<void> SharedEvent::Wait::outcome() const {
+  if (is_complete()) return {};
+  return make_error(GPUMEM_ERROR_PEER_GONE,
+                    "the process that recorded the event ended before the work was complete; destroy the "
+                    "event, or record it again");
 }
 
 bool SharedEvent::Wait::over_within(std::chrono::nanoseconds longest) {

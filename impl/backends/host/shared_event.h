@@ -4,8 +4,8 @@
 // nothing else.
 //
 // Each instance that records the event takes one of the recorders in it, and numbers its records. A recorder
-// is taken by a lock on a byte of the file, which the system gives back when its process ends: then all its
-// records count as complete.
+// is taken by a lock on a byte of the file, which the system gives back when its process ends: then those of
+// its records that are not complete never will be.
 #pragma once
 
 #include <array>
@@ -72,7 +72,11 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
    public:
     Wait(std::shared_ptr<const SharedEvent> event, const Point& point)
         : event_(std::move(event)), point_(point), looked_(std::chrono::steady_clock::now()) {}
-    bool is_over() const { return event_->reached(point_) || !event_->lives(point_); }
+    bool is_complete() const { return event_->reached(point_); }
+    // Nothing more is to come.
+    bool is_over() const { return is_complete() || !event_->lives(point_); }
+    // Once it is over: PEER_GONE if the recording process ended before.
+    Result<void> outcome() const;
     // Blocks for at most that time, and may return early.
     bool over_within(std::chrono::nanoseconds longest);
 
@@ -112,6 +116,7 @@ class SharedEvent : public std::enable_shared_from_this<SharedEvent> {
   void complete(uint64_t number) noexcept;
   bool reached(const Point& point) const;
   bool lives(const Point& point) const;
+  bool all_complete(const Recorder& recorder) const;
 
   const platform::Descriptor file_;  // shared with nobody, for the sake of the locks
   const Range view_;

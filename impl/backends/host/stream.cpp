@@ -125,12 +125,17 @@ Result<void> HostStream::wait_event(backend::Event& event) {
   const Lock lock(shared_.mutex);
   const HostEvent::Latest latest = static_cast<HostEvent&>(event).latest(lock);
   if (latest.elsewhere) {
+    if (latest.elsewhere->is_complete()) return queue_->require_open(lock);
     const auto wait = std::make_shared<SharedEvent::Wait>(*latest.elsewhere);
-    return queue_->enqueue(lock, {[queue = queue_.get(), wait]() -> Result<void> {
-                             queue->hold_while([&] { return !wait->over_within(SharedEvent::kLookEvery); });
-                             return {};
-                           }},
-                           {});
+    return queue_->enqueue(
+        lock, {[queue = queue_.get(), wait]() -> Result<void> {
+          if (queue->hold_while([&] { return !wait->over_within(SharedEvent::kLookEvery); }))
+            return wait->outcome();
+          return make_error(GPUMEM_ERROR_BUSY,
+                            "another process did not complete its record of an event in time; the work that "
+                            "waited for it was dropped");
+        }},
+        {});
   }
   if (latest.here == nullptr) return queue_->device().require_not_lost();
   return queue_->wait_for(lock, latest.here->mark);

@@ -1219,8 +1219,8 @@ structs! {
         reserved: u32,
         /// A sum of GPUMEM_IMPORT_ values.
         flags: gpumem_import_flags,
-        /// Where the memory should begin, if these addresses are free; NULL means anywhere. Only
-        /// for [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD).
+        /// Where the memory must begin, a multiple of the granularity of ranges; NULL means
+        /// anywhere. Only for [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD).
         address: *const c_void,
         /// How long the exporter may take to answer; 0 means 5 seconds.
         timeout_ns: u64,
@@ -1416,7 +1416,8 @@ structs! {
         group_count: u32,
         /// Bytes of `token`, at most 256; 0 with NULL.
         token_size: u32,
-        /// A secret that links must show; or NULL. Copied.
+        /// A secret that links must show; or NULL. Copied. Links show it only to a hub of their own
+        /// user or of root.
         token: *const c_void,
         /// A sum of GPUMEM_HUB_ values.
         flags: gpumem_hub_flags,
@@ -1482,7 +1483,7 @@ structs! {
         struct_size: usize,
         /// As in gpumem_hub_desc.
         path: *const c_char,
-        /// The secret of the hub; or NULL.
+        /// The secret of the hub, shown only to a process of this user or of root; or NULL.
         token: *const c_void,
         /// Bytes of `token`, at most 256; 0 with NULL.
         token_size: u32,
