@@ -370,11 +370,11 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request) {
     const std::lock_guard lock(mutex_);
     if (const auto known = imports_.find(key); known != imports_.end()) {
       std::vector<Claim>& claims = known->second.claims;
+      claims.reserve(claims.size() + 1);
       const auto withdrawn = std::partition(claims.begin(), claims.end(), [](const Claim& claim) {
         return claim.state() != GPUMEM_IMPORT_WITHDRAWN;
       });
       over.reserve(static_cast<size_t>(claims.end() - withdrawn));
-      claims.reserve(claims.size() + 1);
       std::move(withdrawn, claims.end(), std::back_inserter(over));
       claims.erase(withdrawn, claims.end());
       claims.push_back(std::move(source->claim));
