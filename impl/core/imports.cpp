@@ -169,6 +169,14 @@ struct Imports::Source {
   Claim claim;
 };
 
+// It lives as long as one of those that it was claimed with.
+gpumem_import_state Imports::Import::state() const {
+  gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
+  for (const Claim& claim : claims)
+    best = std::min(best, claim.state());
+  return best;
+}
+
 Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access) {
   // The driver maps an allocation once, however often it is exported.
   if (handle.way == GPUMEM_SHARE_WAY_LEGACY)
@@ -243,8 +251,8 @@ Result<bool> Imports::count_up(const Key& key, const ImportRequest& request, con
   const gpumem_import_state state = claim->state();
   if (state == GPUMEM_IMPORT_PEER_GONE && import.recorded.way == GPUMEM_SHARE_WAY_LEGACY)
     return make_error(GPUMEM_ERROR_PEER_GONE, "the process that exported the memory has ended");
-  if (state == GPUMEM_IMPORT_WITHDRAWN)
-    return make_error(GPUMEM_ERROR_STALE_HANDLE, "the exporter has ended the export; ask for a new handle");
+  // The exporter is asked: a hub may have published it again.
+  if (state == GPUMEM_IMPORT_WITHDRAWN) return false;
   if (request.handle.offset >= import.recorded.size) return bad_blocks();
   GPUMEM_TRY(check_files(request.file_descriptors, import.files));
   if (request.address != nullptr && request.address != import.created.pointer) {
@@ -472,12 +480,25 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   // Another thread may have imported it meanwhile; by another export, perhaps.
   counted = count_up(key, request, nullptr, &created);
   if (!counted) return counted.error();
-  if (*counted) return created;
+  if (*counted) {
+    again.dismiss();
+    return created;
+  }
   {
+    std::vector<Claim> over;  // let go of without the lock
     const std::lock_guard lock(mutex_);
     if (const auto known = imports_.find(key); known != imports_.end()) {
-      known->second.claims.push_back(std::move(source->claim));
+      std::vector<Claim>& claims = known->second.claims;
+      claims.reserve(claims.size() + 1);
+      const auto withdrawn = std::partition(claims.begin(), claims.end(), [](const Claim& claim) {
+        return claim.state() != GPUMEM_IMPORT_WITHDRAWN;
+      });
+      over.reserve(static_cast<size_t>(claims.end() - withdrawn));
+      std::move(withdrawn, claims.end(), std::back_inserter(over));
+      claims.erase(withdrawn, claims.end());
+      claims.push_back(std::move(source->claim));
       ++known->second.count;
+      again.dismiss();
       return at_offset(known->second.created, request);
     }
   }
@@ -531,7 +552,7 @@ Result<gpumem_import_info> Imports::info(const Memory& memory) const {
   gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
   info.way = import.recorded.way;
   info.access = std::get<gpumem_access>(key->second);
-  info.state = import.claims.front().state();
+  info.state = import.state();
   info.exporter_pid = import.recorded.exporter.pid;
   info.count = import.count;
   info.exporter_buffer_id = import.recorded.buffer_id;
@@ -573,7 +594,7 @@ bool Imports::keep_mapped(Memory& memory) noexcept {
     const uint64_t size = import.recorded.size;
     if (import.recorded.way != GPUMEM_SHARE_WAY_POSIX_FD || (bytes_max_ != 0 && size > bytes_max_))
       return false;
-    if (import.claims.front().state() == GPUMEM_IMPORT_WITHDRAWN) return false;
+    if (import.state() == GPUMEM_IMPORT_WITHDRAWN) return false;
     try {
       kept_.emplace_back();
     } catch (...) {

@@ -106,6 +106,8 @@ class Imports {
     std::vector<Claim> claims;
     uint64_t count = 0;
     bool ending = false;
+
+    gpumem_import_state state() const;
   };
   struct Kept {
     Key key;

@@ -411,6 +411,12 @@ Result<void> ShareServer::admit(const platform::Descriptor& socket, uint64_t hub
   if (!known) return make_error(GPUMEM_ERROR_PERMISSION_DENIED, "user %u may not connect here", facts.user);
   const size_t most = hub != nullptr ? hub->request.limits.links : kConnectionsMax;
   if (links_of(hub_id) >= most) {
+    // Some may have hung up just now.
+    for (const auto& [id, connection] : connections_) {
+      if (connection->hub == hub_id) serve(*connection);
+    }
+  }
+  if (links_of(hub_id) >= most) {
     return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "%s has %zu connections, as many as it takes; close one",
                       hub != nullptr ? "the hub" : "the exporter", most);
   }

@@ -13,6 +13,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <optional>
@@ -964,6 +965,77 @@ TEST_F(Ipc, ipc_25) {
   EXPECT_EQ(alone.info().granted_size % page_size(), 0u);
 }
 
+// Whether bytes of the exporter's pattern are anywhere in the address space of this process.
+bool finds_pattern(uint32_t seed) {
+  constexpr uint64_t kPart = uint64_t{1} << 20;
+  const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  // Shared, so that it can be left out: what has been read is no find.
+  void* const shared = mmap(nullptr, kPart, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  auto* const part = static_cast<uint8_t*>(shared);
+  std::array<uint8_t, 64> wanted{};
+  bool found = false;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line) && !found;) {
+    unsigned long long begin = 0;
+    unsigned long long end = 0;
+    if (std::sscanf(line.c_str(), "%llx-%llx ", &begin, &end) != 2) continue;
+    const auto own = reinterpret_cast<unsigned long long>(part);
+    // Only what is shared can be another process's.
+    const bool is_shared = line.find("-p ") == std::string::npos && line.find("s ") != std::string::npos;
+    if (!is_shared || (begin <= own && own < end)) continue;
+    for (unsigned long long at = begin; at < end && !found; at += kPart) {
+      const ssize_t got = pread(memory, part, std::min<uint64_t>(kPart, end - at), static_cast<off_t>(at));
+      for (ssize_t i = 0; i + static_cast<ssize_t>(wanted.size()) <= got && !found; i += 256) {
+        bool equal = true;
+        for (size_t k = 0; k < wanted.size() && equal; ++k)
+          equal = part[i + static_cast<ssize_t>(k)] == pattern_byte(seed, k);
+        found = equal;
+      }
+    }
+  }
+  munmap(shared, kPart);
+  close(memory);
+  return found;
+}
+
+// The importer looks for what else the exporter has: beside what it was given, and behind its descriptors.
+TEST_F(Ipc, ipc_25_nothing_else_is_seen) {
+  constexpr uint32_t kSecret = 77;
+  constexpr uint32_t kGiven = 78;
+  Exporter exporter;
+  std::vector<uint64_t> secrets;
+  // Before, between and behind what is shared.
+  const auto hide = [&] {
+    secrets.push_back(exporter.alloc(kKiB, 0));
+    secrets.push_back(exporter.alloc(kKiB));
+    secrets.push_back(exporter.buffer(2 * kMiB));
+    for (size_t i = secrets.size() - 3; i < secrets.size(); ++i)
+      exporter.put(secrets[i], 0, kKiB, kSecret);
+  };
+  hide();
+  const uint64_t memory = exporter.alloc(kKiB);
+  hide();
+  const uint64_t buffer = exporter.buffer(2 * kMiB);
+  hide();
+  exporter.put(memory, 0, kKiB, kGiven);
+  exporter.put(buffer, 0, kKiB, kGiven);
+  const Import whole = import(exporter.share(memory));
+  const Import blocks = import(exporter.share(buffer));
+  EXPECT_TRUE(holds_pattern(instance_, whole.pointer, kKiB, kGiven));
+  EXPECT_TRUE(holds_pattern(instance_, blocks.pointer, kKiB, kGiven));
+  // No copy reaches beyond the memory that was shared.
+  std::vector<uint8_t> bytes(2 * kMiB);
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy(instance_, bytes.data(), whole.pointer, kKiB + 1, nullptr, why()));
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_copy(instance_, bytes.data(), blocks.pointer + kKiB, 2 * kMiB, nullptr, why()));
+  // Nor does the CPU, where device memory has addresses for it.
+  if (on_host() || on_fake_cuda()) {
+    EXPECT_TRUE(finds_pattern(kGiven)) << "this test does not look where the memory is";
+    EXPECT_FALSE(finds_pattern(kSecret));
+  }
+}
+
 // ---- physical memory ----
 
 // Sizes and borders of the pieces are those of the exporter, whose order they have.
@@ -1178,6 +1250,31 @@ TEST_F(Hub, hub_1_names_and_versions) {
   EXPECT_STATUS(GPUMEM_ERROR_PEER_GONE, gpumem_link_enumerate(link, 0, &entry, why()));
   gpumem_link none = nullptr;
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, connect(path(), {}, &none));
+}
+
+TEST_F(Hub, hub_1_published_again) {
+  Exporter exporter;
+  ASSERT_EQ(exporter.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const uint64_t number = exporter.buffer(kSize);
+  exporter.put(number, 0, kSize, 25);
+  const gpumem_share_handle handle = exporter.share(number);
+  ASSERT_EQ(exporter.publish("weights", handle), GPUMEM_SUCCESS);
+  const Import before = import(fetch(link, "weights"));
+  ASSERT_EQ(exporter.withdraw("weights"), GPUMEM_SUCCESS);
+  EXPECT_TRUE(has_state(before.memory, GPUMEM_IMPORT_WITHDRAWN));
+  ASSERT_EQ(exporter.publish("weights", handle), GPUMEM_SUCCESS);
+  // The mapping is the same, and it is not withdrawn any more.
+  const Import after = import(fetch(link, "weights"));
+  EXPECT_EQ(after.pointer, before.pointer);
+  EXPECT_EQ(info_of(after.memory).state, GPUMEM_IMPORT_LIVE);
+  const Link another = connect();
+  ASSERT_EQ(exporter.withdraw("weights"), GPUMEM_SUCCESS);
+  EXPECT_TRUE(has_state(after.memory, GPUMEM_IMPORT_WITHDRAWN));
+  ASSERT_EQ(exporter.publish("weights", handle), GPUMEM_SUCCESS);
+  const Import last = import(fetch(another, "weights"));
+  EXPECT_EQ(info_of(last.memory).state, GPUMEM_IMPORT_LIVE);
+  EXPECT_TRUE(holds_pattern(instance_, last.pointer, kSize, 25));
 }
 
 TEST_F(Hub, hub_2_by_fingerprint) {

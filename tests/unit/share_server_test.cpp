@@ -11,10 +11,13 @@
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <random>
 #include <thread>
 
 #include "core/share_channel.h"
+#include "core/share_client.h"
 #include "gpumem/gpumem.h"
 #include "process_support.h"
 
@@ -275,6 +278,19 @@ TEST_F(ShareServerTest, AHubTakesAsManyLinksAsItSays) {
     std::this_thread::sleep_for(10ms);
   }
   EXPECT_EQ(status, GPUMEM_SUCCESS);
+}
+
+TEST_F(ShareServerTest, WhoHasHungUpTakesNobodysPlace) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.links_max = 2;
+  open_hub(desc);
+  for (int i = 0; i < 100; ++i) {
+    for (int j = 0; j < 20; ++j)
+      (void)platform::connect_to(address(), soon());
+    gpumem_link link = nullptr;
+    ASSERT_EQ(connect(&link), GPUMEM_SUCCESS) << "round " << i;
+    ASSERT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  }
 }
 
 TEST_F(ShareServerTest, AStormOfConnectionsLeavesNothing) {
@@ -752,6 +768,451 @@ TEST_F(ShareServerTest, ReceivingRefusesWhatIsNotAMessage) {
     ASSERT_EQ(shutdown(theirs.get(), SHUT_RDWR), 0);
     EXPECT_EQ(receive(ours.get()), GPUMEM_ERROR_PEER_GONE);
   }
+}
+
+// ---- what one peer can make the other hold ----
+
+size_t files_of(const char* what) {
+  size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    count += std::filesystem::read_symlink(entry.path(), gone).string().find(what) != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
+template <class Ask>
+bool eventually(Ask ask) {
+  for (int i = 0; i < 500; ++i) {
+    if (ask()) return true;
+    std::this_thread::sleep_for(10ms);
+  }
+  return ask();
+}
+
+TEST_F(ShareServerTest, DescriptorsThatNobodyAskedForAreClosed) {
+  open_hub(hub_desc());
+  const uint64_t before = files_of("memfd:test");
+  for (const MessageType type : {MessageType::kHello, MessageType::kEnumerate, MessageType::kClaim}) {
+    Raw raw(address());
+    Raw* speaker = &raw;
+    std::optional<Raw> holder;
+    if (type != MessageType::kHello) {
+      ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+    }
+    if (type == MessageType::kClaim) speaker = &holder.emplace(std::move(raw.received.front()));
+    // As many as a packet carries, again and again.
+    const std::vector<uint8_t> bytes = encode_message(message_of(type));
+    const Descriptors many = files(platform::kDescriptorsPerPacket);
+    for (int i = 0; i < 4; ++i)
+      speaker->send_bytes(bytes, many);
+    EXPECT_TRUE(speaker->ends()) << static_cast<int>(type);
+  }
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") <= before; }));
+}
+
+TEST_F(ShareServerTest, ANonKeeperTakesNoDescriptors) {
+  open_hub(hub_desc());
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  EXPECT_EQ(raw.ask(publish_of("n", 1000), files(1000)).status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
+  EXPECT_EQ(raw.ask(message_of(MessageType::kEnumerate)).status, GPUMEM_ERROR_NOT_FOUND) << "it goes on";
+}
+
+TEST_F(ShareServerTest, MessagesThatHaveBegunShareTheDescriptorsOfAKeeper) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  desc.fds_max = 300;
+  open_hub(desc);
+  std::vector<std::unique_ptr<Raw>> peers;
+  for (uint8_t i = 0; i < 8; ++i) {
+    peers.push_back(std::make_unique<Raw>(address()));
+    ASSERT_EQ(peers.back()->hello().type, MessageType::kWelcome);
+    Message message = publish_of("n" + std::to_string(i), 260, i);
+    const std::vector<Packet> packets = split_message(message, files(260));
+    peers.back()->send_bytes(packets[0].bytes, packets[0].descriptors);
+  }
+  // This thread has closed its own.
+  std::this_thread::sleep_for(100ms);
+  EXPECT_LE(files_of("memfd:test"), 300U);
+  EXPECT_GE(files_of("memfd:test"), platform::kDescriptorsPerPacket) << "one of them was let begin";
+  peers.clear();
+  EXPECT_TRUE(eventually([&] { return files_of("memfd:test") == 0; }));
+}
+
+TEST_F(ShareServerTest, ALinkHasAsManyWaitsAsItMay) {
+  open_hub(hub_desc());
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  for (uint64_t number = 100; number < 164; ++number) {
+    Message wait = message_of(MessageType::kWait, "n");
+    wait.number = number;
+    raw.send(wait);
+  }
+  EXPECT_EQ(raw.ask(message_of(MessageType::kWait, "n")).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  Message cancel = message_of(MessageType::kCancel, {}, 120);
+  raw.send(cancel);
+  Message wait = message_of(MessageType::kWait, "n");
+  wait.number = 200;
+  raw.send(wait);
+  EXPECT_EQ(raw.ask(message_of(MessageType::kWait, "n")).status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+}
+
+TEST_F(ShareServerTest, AReplayedMessageIsOneMoreOfItsKind) {
+  gpumem_hub_desc desc = hub_desc();
+  desc.flags = GPUMEM_HUB_KEEPER;
+  open_hub(desc);
+  Raw link(address());
+  ASSERT_EQ(link.hello().type, MessageType::kWelcome);
+  Raw holder(std::move(link.received.front()));
+  Message publish = publish_of("n", 1);
+  publish.version = 5;
+  EXPECT_EQ(link.ask(publish, files(1)).version, 5U);
+  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_ALREADY_EXISTS);
+  publish.version = 4;
+  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_ALREADY_EXISTS);
+  publish.version = UINT64_MAX;
+  EXPECT_EQ(link.ask(publish, files(1)).version, UINT64_MAX);
+  publish.version = 0;
+  EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "it would begin again";
+  for (int i = 0; i < 2; ++i)
+    ASSERT_EQ(holder.ask(claim_of(1)).type, MessageType::kGranted);
+  EXPECT_EQ(link.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);
+  EXPECT_EQ(link.ask(message_of(MessageType::kWithdraw, "n")).status, GPUMEM_ERROR_NOT_FOUND);
+  EXPECT_EQ(holder.next()->message.type, MessageType::kWithdrawn);
+  Message release = claim_of(1);
+  release.type = MessageType::kRelease;
+  holder.send(release);
+  holder.send(release);
+  EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE);
+  holder.send(release);
+  EXPECT_TRUE(holder.ends());
+}
+
+// ---- a hub or an exporter that lies ----
+
+// Listens, and speaks by hand with each who connects.
+class Impostor {
+ public:
+  Impostor(const std::string& address, std::function<void(Raw&)> speak) : speak_(std::move(speak)) {
+    auto made = platform::Listener::open(address, 0600);
+    EXPECT_TRUE(made);
+    listener_ = std::move(*made);
+    thread_ = std::thread([this] {
+      while (!over_) {
+        auto socket = listener_.accept();
+        if (!socket || !*socket) {
+          std::this_thread::sleep_for(1ms);
+          continue;
+        }
+        Raw raw(std::move(*socket));
+        speak_(raw);
+      }
+    });
+  }
+  Impostor(const Impostor&) = delete;
+  Impostor& operator=(const Impostor&) = delete;
+  ~Impostor() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::function<void(Raw&)> speak_;
+  platform::Listener listener_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+// The next message, which an honest client sends.
+Message heard(Raw& raw) {
+  auto incoming = raw.next(2s);
+  return incoming ? incoming->message : Message();
+}
+void reply(Raw& raw, const Message& question, Message answer, Descriptors descriptors = {}) {
+  answer.number = question.number;
+  raw.send(std::move(answer), std::move(descriptors));
+}
+// As a hub does; answers the end of the holder.
+Descriptor welcome(Raw& raw) {
+  const Message hello = heard(raw);
+  auto ends = platform::socket_pair();
+  Descriptors one;
+  one.push_back(std::move(ends->theirs));
+  reply(raw, hello, message_of(MessageType::kWelcome), std::move(one));
+  return std::move(ends->ours);
+}
+
+TEST_F(ShareServerTest, WhatIsNoHubIsNotConnectedTo) {
+  const auto connected_to = [&](const std::function<void(Raw&)>& speak, uint64_t timeout_ns = 0) {
+    const Impostor impostor(address(), speak);
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = address().c_str();
+    desc.timeout_ns = timeout_ns;
+    gpumem_link link = nullptr;
+    const gpumem_status status = gpumem_link_connect(other, &desc, &link, nullptr);
+    EXPECT_EQ(link, nullptr);
+    return status;
+  };
+  EXPECT_EQ(connected_to([](Raw& raw) { heard(raw); }), GPUMEM_ERROR_NOT_FOUND) << "it hangs up";
+  const uint64_t before = test::open_files();
+  EXPECT_EQ(connected_to([](Raw& raw) { raw.ends(1s); }, 50'000'000), GPUMEM_ERROR_BUSY) << "it says nothing";
+  EXPECT_EQ(connected_to([](Raw& raw) { reply(raw, heard(raw), message_of(MessageType::kWelcome)); }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "no connection";
+  EXPECT_EQ(connected_to([](Raw& raw) {
+              reply(raw, heard(raw), message_of(MessageType::kWelcome), files(1));
+            }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "a file";
+  EXPECT_EQ(connected_to([](Raw& raw) {
+              reply(raw, heard(raw), message_of(MessageType::kWelcome), files(2));
+              raw.ends(1s);
+            }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "too many";
+  EXPECT_EQ(connected_to([](Raw& raw) {
+              reply(raw, heard(raw), message_of(MessageType::kDone));
+              raw.ends(1s);
+            }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "another answer";
+  EXPECT_EQ(connected_to([](Raw& raw) {
+              heard(raw);
+              raw.send_bytes(std::vector<uint8_t>(kPacketMax + 100, 'x'), files(253));
+              raw.ends(1s);
+            }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "no message";
+  EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
+  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
+  // What it says when it is asked, and what becomes of the call.
+  const auto enumerated = [&](const std::function<void(Raw&, const Message&)>& speak, uint64_t timeout_ns = 0) {
+    const Impostor impostor(address(), [&](Raw& raw) {
+      const Descriptor holder = welcome(raw);
+      speak(raw, heard(raw));
+      raw.ends(1s);
+    });
+    gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
+    desc.path = address().c_str();
+    desc.timeout_ns = timeout_ns;
+    gpumem_link link = nullptr;
+    EXPECT_EQ(gpumem_link_connect(other, &desc, &link, nullptr), GPUMEM_SUCCESS);
+    const gpumem_status status = gpumem_link_enumerate(link, 0, &entry, nullptr);
+    EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+    return status;
+  };
+  Message good = message_of(MessageType::kEntry);
+  good.entry.name = "n";
+  good.entry.version = 1;
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) { reply(raw, asked, good); }), GPUMEM_SUCCESS);
+  const uint64_t before = test::open_files();
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              Message wrong = good;
+              wrong.number = asked.number + 7;
+              raw.send(wrong);
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "an answer to no question";
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              reply(raw, asked, message_of(MessageType::kPublished));
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "an answer to another question";
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) { reply(raw, asked, good, files(3)); }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "descriptors";
+  for (const char* name : {"../../etc", "a/b", "\xff\xfe", "\x1b[2J"}) {
+    EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+                Message wrong = good;
+                wrong.entry.name = name;
+                reply(raw, asked, wrong);
+              }),
+              GPUMEM_ERROR_PEER_GONE)
+        << name;
+  }
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              Message more = message_of(MessageType::kMore);
+              reply(raw, asked, more, files(200));
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "the rest of nothing";
+  EXPECT_EQ(enumerated([&](Raw& raw, const Message& asked) {
+              Message refusal = message_of(MessageType::kRefused);
+              refusal.status = GPUMEM_ERROR_NOT_FOUND;
+              refusal.text = "no\nsuch \xff thing";
+              reply(raw, asked, refusal);
+              reply(raw, asked, refusal);
+            }),
+            GPUMEM_ERROR_NOT_FOUND)
+      << "a refusal that comes twice is read once";
+  EXPECT_EQ(enumerated([](Raw&, const Message&) {}, 200'000'000), GPUMEM_ERROR_BUSY) << "no answer";
+  EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+}
+
+// An exporter that other processes were told to ask.
+TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_desc buffer_desc = GPUMEM_BUFFER_DESC_INIT;
+  buffer_desc.size = buffer_desc.reserve = 1;
+  buffer_desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+  gpumem_buffer buffer = nullptr;
+  ASSERT_EQ(gpumem_buffer_create(device, &buffer_desc, &buffer, nullptr), GPUMEM_SUCCESS);
+  gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
+  ASSERT_EQ(gpumem_buffer_get_info(buffer, &info, nullptr), GPUMEM_SUCCESS);
+  gpumem_share_handle bytes;
+  ASSERT_EQ(gpumem_share_export(instance, info.base, nullptr, &bytes, nullptr), GPUMEM_SUCCESS);
+  const auto own_files = [&] {
+    int32_t number = -1;
+    uint32_t count = 0;
+    EXPECT_EQ(gpumem_share_get_fds(instance, &bytes, &number, 1, &count, nullptr), GPUMEM_SUCCESS);
+    Descriptors made;
+    made.emplace_back(number);
+    return made;
+  };
+  uint8_t instances = 100;
+  // Imports the same handle from an impostor, who is asked to grant it.
+  const auto imported_from = [&](const std::function<void(Raw&, const Message&, ShareHandle)>& grant,
+                                 uint64_t timeout_ns = 0) {
+    ShareHandle handle = *decode(bytes);
+    handle.exporter.instance.fill(++instances);
+    handle.token.fill(instances);
+    const Impostor impostor(abstract_address(handle.exporter.instance), [&](Raw& raw) {
+      Message answer = message_of(MessageType::kWelcome);
+      answer.token = handle.exporter.instance;
+      reply(raw, heard(raw), answer);
+      grant(raw, heard(raw), handle);
+      raw.ends(1s);
+    });
+    const gpumem_share_handle given = encode(handle);
+    gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+    desc.timeout_ns = timeout_ns;
+    gpumem_memory memory = nullptr;
+    const gpumem_status status =
+        gpumem_share_import(other, &given, nullptr, 0, &desc, nullptr, &memory, nullptr);
+    EXPECT_EQ(memory != nullptr, status == GPUMEM_SUCCESS);
+    EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
+    return status;
+  };
+  const auto granted = [](Raw& raw, const Message& asked, const ShareHandle& handle, Descriptors descriptors) {
+    Message answer = message_of(MessageType::kGranted);
+    answer.handle = handle;
+    answer.handle.fd_count = static_cast<uint32_t>(descriptors.size());
+    reply(raw, asked, answer, std::move(descriptors));
+  };
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked,
+                              const ShareHandle& handle) { granted(raw, asked, handle, own_files()); }),
+            GPUMEM_SUCCESS);
+  const uint64_t before = test::open_files();
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, ShareHandle handle) {
+              handle.token.fill(1);
+              granted(raw, asked, handle, own_files());
+            }),
+            GPUMEM_ERROR_PEER_GONE)
+      << "what was not asked for";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, ShareHandle handle) {
+              handle.buffer_id += 1;
+              granted(raw, asked, handle, own_files());
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "other memory";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+              granted(raw, asked, handle, files(1));
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "a file of nothing, which a touch would fail on";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+              Descriptors ends;
+              ends.push_back(std::move(platform::socket_pair()->ours));
+              granted(raw, asked, handle, std::move(ends));
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "a socket";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+              granted(raw, asked, handle, files(1000));
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "a thousand";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+              granted(raw, asked, handle, {});
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "none";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, ShareHandle handle) {
+              handle.size *= 2;
+              EXPECT_TRUE(write_blocks(std::vector<uint64_t>{handle.size}, handle));
+              granted(raw, asked, handle, own_files());
+            }),
+            GPUMEM_ERROR_INVALID_ARGUMENT)
+      << "larger than the file";
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, ShareHandle) {
+              Message refusal = message_of(MessageType::kRefused);
+              refusal.status = GPUMEM_ERROR_STALE_HANDLE;
+              refusal.text = std::string(200, '%');
+              reply(raw, asked, refusal);
+            }),
+            GPUMEM_ERROR_STALE_HANDLE);
+  EXPECT_EQ(imported_from([](Raw&, const Message&, const ShareHandle&) {}, 50'000'000), GPUMEM_ERROR_BUSY)
+      << "no answer";
+  std::atomic<bool> given_back{false};
+  EXPECT_EQ(imported_from(
+                [&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+                  std::this_thread::sleep_for(100ms);
+                  granted(raw, asked, handle, own_files());
+                  given_back = heard(raw).type == MessageType::kRelease || raw.hung_up;
+                },
+                50'000'000),
+            GPUMEM_ERROR_BUSY);
+  EXPECT_TRUE(given_back) << "what is granted too late is not kept";
+  EXPECT_TRUE(eventually([&] { return test::open_files() <= before; }));
+  gpumem_kind_stats stats = GPUMEM_KIND_STATS_INIT;
+  EXPECT_EQ(gpumem_stats_get_kind(other, GPUMEM_KIND_IMPORTED, &stats, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(stats.live_count, 0U);
+}
+
+TEST_F(ShareServerTest, AProcessHoldsAsManyExportsAsItMay) {
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = GPUMEM_KIND_DEVICE;
+  desc.size = 1;
+  desc.require = GPUMEM_MEMORY_SHAREABLE;
+  gpumem_memory memory = nullptr;
+  ASSERT_EQ(gpumem_memory_create(device, &desc, &memory, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
+  ASSERT_EQ(gpumem_memory_get_info(memory, &info, nullptr), GPUMEM_SUCCESS);
+  std::optional<Raw> holder;
+  Message answer;
+  // What was claimed and then revoked is held still.
+  for (int i = 0; i < 4097; ++i) {
+    gpumem_share_handle bytes;
+    ASSERT_EQ(gpumem_share_export(instance, info.device_pointer, nullptr, &bytes, nullptr), GPUMEM_SUCCESS);
+    const ShareHandle handle = *decode(bytes);
+    if (!holder) {
+      holder.emplace(abstract_address(handle.exporter.instance));
+      ASSERT_EQ(holder->hello(handle.exporter.instance).type, MessageType::kWelcome);
+    }
+    Message claim = message_of(MessageType::kClaim);
+    claim.token = handle.token;
+    claim.number = static_cast<uint64_t>(i) + 10;
+    holder->send(claim);
+    do {
+      answer = heard(*holder);
+    } while (answer.type == MessageType::kWithdrawn);
+    if (i < 4096) {
+      ASSERT_EQ(answer.type, MessageType::kGranted) << i;
+      ASSERT_EQ(gpumem_share_revoke(instance, &bytes, nullptr), GPUMEM_SUCCESS);
+    }
+  }
+  EXPECT_EQ(answer.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_ERROR_BUSY);
+  holder.reset();
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS) << "all claims ended with the connection";
 }
 
 }  // namespace
