@@ -676,10 +676,10 @@ class EveryCall {
     called("link_wait", gpumem_link_wait(link, "name", 0, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
     gpumem_share_handle fetched{};
     called("link_fetch", gpumem_link_fetch(link, "name", nullptr, &fetched, why()));
+    called("hub_withdraw", gpumem_hub_withdraw(hub, "name", 0, why()));
     called("link_publish", gpumem_link_publish(link, "another", &handle, nullptr, nullptr, why()));
     called("link_withdraw", gpumem_link_withdraw(link, "another", 0, why()));
     called("link_close", gpumem_link_close(link, why()));
-    called("hub_withdraw", gpumem_hub_withdraw(hub, "name", 0, why()));
     called("hub_close", gpumem_hub_close(hub, why()));
   }
   void ask_devices(const std::function<void(const char*, gpumem_status)>& call) {

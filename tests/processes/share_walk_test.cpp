@@ -190,8 +190,8 @@ class Walker {
         answer.state = info.state;
         answer.count = info.count;
         std::vector<uint8_t> bytes(kLooked);
-        const gpumem_status status = gpumem_copy(instance_, bytes.data(), imports_[order.number].first,
-                                                 kLooked, nullptr, error);
+        const gpumem_status status =
+            gpumem_copy(instance_, bytes.data(), imports_[order.number].first, kLooked, nullptr, error);
         answer.equal = has_pattern(bytes.data(), kLooked, order.seed) ? 1 : 0;
         return status;
       }
@@ -220,10 +220,9 @@ class Walker {
         desc.keep = order.keep;
         desc.access = order.access;
         desc.fingerprint[0] = order.fingerprint;
-        return order.what == kPublish ? gpumem_hub_publish(hub_, order.text, &order.handle, &desc,
-                                                           &answer.number, error)
-                                      : gpumem_link_publish(link, order.text, &order.handle, &desc,
-                                                            &answer.number, error);
+        return order.what == kPublish
+                   ? gpumem_hub_publish(hub_, order.text, &order.handle, &desc, &answer.number, error)
+                   : gpumem_link_publish(link, order.text, &order.handle, &desc, &answer.number, error);
       }
       case kWithdraw:
         return gpumem_hub_withdraw(hub_, order.text, order.value, error);
@@ -456,7 +455,7 @@ struct Model {
   }
 
   gpumem_import_state state(const Claim& claim) const {
-    return gone(claim.via) ? GPUMEM_IMPORT_PEER_GONE
+    return gone(claim.via)   ? GPUMEM_IMPORT_PEER_GONE
            : claim.withdrawn ? GPUMEM_IMPORT_WITHDRAWN
                              : GPUMEM_IMPORT_LIVE;
   }
@@ -491,8 +490,9 @@ struct Model {
   // Those that have it by a name, when no name has it any more.
   void tell_withdrawn(int hub, int number) {
     if (is_published(hub, number)) return;
-    withdraw_claims(
-        [&](const Claim& claim) { return claim.exported == number && claim.via.hub == hub && !gone(claim.via); });
+    withdraw_claims([&](const Claim& claim) {
+      return claim.exported == number && claim.via.hub == hub && !gone(claim.via);
+    });
   }
 
   void end_export(int number) {
@@ -599,8 +599,7 @@ struct Model {
     Import& import = importer.imports[key];
     import.object = exported(number).object;
     ++import.count;
-    std::erase_if(import.claims,
-                  [&](const Claim& claim) { return state(claim) == GPUMEM_IMPORT_WITHDRAWN; });
+    std::erase_if(import.claims, [&](const Claim& claim) { return state(claim) == GPUMEM_IMPORT_WITHDRAWN; });
     import.claims.push_back({number, via, false});
     if (complete) importer.received.erase(received);
     return GPUMEM_SUCCESS;
@@ -697,7 +696,8 @@ struct Model {
 
 class Walk {
  public:
-  Walk(uint64_t seed, const std::string& folder, Peer& nursery) : seed_(seed), random_(seed), nursery_(nursery) {
+  Walk(uint64_t seed, const std::string& folder, Peer& nursery)
+      : seed_(seed), random_(seed), nursery_(nursery) {
     paths_[0] = folder + "/hub";
     paths_[1] = folder + "/keeper";
     address_ = "gpumem-walk-" + std::to_string(getpid()) + "-" + std::to_string(seed);
@@ -909,7 +909,8 @@ class Walk {
     order.value = below(2);
     order.seed = ++last_seed_;
     const Answer answer = ask(process, order);
-    if (!expect(answer, GPUMEM_SUCCESS, name_of(process) + " makes " + (order.value != 0 ? "a buffer" : "memory")))
+    if (!expect(answer, GPUMEM_SUCCESS,
+                name_of(process) + " makes " + (order.value != 0 ? "a buffer" : "memory")))
       return;
     model_.objects.push_back({process, answer.number, order.value != 0, true, order.seed});
   }
@@ -977,7 +978,8 @@ class Walk {
     }
     const auto number = any_export(owner);
     // Its own blocks a process could import too; here it does not.
-    if (!number || (model_.object_of(*number).owner == process && model_.object_of(*number).blocks)) return {};
+    if (!number || (model_.object_of(*number).owner == process && model_.object_of(*number).blocks))
+      return {};
     wanted.number = *number;
     wanted.handle = model_.exported(*number).handle;
     wanted.allowed = model_.exported(*number).access;
@@ -1055,9 +1057,10 @@ class Walk {
                name_of(process) + " sends export " + std::to_string(*number))) {
       const Answer answer = ask(other, order_of(kReceive), ends[1]);
       if (expect(answer, GPUMEM_SUCCESS, name_of(other) + " receives it")) {
-        model_.party(other).received[*number] = {{process, model_.party(process).life, ++model_.last_number, -1},
-                                                 answer.handle,
-                                                 model_.exported(*number).access};
+        model_.party(other).received[*number] = {
+            {process, model_.party(process).life, ++model_.last_number, -1},
+            answer.handle,
+            model_.exported(*number).access};
       }
     }
     close(ends[0]);
@@ -1160,8 +1163,8 @@ class Walk {
     order.value = below(2) == 0 ? 0 : a_version(hub, name);
     const gpumem_status expected = model_.withdraw(process, hub, name, order.value);
     expect(ask(process, order), expected,
-           name_of(process) + " withdraws " + name + " version " + std::to_string(order.value) + " from hub " +
-               std::to_string(hub));
+           name_of(process) + " withdraws " + name + " version " + std::to_string(order.value) +
+               " from hub " + std::to_string(hub));
   }
   std::optional<std::pair<int, int>> any_link() {
     std::vector<std::pair<int, int>> found;
@@ -1396,19 +1399,18 @@ class Walk {
     const Object& object = model_.objects.at(static_cast<size_t>(import.object));
     Order order = order_of(kLook, import.number);
     order.seed = object.seed;
-    const gpumem_status expected = !object.blocks && model_.gone(import.claims.front().via)
-                                       ? GPUMEM_ERROR_PEER_GONE
-                                       : GPUMEM_SUCCESS;
+    const gpumem_status expected =
+        !object.blocks && model_.gone(import.claims.front().via) ? GPUMEM_ERROR_PEER_GONE : GPUMEM_SUCCESS;
     Answer answer;
     const bool fits = eventually([&] {
       answer = ask(process, order);
       return answer.status == expected && answer.state == model_.state(import);
     });
     if (!fits || answer.count != import.count || (expected == GPUMEM_SUCCESS && answer.equal == 0)) {
-      fail("the import of object ", import.object, " with access ", key.access, " in ",
-           name_of(process), " reads ", gpumem_status_name(answer.status), " (", answer.text, "), has state ",
-           answer.state, ", count ", answer.count, answer.equal != 0 ? ", the right" : ", other",
-           " bytes; expected ", gpumem_status_name(expected), ", ", model_.state(import), ", ", import.count);
+      fail("the import of object ", import.object, " with access ", key.access, " in ", name_of(process),
+           " reads ", gpumem_status_name(answer.status), " (", answer.text, "), has state ", answer.state,
+           ", count ", answer.count, answer.equal != 0 ? ", the right" : ", other", " bytes; expected ",
+           gpumem_status_name(expected), ", ", model_.state(import), ", ", import.count);
     }
   }
   // As text, so that a difference shows.
@@ -1419,8 +1421,8 @@ class Walk {
       for (const auto& [version, published] : known.versions) {
         gpumem_share_info info = GPUMEM_SHARE_INFO_INIT;
         gpumem_share_get_info(&model.exported(published.exported).handle, &info, nullptr);
-        text << "; " << name << ' ' << version << " pid " << info.exporter_pid << " access " << published.access
-             << " fingerprint " << int{published.fingerprint};
+        text << "; " << name << ' ' << version << " pid " << info.exporter_pid << " access "
+             << published.access << " fingerprint " << int{published.fingerprint};
         if (hub == 1 && published.publisher == 0) text << " gone";
       }
     }
@@ -1484,7 +1486,8 @@ class Walk {
         held = held || (!model_.objects.at(static_cast<size_t>(number)).blocks && model_.is_held(number));
       say(name_of(process), " ends -> ", gpumem_status_name(answer.status));
       if (answer.status != (held ? GPUMEM_ERROR_BUSY : GPUMEM_SUCCESS) || (answer.equal == 0 && !held))
-        return fail(name_of(process), " ends with ", gpumem_status_name(answer.status), " and leaves ", answer.text);
+        return fail(name_of(process), " ends with ", gpumem_status_name(answer.status), " and leaves ",
+                    answer.text);
       if (const int status = bury(process); status != 0)
         return fail(name_of(process), " ends with wait status ", status);
       model_.kill(process);

@@ -876,6 +876,8 @@ TEST_F(ShareServerTest, AReplayedMessageIsOneMoreOfItsKind) {
   EXPECT_EQ(link.ask(publish, files(1)).version, UINT64_MAX);
   publish.version = 0;
   EXPECT_EQ(link.ask(publish, files(1)).status, GPUMEM_ERROR_LIMIT_EXCEEDED) << "it would begin again";
+  EXPECT_EQ(holder.ask(claim_of(1)).status, GPUMEM_ERROR_STALE_HANDLE) << "its link has fetched nothing";
+  EXPECT_EQ(link.ask(message_of(MessageType::kFetch, "n")).type, MessageType::kGranted);
   for (int i = 0; i < 2; ++i)
     ASSERT_EQ(holder.ask(claim_of(1)).type, MessageType::kGranted);
   EXPECT_EQ(link.ask(message_of(MessageType::kWithdraw, "n")).type, MessageType::kDone);

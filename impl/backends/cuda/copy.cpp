@@ -180,7 +180,7 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   const uint64_t count = segment.width / segment.value_size;
   std::optional<Scope> scope;
   const auto* const memory = static_cast<const Memory*>(segment.destination.memory);
-  if (memory != nullptr && memory->owner() != nullptr) [[unlikely]] {
+  if (memory != nullptr && !segment.destination.in_range && memory->owner() != nullptr) [[unlikely]] {
     scope.emplace(device_, memory->owner());
     GPUMEM_TRY(scope->entered());
   }
