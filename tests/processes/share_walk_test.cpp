@@ -10,694 +10,26 @@
 
 #include <chrono>
 #include <cinttypes>
-#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <sstream>
 #include <thread>
 
 #include "process.h"
+#include "walk_model.h"
 
-namespace processes {
+namespace processes::walk {
 namespace {
 
 using namespace conformance;
 using namespace std::chrono_literals;
 
-constexpr uint64_t kSize = uint64_t{64} << 10;
-constexpr uint64_t kLooked = 4096;  // bytes of it that are written and compared
-constexpr uint32_t kNamesMax = 3;   // of a hub
-
-enum What : int32_t {
-  kMake,
-  kFill,
-  kExport,
-  kRevoke,
-  kDestroy,
-  kImport,
-  kDrop,
-  kLook,
-  kWrite,
-  kSend,
-  kReceive,
-  kOpenHub,
-  kCloseHub,
-  kPublish,
-  kWithdraw,
-  kHubInfo,
-  kConnect,
-  kCloseLink,
-  kLinkPublish,
-  kLinkWithdraw,
-  kFetch,
-  kWait,
-  kEntry,
-  kEnd,
-};
-
-// What a process is told to do.
-struct Order {
-  int32_t what = kEnd;
-  int32_t hub = 0;      // the link to which hub
-  uint64_t number = 0;  // of what it made or imported
-  uint64_t value = 0;
-  uint64_t timeout_ns = 0;
-  uint32_t keep = 0;
-  uint32_t seed = 0;
-  gpumem_access access = 0;
-  uint8_t fingerprint = 0;
-  gpumem_share_handle handle{};
-  char text[100] = "";
-};
-
-struct Answer {
-  gpumem_status status = GPUMEM_ERROR_INTERNAL;
-  int32_t state = -1;
-  uint64_t number = 0;
-  uint64_t count = 0;
-  uint32_t equal = 0;
-  gpumem_share_handle handle{};
-  gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
-  char text[400] = "";
-};
-
-// ---- one of the processes ----
-
-bool receive_order(int socket, Order* order, int* passed) {
-  *passed = -1;
-  iovec part{order, sizeof *order};
-  alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))];
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  message.msg_control = room;
-  message.msg_controllen = sizeof room;
-  ssize_t got = 0;
-  do {
-    got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
-  } while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(sizeof *order)) return false;
-  if (const cmsghdr* const control = CMSG_FIRSTHDR(&message))
-    std::memcpy(passed, CMSG_DATA(control), sizeof *passed);
-  return true;
-}
-
-class Walker {
- public:
-  explicit Walker(int socket) : socket_(socket) {}
-
-  void run() {
-    const Snapshot before = Snapshot::take();
-    instance_ = open_instance();
-    device_ = instance_.device();
-    Order order;
-    int passed = -1;
-    bool goes_on = true;
-    while (goes_on && receive_order(socket_, &order, &passed)) {
-      Answer answer;
-      gpumem_error error = GPUMEM_ERROR_INIT;
-      goes_on = order.what != kEnd;
-      answer.status = goes_on ? obey(order, passed, answer, &error) : end(before, answer);
-      if (goes_on) std::snprintf(answer.text, sizeof answer.text, "%s", error.message);
-      if (passed >= 0) close(passed);
-      if (send(socket_, &answer, sizeof answer, MSG_NOSIGNAL) < 0) break;
-    }
-  }
-
- private:
-  struct Made {
-    gpumem_memory memory = nullptr;
-    gpumem_buffer buffer = nullptr;
-    void* base = nullptr;
-  };
-
-  static gpumem_memory imported(const Order& order) {
-    gpumem_memory memory = nullptr;
-    std::memcpy(&memory, &order.number, sizeof memory);
-    return memory;
-  }
-
-  gpumem_status obey(const Order& order, int passed, Answer& answer, gpumem_error* error) {
-    gpumem_link& link = links_.at(static_cast<size_t>(order.hub));
-    switch (order.what) {
-      case kMake:
-        return make(order, answer, error);
-      case kFill: {
-        std::vector<uint8_t> bytes(kLooked);
-        fill_pattern(bytes.data(), kLooked, order.seed);
-        return gpumem_copy(instance_, made_[order.number].base, bytes.data(), kLooked, nullptr, error);
-      }
-      case kExport: {
-        gpumem_export_desc desc = GPUMEM_EXPORT_DESC_INIT;
-        desc.access = order.access;
-        return gpumem_share_export(instance_, made_[order.number].base, &desc, &answer.handle, error);
-      }
-      case kRevoke:
-        return gpumem_share_revoke(instance_, &order.handle, error);
-      case kDestroy: {
-        const Made made = made_[order.number];
-        const gpumem_status status = made.buffer != nullptr ? gpumem_buffer_destroy(made.buffer, error)
-                                                            : gpumem_memory_destroy(made.memory, error);
-        if (status == GPUMEM_SUCCESS) made_.erase(order.number);
-        return status;
-      }
-      case kImport: {
-        gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
-        desc.access = order.access;
-        gpumem_memory memory = nullptr;
-        void* pointer = nullptr;
-        const gpumem_status status =
-            gpumem_share_import(instance_, &order.handle, nullptr, 0, &desc, &pointer, &memory, error);
-        if (status != GPUMEM_SUCCESS) return status;
-        std::memcpy(&answer.number, &memory, sizeof memory);
-        ++imports_[answer.number].second;
-        imports_[answer.number].first = pointer;
-        return status;
-      }
-      case kDrop: {
-        const gpumem_status status = gpumem_memory_destroy(imported(order), error);
-        if (--imports_[order.number].second == 0) imports_.erase(order.number);
-        return status;
-      }
-      case kLook: {
-        gpumem_import_info info = GPUMEM_IMPORT_INFO_INIT;
-        const gpumem_status known = gpumem_memory_get_import_info(imported(order), &info, error);
-        if (known != GPUMEM_SUCCESS) return known;
-        answer.state = info.state;
-        answer.count = info.count;
-        std::vector<uint8_t> bytes(kLooked);
-        const gpumem_status status = gpumem_copy(instance_, bytes.data(), imports_[order.number].first,
-                                                 kLooked, nullptr, error);
-        answer.equal = has_pattern(bytes.data(), kLooked, order.seed) ? 1 : 0;
-        return status;
-      }
-      case kWrite: {
-        std::vector<uint8_t> bytes(kLooked);
-        fill_pattern(bytes.data(), kLooked, order.seed);
-        return gpumem_copy(instance_, imports_[order.number].first, bytes.data(), kLooked, nullptr, error);
-      }
-      case kSend:
-        return gpumem_share_send(instance_, &order.handle, passed, nullptr, error);
-      case kReceive:
-        return gpumem_share_receive(instance_, passed, 10'000'000'000, &answer.handle, error);
-      case kOpenHub: {
-        gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
-        desc.path = order.text;
-        desc.flags = order.value;
-        desc.names_max = kNamesMax;
-        return gpumem_hub_open(instance_, &desc, &hub_, error);
-      }
-      case kCloseHub:
-        return gpumem_hub_close(std::exchange(hub_, nullptr), error);
-      case kPublish:
-      case kLinkPublish: {
-        gpumem_publish_desc desc = GPUMEM_PUBLISH_DESC_INIT;
-        desc.version = order.value;
-        desc.keep = order.keep;
-        desc.access = order.access;
-        desc.fingerprint[0] = order.fingerprint;
-        return order.what == kPublish ? gpumem_hub_publish(hub_, order.text, &order.handle, &desc,
-                                                           &answer.number, error)
-                                      : gpumem_link_publish(link, order.text, &order.handle, &desc,
-                                                            &answer.number, error);
-      }
-      case kWithdraw:
-        return gpumem_hub_withdraw(hub_, order.text, order.value, error);
-      case kLinkWithdraw:
-        return gpumem_link_withdraw(link, order.text, order.value, error);
-      case kHubInfo: {
-        gpumem_hub_info info = GPUMEM_HUB_INFO_INIT;
-        const gpumem_status status = gpumem_hub_get_info(hub_, &info, error);
-        answer.count = info.link_count;
-        answer.number = info.version_count;
-        return status;
-      }
-      case kConnect: {
-        gpumem_link_desc desc = GPUMEM_LINK_DESC_INIT;
-        desc.path = order.text;
-        return gpumem_link_connect(instance_, &desc, &link, error);
-      }
-      case kCloseLink:
-        return gpumem_link_close(std::exchange(link, nullptr), error);
-      case kFetch: {
-        gpumem_fetch_desc desc = GPUMEM_FETCH_DESC_INIT;
-        desc.version = order.value;
-        desc.fingerprint[0] = order.fingerprint;
-        return gpumem_link_fetch(link, order.text, &desc, &answer.handle, error);
-      }
-      case kWait:
-        return gpumem_link_wait(link, order.text, order.value, order.timeout_ns, &answer.entry, error);
-      case kEntry:
-        return gpumem_link_enumerate(link, static_cast<uint32_t>(order.value), &answer.entry, error);
-      default:
-        return GPUMEM_ERROR_INTERNAL;
-    }
-  }
-
-  gpumem_status make(const Order& order, Answer& answer, gpumem_error* error) {
-    Made made;
-    if (order.value != 0) {
-      gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
-      desc.size = kSize;
-      desc.reserve = kSize;
-      desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
-      const gpumem_status status = gpumem_buffer_create(device_, &desc, &made.buffer, error);
-      if (status != GPUMEM_SUCCESS) return status;
-      gpumem_buffer_info info = GPUMEM_BUFFER_INFO_INIT;
-      gpumem_buffer_get_info(made.buffer, &info, nullptr);
-      made.base = info.base;
-    } else {
-      const gpumem_memory_desc desc = memory_desc(GPUMEM_KIND_DEVICE, kSize, GPUMEM_MEMORY_SHAREABLE);
-      const gpumem_status status = gpumem_memory_create(device_, &desc, &made.memory, error);
-      if (status != GPUMEM_SUCCESS) return status;
-      gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
-      gpumem_memory_get_info(made.memory, &info, nullptr);
-      made.base = info.device_pointer;
-    }
-    answer.number = ++last_;
-    made_.emplace(last_, made);
-    Order fill = order;
-    fill.what = kFill;
-    fill.number = last_;
-    return obey(fill, -1, answer, error);
-  }
-
-  // Releases everything, and looks for what is still there.
-  gpumem_status end(const Snapshot& before, Answer& answer) {
-    gpumem_status worst = GPUMEM_SUCCESS;
-    const auto note = [&](gpumem_status status) { worst = std::min(worst, status); };
-    for (const auto& [number, import] : imports_) {
-      gpumem_memory memory = nullptr;
-      std::memcpy(&memory, &number, sizeof memory);
-      for (int i = 0; i < import.second; ++i)
-        note(gpumem_memory_destroy(memory, nullptr));
-    }
-    for (gpumem_link& link : links_)
-      note(gpumem_link_close(link, nullptr));
-    note(gpumem_hub_close(hub_, nullptr));
-    for (const auto& [number, made] : made_) {
-      note(made.buffer != nullptr ? gpumem_buffer_destroy(made.buffer, nullptr)
-                                  : gpumem_memory_destroy(made.memory, nullptr));
-    }
-    gpumem_error error = GPUMEM_ERROR_INIT;
-    note(gpumem_instance_close(instance_.release(), GPUMEM_CLOSE_CHECK, nullptr, &error));
-    const testing::AssertionResult left = nothing_left_since(before);
-    answer.equal = left ? 1 : 0;
-    std::snprintf(answer.text, sizeof answer.text, "%s %s", error.message, left.message());
-    return worst;
-  }
-
-  const int socket_;
-  Instance instance_;
-  gpumem_device device_ = nullptr;
-  std::map<uint64_t, Made> made_;
-  std::map<uint64_t, std::pair<void*, int>> imports_;
-  std::array<gpumem_link, 2> links_{};
-  gpumem_hub hub_ = nullptr;
-  uint64_t last_ = 0;
-};
-
-// To the nursery: start a process, or wait for the end of one.
-struct Errand {
-  int32_t bury = 0;
-  char address[64] = "";  // where the test listens, without the 0 before it
-};
-
-sockaddr_un abstract(const char* name, socklen_t* size) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name, std::strlen(name));
-  *size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + std::strlen(name));
-  return address;
-}
-
-// Makes processes that have loaded the library and not used it.
-CHILD(walkers) {
-  Errand errand;
-  while (receive_bytes(Peer::other_side(), &errand, sizeof errand)) {
-    int32_t answer = 0;
-    if (errand.bury != 0) {
-      while (waitpid(errand.bury, &answer, 0) < 0 && errno == EINTR) {
-      }
-    } else if ((answer = fork()) == 0) {
-      close(Peer::other_side());
-      const int socket = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-      socklen_t size = 0;
-      const sockaddr_un address = abstract(errand.address, &size);
-      if (connect(socket, reinterpret_cast<const sockaddr*>(&address), size) != 0) _exit(1);
-      Walker(socket).run();
-      _exit(0);
-    }
-    send_bytes(Peer::other_side(), &answer, sizeof answer);
-  }
-}
-
-// ---- the model ----
-
-constexpr int kHubs = 2;
-constexpr int kProcesses = 6;
-// Process 0 has the hub 0, process 2 the keeper. Process 5 only looks at both, and is never killed.
-constexpr int kOwnerOf[kHubs] = {0, 2};
-constexpr int kWatcher = 5;
-
-// A connection to a process. It has ended when that has.
-struct Via {
-  int process = 0;
-  uint64_t life = 0;
-  uint64_t number = 0;  // 0: to the exporter itself; else of a link, or of what was sent
-  int hub = -1;
-};
-bool same(const Via& a, const Via& b) {
-  return a.process == b.process && a.life == b.life && a.number == b.number;
-}
-
-struct Object {
-  int owner = 0;
-  uint64_t number = 0;  // there
-  bool blocks = false;
-  bool alive = true;
-  uint32_t seed = 0;
-};
-
-struct Exported {
-  int object = 0;
-  gpumem_access access = 0;
-  gpumem_share_handle handle{};
-  bool live = true;
-};
-
-struct Claim {
-  int exported = 0;
-  Via via;
-  bool withdrawn = false;
-};
-
-struct Import {
-  int object = 0;
-  uint64_t number = 0;  // 0: not known yet
-  uint64_t count = 0;
-  std::vector<Claim> claims;
-};
-// What is mapped once.
-struct Key {
-  bool blocks = false;
-  int number = 0;  // of the export, or of the object that is shared as a whole
-  gpumem_access access = 0;
-  auto operator<=>(const Key&) const = default;
-};
-
-struct Received {
-  Via via;
-  gpumem_share_handle handle{};
-  gpumem_access access = 0;
-};
-
-struct Party {
-  bool alive = false;
-  uint64_t life = 0;
-  std::map<Key, Import> imports;
-  std::map<int, Received> received;  // by export
-  std::optional<Via> links[kHubs];
-};
-
-struct Version {
-  int exported = 0;
-  gpumem_access access = 0;
-  uint8_t fingerprint = 0;
-  uint64_t publisher = 0;  // its link; 0 if that has ended, or there is none
-};
-struct Name {
-  uint64_t last = 0;
-  std::map<uint64_t, Version> versions;
-};
-
-struct Model {
-  std::array<Party, kProcesses> parties;
-  std::vector<Object> objects;
-  std::vector<Exported> exports;
-  std::map<std::string, Name> names[kHubs];
-  uint64_t last_number = 0;  // of links, and of what was sent
-  Key last_import;
-
-  bool gone(const Via& via) const {
-    const Party& party = parties.at(static_cast<size_t>(via.process));
-    return !party.alive || party.life != via.life;
-  }
-  Party& party(int process) { return parties.at(static_cast<size_t>(process)); }
-  const Party& party(int process) const { return parties.at(static_cast<size_t>(process)); }
-  Exported& exported(int number) { return exports.at(static_cast<size_t>(number)); }
-  const Exported& exported(int number) const { return exports.at(static_cast<size_t>(number)); }
-  const Object& object_of(int number) const {
-    return objects.at(static_cast<size_t>(exported(number).object));
-  }
-
-  gpumem_import_state state(const Claim& claim) const {
-    return gone(claim.via) ? GPUMEM_IMPORT_PEER_GONE
-           : claim.withdrawn ? GPUMEM_IMPORT_WITHDRAWN
-                             : GPUMEM_IMPORT_LIVE;
-  }
-  gpumem_import_state state(const Import& import) const {
-    gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
-    for (const Claim& claim : import.claims)
-      best = std::min(best, state(claim));
-    return best;
-  }
-
-  template <class Which>
-  void withdraw_claims(Which which) {
-    for (Party& party : parties) {
-      for (auto& [key, import] : party.imports) {
-        for (Claim& claim : import.claims)
-          claim.withdrawn = claim.withdrawn || which(claim);
-      }
-    }
-  }
-  bool is_published(int hub, int number) const {
-    for (const auto& [name, known] : names[hub]) {
-      for (const auto& [version, published] : known.versions) {
-        if (published.exported == number) return true;
-      }
-    }
-    return false;
-  }
-  void unpublish(int hub, int number) {
-    for (auto& [name, known] : names[hub])
-      std::erase_if(known.versions, [&](const auto& entry) { return entry.second.exported == number; });
-  }
-  // Those that have it by a name, when no name has it any more.
-  void tell_withdrawn(int hub, int number) {
-    if (is_published(hub, number)) return;
-    withdraw_claims(
-        [&](const Claim& claim) { return claim.exported == number && claim.via.hub == hub && !gone(claim.via); });
-  }
-
-  void end_export(int number) {
-    if (!exported(number).live) return;
-    exported(number).live = false;
-    const int owner = object_of(number).owner;
-    unpublish(0, number);
-    withdraw_claims([&](const Claim& claim) {
-      return claim.exported == number && claim.via.process == owner && claim.via.hub != 1 && !gone(claim.via);
-    });
-  }
-  void end_object(int number) {
-    objects.at(static_cast<size_t>(number)).alive = false;
-    for (size_t i = 0; i < exports.size(); ++i) {
-      if (exports[i].object == number) end_export(static_cast<int>(i));
-    }
-  }
-  // Of LEGACY memory, by whoever imports it or has been sent it.
-  bool is_held(int object) const {
-    const auto belongs = [&](int number) { return exported(number).object == object; };
-    for (const Party& party : parties) {
-      if (!party.alive) continue;
-      for (const auto& [key, import] : party.imports) {
-        for (const Claim& claim : import.claims) {
-          if (belongs(claim.exported) && !gone(claim.via)) return true;
-        }
-      }
-      for (const auto& [number, received] : party.received) {
-        if (belongs(number) && received.via.hub < 0 && !gone(received.via)) return true;
-      }
-    }
-    return false;
-  }
-
-  void end_link(int process, int hub) {
-    auto& link = party(process).links[hub];
-    if (!link) return;
-    for (auto& [name, known] : names[hub]) {
-      for (auto& [version, published] : known.versions) {
-        if (published.publisher == link->number) published.publisher = 0;
-      }
-    }
-    link.reset();
-  }
-  void kill(int process) {
-    for (int hub = 0; hub < kHubs; ++hub) {
-      end_link(process, hub);
-      if (kOwnerOf[hub] == process) names[hub].clear();
-    }
-    for (size_t i = 0; i < objects.size(); ++i) {
-      if (objects[i].owner != process || !objects[i].alive) continue;
-      objects[i].alive = false;
-      for (Exported& one : exports) {
-        if (one.object == static_cast<int>(i)) one.live = false;
-      }
-    }
-    Party& dead = party(process);
-    dead.alive = false;
-    dead.imports.clear();
-    dead.received.clear();
-  }
-
-  // With a handle that allows so much.
-  gpumem_status import(int process, int number, gpumem_access allowed, gpumem_access wanted) {
-    Party& importer = party(process);
-    const bool blocks = object_of(number).blocks;
-    const int owner = object_of(number).owner;
-    if (wanted == 0) wanted = allowed;
-    if ((wanted & ~allowed) != 0) return GPUMEM_ERROR_NO_ACCESS;
-    if (wanted == GPUMEM_ACCESS_READ && !blocks) return GPUMEM_ERROR_UNSUPPORTED;
-    const Key key{blocks, blocks ? number : exported(number).object, wanted};
-    last_import = key;
-    const auto known = importer.imports.find(key);
-    if (known != importer.imports.end()) {
-      for (const Claim& claim : known->second.claims) {
-        if (claim.exported != number || state(claim) == GPUMEM_IMPORT_WITHDRAWN) continue;
-        if (!blocks && gone(claim.via)) return GPUMEM_ERROR_PEER_GONE;
-        ++known->second.count;
-        importer.received.erase(number);
-        return GPUMEM_SUCCESS;
-      }
-    }
-    if (!blocks && owner == process && life_of(number) == importer.life) return GPUMEM_ERROR_INVALID_STATE;
-    Via via{owner, life_of(number), 0, -1};
-    const auto received = importer.received.find(number);
-    const bool complete = received != importer.received.end();
-    if (complete) via = received->second.via;
-    const auto ended = [&](gpumem_status status) {
-      if (complete) importer.received.erase(received);
-      return status;
-    };
-    if (gone(via)) {
-      if (!blocks || !complete) return ended(GPUMEM_ERROR_PEER_GONE);
-    } else if (via.hub >= 0 ? !is_published(via.hub, number) : !exported(number).live) {
-      return ended(GPUMEM_ERROR_STALE_HANDLE);
-    } else {
-      // Who is granted it again over the same connection is told again when it ends.
-      for (auto& [other, import] : importer.imports) {
-        for (Claim& claim : import.claims) {
-          if (claim.exported == number && same(claim.via, via)) claim.withdrawn = false;
-        }
-      }
-    }
-    Import& import = importer.imports[key];
-    import.object = exported(number).object;
-    ++import.count;
-    std::erase_if(import.claims,
-                  [&](const Claim& claim) { return state(claim) == GPUMEM_IMPORT_WITHDRAWN; });
-    import.claims.push_back({number, via, false});
-    if (complete) importer.received.erase(received);
-    return GPUMEM_SUCCESS;
-  }
-  uint64_t life_of(int number) const { return lives.at(static_cast<size_t>(number)); }
-  std::vector<uint64_t> lives;  // of the exporters, by export
-
-  // In its own hub, or over a link.
-  gpumem_status publish(int process, int hub, const std::string& name, int number, uint64_t version,
-                        uint32_t keep, gpumem_access wanted, uint8_t fingerprint, uint64_t* out) {
-    const bool own = kOwnerOf[hub] == process && hub == 0;
-    const auto& link = party(process).links[hub];
-    if (!own && hub == 0) return GPUMEM_ERROR_UNSUPPORTED;
-    const Exported& one = exported(number);
-    const bool blocks = object_of(number).blocks;
-    if (object_of(number).owner != process || !one.live) return GPUMEM_ERROR_NOT_FOUND;
-    if (!own && !blocks) return GPUMEM_ERROR_UNSUPPORTED;
-    if (wanted > one.access) return GPUMEM_ERROR_INVALID_ARGUMENT;
-    if (wanted == GPUMEM_ACCESS_READ && !blocks) return GPUMEM_ERROR_INVALID_ARGUMENT;
-    if (wanted == 0) wanted = blocks ? gpumem_access{GPUMEM_ACCESS_READ} : one.access;
-    if (!own && gone(*link)) return GPUMEM_ERROR_PEER_GONE;
-    const auto known = names[hub].find(name);
-    const uint64_t last = known != names[hub].end() ? known->second.last : 0;
-    if (version == 0) version = last + 1;
-    if (version <= last) return GPUMEM_ERROR_ALREADY_EXISTS;
-    for (const auto& [other, entry] : names[hub]) {
-      for (const auto& [position, published] : entry.versions) {
-        if (!own && published.exported == number && published.publisher != link->number)
-          return GPUMEM_ERROR_PERMISSION_DENIED;
-      }
-    }
-    size_t used = 0;
-    for (const auto& [other, entry] : names[hub])
-      used += entry.versions.empty() ? 0 : 1;
-    const bool fresh = known == names[hub].end() || known->second.versions.empty();
-    if (fresh && used >= kNamesMax) return GPUMEM_ERROR_LIMIT_EXCEEDED;
-    Name& entry = names[hub][name];
-    const size_t older = entry.versions.size();
-    entry.versions[version] = {number, wanted, fingerprint, own ? 0 : link->number};
-    entry.last = version;
-    if (keep == 0) keep = 1;
-    for (size_t i = keep; i < older; ++i) {
-      const int left = entry.versions.begin()->second.exported;
-      entry.versions.erase(entry.versions.begin());
-      tell_withdrawn(hub, left);
-    }
-    *out = version;
-    return GPUMEM_SUCCESS;
-  }
-  gpumem_status withdraw(int process, int hub, const std::string& name, uint64_t version) {
-    const bool own = kOwnerOf[hub] == process && hub == 0;
-    if (!own && hub == 0) return GPUMEM_ERROR_UNSUPPORTED;
-    if (!own && gone(*party(process).links[hub])) return GPUMEM_ERROR_PEER_GONE;
-    const auto known = names[hub].find(name);
-    if (known == names[hub].end() || known->second.versions.empty()) return GPUMEM_ERROR_NOT_FOUND;
-    auto& versions = known->second.versions;
-    if (version != 0 && !versions.contains(version)) return GPUMEM_ERROR_NOT_FOUND;
-    std::set<int> left;
-    std::erase_if(versions, [&](const auto& entry) {
-      if (version != 0 && entry.first != version) return false;
-      left.insert(entry.second.exported);
-      return true;
-    });
-    for (const int number : left)
-      tell_withdrawn(hub, number);
-    return GPUMEM_SUCCESS;
-  }
-  const Version* find(int hub, const std::string& name, uint64_t version, uint8_t fingerprint) const {
-    const auto known = names[hub].find(name);
-    if (known == names[hub].end()) return nullptr;
-    const auto& versions = known->second.versions;
-    for (auto at = versions.rbegin(); at != versions.rend(); ++at) {
-      if ((version == 0 || at->first == version) &&
-          (fingerprint == 0 || at->second.fingerprint == fingerprint))
-        return &at->second;
-    }
-    return nullptr;
-  }
-  uint64_t newest(int hub, const std::string& name) const {
-    const auto known = names[hub].find(name);
-    return known == names[hub].end() || known->second.versions.empty()
-               ? 0
-               : known->second.versions.rbegin()->first;
-  }
-  uint64_t links_of(int hub) const {
-    uint64_t count = 0;
-    for (const Party& party : parties)
-      count += party.alive && party.links[hub] && !gone(*party.links[hub]) ? 1 : 0;
-    return count;
-  }
-};
-
-// ---- the walk ----
-
 class Walk {
  public:
-  Walk(uint64_t seed, const std::string& folder, Peer& nursery) : seed_(seed), random_(seed), nursery_(nursery) {
+  Walk(uint64_t seed, const std::string& folder, Peer& nursery)
+      : seed_(seed), random_(seed), nursery_(nursery) {
     paths_[0] = folder + "/hub";
     paths_[1] = folder + "/keeper";
     address_ = "gpumem-walk-" + std::to_string(getpid()) + "-" + std::to_string(seed);
@@ -909,7 +241,8 @@ class Walk {
     order.value = below(2);
     order.seed = ++last_seed_;
     const Answer answer = ask(process, order);
-    if (!expect(answer, GPUMEM_SUCCESS, name_of(process) + " makes " + (order.value != 0 ? "a buffer" : "memory")))
+    if (!expect(answer, GPUMEM_SUCCESS,
+                name_of(process) + " makes " + (order.value != 0 ? "a buffer" : "memory")))
       return;
     model_.objects.push_back({process, answer.number, order.value != 0, true, order.seed});
   }
@@ -932,8 +265,7 @@ class Walk {
       if (equal != same_export) return fail("an export has the handle of another one, or not its own");
       if (same_export) return;
     }
-    model_.exports.push_back({number, access, answer.handle, true});
-    model_.lives.push_back(model_.party(process).life);
+    model_.exports.push_back({number, access, answer.handle, model_.party(process).life, true});
     say("  as export ", model_.exports.size() - 1);
   }
   void revoke(int process) {
@@ -977,7 +309,8 @@ class Walk {
     }
     const auto number = any_export(owner);
     // Its own blocks a process could import too; here it does not.
-    if (!number || (model_.object_of(*number).owner == process && model_.object_of(*number).blocks)) return {};
+    if (!number || (model_.object_of(*number).owner == process && model_.object_of(*number).blocks))
+      return {};
     wanted.number = *number;
     wanted.handle = model_.exported(*number).handle;
     wanted.allowed = model_.exported(*number).access;
@@ -1055,9 +388,10 @@ class Walk {
                name_of(process) + " sends export " + std::to_string(*number))) {
       const Answer answer = ask(other, order_of(kReceive), ends[1]);
       if (expect(answer, GPUMEM_SUCCESS, name_of(other) + " receives it")) {
-        model_.party(other).received[*number] = {{process, model_.party(process).life, ++model_.last_number, -1},
-                                                 answer.handle,
-                                                 model_.exported(*number).access};
+        model_.party(other).received[*number] = {
+            {process, model_.party(process).life, ++model_.last_number, -1},
+            answer.handle,
+            model_.exported(*number).access};
       }
     }
     close(ends[0]);
@@ -1160,8 +494,8 @@ class Walk {
     order.value = below(2) == 0 ? 0 : a_version(hub, name);
     const gpumem_status expected = model_.withdraw(process, hub, name, order.value);
     expect(ask(process, order), expected,
-           name_of(process) + " withdraws " + name + " version " + std::to_string(order.value) + " from hub " +
-               std::to_string(hub));
+           name_of(process) + " withdraws " + name + " version " + std::to_string(order.value) +
+               " from hub " + std::to_string(hub));
   }
   std::optional<std::pair<int, int>> any_link() {
     std::vector<std::pair<int, int>> found;
@@ -1396,19 +730,18 @@ class Walk {
     const Object& object = model_.objects.at(static_cast<size_t>(import.object));
     Order order = order_of(kLook, import.number);
     order.seed = object.seed;
-    const gpumem_status expected = !object.blocks && model_.gone(import.claims.front().via)
-                                       ? GPUMEM_ERROR_PEER_GONE
-                                       : GPUMEM_SUCCESS;
+    const gpumem_status expected =
+        !object.blocks && model_.gone(import.claims.front().via) ? GPUMEM_ERROR_PEER_GONE : GPUMEM_SUCCESS;
     Answer answer;
     const bool fits = eventually([&] {
       answer = ask(process, order);
       return answer.status == expected && answer.state == model_.state(import);
     });
     if (!fits || answer.count != import.count || (expected == GPUMEM_SUCCESS && answer.equal == 0)) {
-      fail("the import of object ", import.object, " with access ", key.access, " in ",
-           name_of(process), " reads ", gpumem_status_name(answer.status), " (", answer.text, "), has state ",
-           answer.state, ", count ", answer.count, answer.equal != 0 ? ", the right" : ", other",
-           " bytes; expected ", gpumem_status_name(expected), ", ", model_.state(import), ", ", import.count);
+      fail("the import of object ", import.object, " with access ", key.access, " in ", name_of(process),
+           " reads ", gpumem_status_name(answer.status), " (", answer.text, "), has state ", answer.state,
+           ", count ", answer.count, answer.equal != 0 ? ", the right" : ", other", " bytes; expected ",
+           gpumem_status_name(expected), ", ", model_.state(import), ", ", import.count);
     }
   }
   // As text, so that a difference shows.
@@ -1419,8 +752,8 @@ class Walk {
       for (const auto& [version, published] : known.versions) {
         gpumem_share_info info = GPUMEM_SHARE_INFO_INIT;
         gpumem_share_get_info(&model.exported(published.exported).handle, &info, nullptr);
-        text << "; " << name << ' ' << version << " pid " << info.exporter_pid << " access " << published.access
-             << " fingerprint " << int{published.fingerprint};
+        text << "; " << name << ' ' << version << " pid " << info.exporter_pid << " access "
+             << published.access << " fingerprint " << int{published.fingerprint};
         if (hub == 1 && published.publisher == 0) text << " gone";
       }
     }
@@ -1484,7 +817,8 @@ class Walk {
         held = held || (!model_.objects.at(static_cast<size_t>(number)).blocks && model_.is_held(number));
       say(name_of(process), " ends -> ", gpumem_status_name(answer.status));
       if (answer.status != (held ? GPUMEM_ERROR_BUSY : GPUMEM_SUCCESS) || (answer.equal == 0 && !held))
-        return fail(name_of(process), " ends with ", gpumem_status_name(answer.status), " and leaves ", answer.text);
+        return fail(name_of(process), " ends with ", gpumem_status_name(answer.status), " and leaves ",
+                    answer.text);
       if (const int status = bury(process); status != 0)
         return fail(name_of(process), " ends with wait status ", status);
       model_.kill(process);
@@ -1517,7 +851,7 @@ uint64_t setting(const char* name, uint64_t otherwise) {
 }
 
 TEST(ShareWalk, processes_that_may_die_see_what_a_model_predicts) {
-  const uint64_t walks = setting("GPUMEM_WALKS", !on_host() ? 1 : kSanitized ? 3 : 8);
+  const uint64_t walks = setting("GPUMEM_WALKS", !on_host() ? 1 : kSanitized ? 2 : 6);
   const uint64_t first = setting("GPUMEM_WALK_SEED", 1);
   const auto steps = static_cast<int>(setting("GPUMEM_WALK_STEPS", 150));
   std::string folder = testing::TempDir() + "share_walk_XXXXXX";
@@ -1537,4 +871,4 @@ TEST(ShareWalk, processes_that_may_die_see_what_a_model_predicts) {
 }
 
 }  // namespace
-}  // namespace processes
+}  // namespace processes::walk

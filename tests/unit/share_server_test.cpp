@@ -585,7 +585,8 @@ size_t files_of(const char* what) {
   size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
-    count += std::filesystem::read_symlink(entry.path(), gone).string().find(what) != std::string::npos ? 1 : 0;
+    count +=
+        std::filesystem::read_symlink(entry.path(), gone).string().find(what) != std::string::npos ? 1 : 0;
   }
   return count;
 }
@@ -770,10 +771,9 @@ TEST_F(ShareServerTest, WhatIsNoHubIsNotConnectedTo) {
   EXPECT_EQ(connected_to([](Raw& raw) { reply(raw, heard(raw), message_of(MessageType::kWelcome)); }),
             GPUMEM_ERROR_NOT_FOUND)
       << "no connection";
-  EXPECT_EQ(connected_to([](Raw& raw) {
-              reply(raw, heard(raw), message_of(MessageType::kWelcome), files(1));
-            }),
-            GPUMEM_ERROR_NOT_FOUND)
+  EXPECT_EQ(
+      connected_to([](Raw& raw) { reply(raw, heard(raw), message_of(MessageType::kWelcome), files(1)); }),
+      GPUMEM_ERROR_NOT_FOUND)
       << "a file";
   EXPECT_EQ(connected_to([](Raw& raw) {
               reply(raw, heard(raw), message_of(MessageType::kWelcome), files(2));
@@ -800,7 +800,8 @@ TEST_F(ShareServerTest, WhatIsNoHubIsNotConnectedTo) {
 TEST_F(ShareServerTest, AHubThatAnswersWronglyIsHungUpOn) {
   gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
   // What it says when it is asked, and what becomes of the call.
-  const auto enumerated = [&](const std::function<void(Raw&, const Message&)>& speak, uint64_t timeout_ns = 0) {
+  const auto enumerated = [&](const std::function<void(Raw&, const Message&)>& speak,
+                              uint64_t timeout_ns = 0) {
     const Impostor impostor(address(), [&](Raw& raw) {
       const Descriptor holder = welcome(raw);
       speak(raw, heard(raw));
@@ -908,14 +909,16 @@ TEST_F(ShareServerTest, AnExporterThatLiesIsNotBelieved) {
     EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
     return status;
   };
-  const auto granted = [](Raw& raw, const Message& asked, const ShareHandle& handle, Descriptors descriptors) {
+  const auto granted = [](Raw& raw, const Message& asked, const ShareHandle& handle,
+                          Descriptors descriptors) {
     Message answer = message_of(MessageType::kGranted);
     answer.handle = handle;
     answer.handle.fd_count = static_cast<uint32_t>(descriptors.size());
     reply(raw, asked, answer, std::move(descriptors));
   };
-  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked,
-                              const ShareHandle& handle) { granted(raw, asked, handle, own_files()); }),
+  EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, const ShareHandle& handle) {
+              granted(raw, asked, handle, own_files());
+            }),
             GPUMEM_SUCCESS);
   const uint64_t before = test::open_files();
   EXPECT_EQ(imported_from([&](Raw& raw, const Message& asked, ShareHandle handle) {
