@@ -238,7 +238,7 @@ class Walker {
     note(gpumem_instance_close(instance_.release(), GPUMEM_CLOSE_CHECK, nullptr, &error));
     const testing::AssertionResult left = nothing_left_since(before);
     answer.equal = left ? 1 : 0;
-    std::snprintf(answer.text, sizeof answer.text, "%s %s", error.message, left.message());
+    std::snprintf(answer.text, sizeof answer.text, "%s %.500s", error.message, left.message());
     return worst;
   }
 
