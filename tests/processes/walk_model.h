@@ -291,7 +291,7 @@ struct Model {
     }
     size_t used = 0;
     for (const auto& [other, entry] : names[hub])
-      used += entry.versions.empty() ? 0 : 1;
+      used += entry.versions.empty() ? 0U : 1U;
     const bool fresh = known == names[hub].end() || known->second.versions.empty();
     if (fresh && used >= kNamesMax) return GPUMEM_ERROR_LIMIT_EXCEEDED;
     Name& entry = names[hub][name];
@@ -345,7 +345,7 @@ struct Model {
   uint64_t links_of(int hub) const {
     uint64_t count = 0;
     for (const Party& party : parties)
-      count += party.alive && party.links[hub] && !gone(*party.links[hub]) ? 1 : 0;
+      count += party.alive && party.links[hub] && !gone(*party.links[hub]) ? 1U : 0U;
     return count;
   }
 };

@@ -67,7 +67,7 @@ struct Answer {
   uint32_t equal = 0;
   gpumem_share_handle handle{};
   gpumem_entry_info entry = GPUMEM_ENTRY_INFO_INIT;
-  char text[400] = "";
+  char text[1024] = "";
 };
 
 // To the nursery: start a process, or wait for the end of one.
