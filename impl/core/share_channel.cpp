@@ -35,6 +35,8 @@ Result<std::optional<Incoming>> Channel::receive(uint32_t descriptors_max) {
   for (;;) {
     std::array<uint8_t, kPacketMax> room;
     auto got = platform::receive_some(socket_.get(), room);
+    // Without memory nothing was taken, and it is still there the next time.
+    if (!got && got.error().status == GPUMEM_ERROR_OUT_OF_HOST_MEMORY) return std::optional<Incoming>();
     if (!got) return got.error();
     if (got->state == platform::Received::State::kNothing) return std::optional<Incoming>();
     if (got->state == platform::Received::State::kHungUp)

@@ -26,7 +26,8 @@ class Channel {
   // The kernel said to try again, without telling when, or had no memory.
   bool is_held_up() const { return held_up_; }
 
-  // The next message; nothing if there is none now. PEER_GONE; after another failure the connection must end.
+  // The next message; nothing if there is none now, or no memory for it. PEER_GONE; after another failure the
+  // connection must end.
   Result<std::optional<Incoming>> receive(uint32_t descriptors_max);
   bool has_begun() const { return assembler_.is_open(); }
   size_t held() const { return assembler_.held(); }

@@ -77,7 +77,11 @@ Result<Incoming> ShareClient::call(Message request, platform::Descriptors descri
   Question question{answer, {}, &place};
   if (type == MessageType::kClaim) question.claims = request.token;
   questions_.emplace(number, question);
-  Cleanup undo([&] { questions_.erase(number); });
+  Cleanup undo([&] {
+    questions_.erase(number);
+    if (question.claims) drop_unheld(*question.claims);
+  });
+  if (question.claims) claims_.try_emplace(*question.claims);  // or the answer could be lost
   send(std::move(request), std::move(descriptors));
   const auto is_over = [&] { return place.has_value() || ended_.has_value(); };
   if (type != MessageType::kWait)
@@ -194,7 +198,7 @@ Result<void> ShareClient::take(Incoming incoming) {
     // One that has just been released may still come.
     const auto held = claims_.find(message.token);
     if (held == claims_.end() || held->second.count == 0) return {};
-    withdrawn_.insert(message.token);
+    held->second.withdrawn = true;
     any_withdrawn_.store(true, std::memory_order_release);
     return {};
   }
@@ -221,11 +225,13 @@ Result<void> ShareClient::take_answer(Incoming incoming) {
   if (question.claims && !refused) {
     if (message.handle.token != *question.claims)
       return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "what was not asked for was granted");
-    ++claims_[*question.claims].count;
-    withdrawn_.erase(*question.claims);
+    Held& held = claims_[*question.claims];
+    ++held.count;
+    held.withdrawn = false;
   }
   questions_.erase(found);
   if (question.place == nullptr) {
+    if (question.claims && refused) drop_unheld(*question.claims);
     if (!question.claims || refused) return {};
     // Nobody waits for it any more.
     count_down(claims_.find(*question.claims));
@@ -255,8 +261,13 @@ void ShareClient::release(const Token& token) noexcept {
   if (held != claims_.end() && held->second.count != 0) count_down(held);
 }
 
+void ShareClient::drop_unheld(const Token& token) noexcept {
+  const auto held = claims_.find(token);
+  if (held != claims_.end() && held->second.count == 0 && held->second.owed == 0) claims_.erase(held);
+}
+
 void ShareClient::count_down(Claims::iterator held) noexcept {
-  if (--held->second.count == 0) withdrawn_.erase(held->first);
+  --held->second.count;
   ++held->second.owed;
   ++owed_;
   (void)send_releases(held);
@@ -292,7 +303,8 @@ void ShareClient::send_owed() noexcept {
 bool ShareClient::withdrawn(const Token& token) const noexcept {
   if (!any_withdrawn_.load(std::memory_order_acquire)) return false;
   const std::lock_guard lock(mutex_);
-  return withdrawn_.contains(token);
+  const auto held = claims_.find(token);
+  return held != claims_.end() && held->second.count != 0 && held->second.withdrawn;
 }
 
 }  // namespace gpumem::core

@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 
 #include "core/share_channel.h"
@@ -55,10 +54,11 @@ class ShareClient final : public SharePeer {
     std::optional<Result<Incoming>>* place = nullptr;
   };
 
-  // An export that this side has claimed.
+  // An export that this side has claimed, or is claiming.
   struct Held {
     uint64_t count = 0;
     uint64_t owed = 0;  // releases that the other side has not been told of, for lack of memory
+    bool withdrawn = false;
   };
   using Claims = std::map<Token, Held>;
 
@@ -69,6 +69,7 @@ class ShareClient final : public SharePeer {
   Result<void> take(Incoming incoming);
   Result<void> take_answer(Incoming incoming);
   void send(Message message, platform::Descriptors descriptors);
+  void drop_unheld(const Token& token) noexcept;
   void count_down(Claims::iterator held) noexcept;
   bool send_releases(Claims::iterator held) noexcept;
   void send_owed() noexcept;
@@ -85,8 +86,7 @@ class ShareClient final : public SharePeer {
   uint64_t last_number_ = 0;
   std::map<uint64_t, Question> questions_;
   Claims claims_;
-  uint64_t owed_ = 0;  // of all
-  std::set<Token> withdrawn_;
+  uint64_t owed_ = 0;                       // of all
   std::atomic<bool> any_withdrawn_{false};  // once there has been one
 };
 

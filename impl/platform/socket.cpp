@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <thread>
 
 #include "base/text.h"
@@ -324,7 +325,11 @@ Result<Received> receive_some(int socket, std::span<uint8_t> room) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   Received result;
-  result.descriptors.reserve(kDescriptorsPerPacket);  // before anything is taken, or it would be lost
+  try {
+    result.descriptors.reserve(kDescriptorsPerPacket);  // before anything is taken, or it would be lost
+  } catch (const std::bad_alloc&) {
+    return make_error(GPUMEM_ERROR_OUT_OF_HOST_MEMORY, "no memory for what another process sent");
+  }
   ssize_t got = -1;
   for (bool reset = false; got < 0;) {
     got = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);

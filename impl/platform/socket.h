@@ -88,6 +88,7 @@ struct Received {
   bool truncated = false;   // there were more bytes in the packet, or more descriptors than could be taken
   Descriptors descriptors;  // closed on exec
 };
+// Without memory (OUT_OF_HOST_MEMORY) nothing is taken.
 Result<Received> receive_some(int socket, std::span<uint8_t> room);
 
 // Makes the other end see that this one has hung up, even if a forked child has a copy.

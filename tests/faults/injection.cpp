@@ -39,6 +39,7 @@ struct Plan {
   std::atomic<int> code{0};
   std::atomic<uint64_t> calls{0};
   std::atomic<uint64_t> hits{0};
+  std::atomic<uint64_t> noted{0};
 };
 
 constexpr size_t kHitsKept = 256;
@@ -64,13 +65,22 @@ bool is_due(Kind kind) {
   return call == plan.k.load() || (plan.forever.load() && call > plan.k.load());
 }
 
-void note(const char* call, int code) {
-  const uint64_t index = plan.hits.load();
-  if (index < kHitsKept) {
-    hit_codes[index] = code;
-    hit_calls[index] = call;
+bool is_noted(const char* call, int code) {
+  const size_t kept = std::min<size_t>(plan.noted, kHitsKept);
+  for (size_t index = 0; index < kept; ++index) {
+    if (hit_codes[index] == code && std::strcmp(hit_calls[index], call) == 0) return true;
   }
+  return false;
+}
+
+// Once each: a call that looks for its answer tries again and again.
+void note(const char* call, int code) {
   ++plan.hits;
+  const uint64_t index = plan.noted.load();
+  if (index >= kHitsKept || is_noted(call, code)) return;
+  hit_codes[index] = code;
+  hit_calls[index] = call;
+  ++plan.noted;
 }
 
 // Only records are mapped without being claimed, and can be used.
@@ -114,6 +124,7 @@ void arm(const Fault& fault) {
   plan.code = fault.code;
   plan.calls = 0;
   plan.hits = 0;
+  plan.noted = 0;
   plan.armed = true;
 }
 
@@ -121,13 +132,7 @@ void disarm() { plan.armed = false; }
 
 uint64_t hits() { return plan.hits; }
 
-bool was_hit(const char* call, int code) {
-  const size_t kept = std::min<size_t>(plan.hits, kHitsKept);
-  for (size_t index = 0; index < kept; ++index) {
-    if (hit_codes[index] == code && std::strcmp(hit_calls[index], call) == 0) return true;
-  }
-  return false;
-}
+bool was_hit(const char* call, int code) { return is_noted(call, code); }
 
 bool met_lasting_refusal() {
   return was_hit("mlock", ENOMEM) || was_hit("mlock", EPERM) || was_hit("mbind", EPERM) ||
