@@ -310,6 +310,7 @@ type ShareType int32
 const (
 	ShareTypeMemory ShareType = 1 // Memory, to be imported with gpumem_share_import().
 	ShareTypeEvent  ShareType = 2 // An event, to be imported with gpumem_event_import().
+	ShareTypeRing   ShareType = 3 // A ring, to be opened with gpumem_ring_open().
 )
 
 // ExportFlags: how memory is exported.
@@ -726,6 +727,7 @@ var constants = []constant{
 	{"ShareWay", "ShareWayDMABuf", "GPUMEM_SHARE_WAY_DMA_BUF", 4},
 	{"ShareType", "ShareTypeMemory", "GPUMEM_SHARE_TYPE_MEMORY", 1},
 	{"ShareType", "ShareTypeEvent", "GPUMEM_SHARE_TYPE_EVENT", 2},
+	{"ShareType", "ShareTypeRing", "GPUMEM_SHARE_TYPE_RING", 3},
 	{"ExportFlags", "ExportNeighbours", "GPUMEM_EXPORT_NEIGHBOURS", 0x1},
 	{"ImportFlags", "ImportUnverified", "GPUMEM_IMPORT_UNVERIFIED", 0x1},
 	{"ImportState", "ImportLive", "GPUMEM_IMPORT_LIVE", 0},

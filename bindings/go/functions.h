@@ -136,6 +136,16 @@
   X(gpumem_managed_get_info)                   \
   X(gpumem_managed_begin_host_access)          \
   X(gpumem_managed_end_host_access)            \
+  X(gpumem_ring_create)                        \
+  X(gpumem_ring_export)                        \
+  X(gpumem_ring_open)                          \
+  X(gpumem_ring_acquire)                       \
+  X(gpumem_ring_publish)                       \
+  X(gpumem_ring_wait)                          \
+  X(gpumem_ring_release)                       \
+  X(gpumem_ring_finish)                        \
+  X(gpumem_ring_get_info)                      \
+  X(gpumem_ring_destroy)                       \
   X(gpumem_stats_get)                          \
   X(gpumem_stats_get_kind)                     \
   X(gpumem_stats_reset_peaks)                  \

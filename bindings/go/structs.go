@@ -544,6 +544,51 @@ type nativeManagedInfo struct {
 	accessedByDevices      uint64
 }
 
+type nativeRingDesc struct {
+	structSize     uintptr
+	slotSize       uint64
+	slotCount      uint32
+	consumersMax   uint32
+	consumersFirst uint32
+	reserved       uint32
+	name           uintptr
+}
+
+type nativeRingOpenDesc struct {
+	structSize uintptr
+	timeoutNs  uint64
+	name       uintptr
+}
+
+type nativeRingSlot struct {
+	structSize uintptr
+	pointer    uint64
+	size       uint64
+	number     uint64
+	tag        uint64
+	index      uint32
+	reserved   uint32
+}
+
+type nativeRingInfo struct {
+	structSize    uintptr
+	device        uintptr
+	deviceOrdinal uint32
+	isProducer    uint32
+	base          uint64
+	slotSize      uint64
+	slotStride    uint64
+	slotCount     uint32
+	consumersMax  uint32
+	consumerCount uint32
+	heldCount     uint32
+	published     uint64
+	released      uint64
+	finished      uint32
+	reserved      uint32
+	name          [64]byte
+}
+
 type nativeStats struct {
 	structSize uintptr
 	liveCount  uint64

@@ -24,13 +24,18 @@ struct Exports::Export {
   uint64_t begin = 0;
   uint64_t end = 0;
   std::vector<uint64_t> block_ids;
+  std::shared_ptr<ExportWatcher> watcher;  // or null
 
   // Guarded by Exports::mutex_.
   uint64_t claims = 0;
   bool ending = false;   // its object is being freed
   bool revoked = false;  // it is here only for those who hold it
+  Token whole{};         // zeros: it is no part
 
   bool open() const { return !ending && !revoked; }
+  void tell() const noexcept {
+    if (watcher != nullptr) watcher->held(claims);
+  }
 };
 
 Exports::~Exports() = default;
@@ -418,6 +423,37 @@ Result<ShareHandle> Exports::export_event(Event& event) {
   return add(std::move(made), 0);
 }
 
+Result<ShareHandle> Exports::export_part(const Object& object, const Device& device, PartRequest request) {
+  platform::Descriptor descriptor(request.ticket.file_descriptor);
+  GPUMEM_TRY(instance_.share_server().start());
+  auto made = std::make_shared<Export>();
+  auto handle = new_handle(request.type, GPUMEM_SHARE_WAY_LEGACY, device);
+  if (!handle) return handle.error();
+  made->handle = *handle;
+  made->handle.payload = request.ticket.bytes;
+  made->handle.size = request.size;
+  if (descriptor) made->descriptors.push_back(std::move(descriptor));
+  made->handle.fd_count = static_cast<uint32_t>(made->descriptors.size());
+  made->object = &object;
+  made->watcher = std::move(request.watcher);
+  made->whole = request.whole;
+  const std::lock_guard lock(mutex_);
+  exports_.emplace(made->handle.token, made);
+  used_.store(true, std::memory_order_release);
+  return made->handle;
+}
+
+void Exports::set_whole(const Token& part, const Token& whole) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = exports_.find(part); known != exports_.end()) known->second->whole = whole;
+}
+
+Token Exports::whole_of(const Token& token) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = exports_.find(token);
+  return known != exports_.end() && known->second->whole != Token{} ? known->second->whole : token;
+}
+
 Result<ShareHandle> Exports::find(const Token& token) const {
   const std::lock_guard lock(mutex_);
   const auto known = exports_.find(token);
@@ -455,6 +491,7 @@ Result<Grant> Exports::claim(const Token& token) {
     if (known == exports_.end() || !known->second->open()) return stale();
     found = known->second;
     ++found->claims;
+    found->tell();
   }
   auto grant = grant_of(found);
   if (!grant) unclaim(token);
@@ -465,7 +502,9 @@ void Exports::unclaim(const Token& token) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = exports_.find(token);
   if (known == exports_.end() || known->second->claims == 0) return;
-  if (--known->second->claims == 0 && known->second->revoked) exports_.erase(known);
+  --known->second->claims;
+  known->second->tell();
+  if (known->second->claims == 0 && known->second->revoked) exports_.erase(known);
 }
 
 // Takes out those of which `which` says so. They are closed, and importers told, without the lock.
@@ -497,6 +536,7 @@ Result<void> Exports::revoke(const Token& token) {
     rest->handle = ended->handle;
     rest->object = ended->object;
     rest->claims = ended->claims;
+    rest->watcher = ended->watcher;
     if (rest->claims != 0) {
       known->second = std::move(rest);
     } else {

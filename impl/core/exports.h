@@ -9,6 +9,7 @@
 #include <mutex>
 #include <vector>
 
+#include "contract/sharing.h"
 #include "core/event.h"
 #include "core/share_handle.h"
 #include "platform/descriptor.h"
@@ -30,6 +31,22 @@ struct Grant {
   platform::Descriptors descriptors;  // new ones
 };
 
+// Learns how many importers hold an export. Called with a lock held: it must be quick and take none.
+class ExportWatcher {
+ public:
+  virtual ~ExportWatcher() = default;
+  virtual void held(uint64_t claims) noexcept = 0;
+};
+
+// What a larger object exports for those who have imported it.
+struct PartRequest {
+  gpumem_share_type type = GPUMEM_SHARE_TYPE_EVENT;
+  backend::Ticket ticket;  // its descriptor is taken
+  uint64_t size = 0;
+  Token whole{};  // of the object, if this is not that
+  std::shared_ptr<ExportWatcher> watcher;
+};
+
 class Exports {
  public:
   explicit Exports(Instance& instance);
@@ -40,6 +57,12 @@ class Exports {
 
   Result<ShareHandle> export_memory(const void* pointer, const ExportRequest& request);
   Result<ShareHandle> export_event(Event& event);
+  // Another one each time. They end with the object, by the functions below.
+  Result<ShareHandle> export_part(const Object& object, const Device& device, PartRequest request);
+  // Makes an export a part of another one: whoever may import that may import it too.
+  void set_whole(const Token& part, const Token& whole) noexcept;
+  // What an export is a part of, or itself.
+  Token whole_of(const Token& token) const noexcept;
   // NOT_FOUND if there is no such export (any more).
   Result<void> revoke(const Token& token);
   // Why an export of it would fail, or how many descriptors it would have. Changes nothing.

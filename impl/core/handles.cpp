@@ -24,6 +24,8 @@ const char* type_name(Type type) {
       return "hub";
     case Type::kLink:
       return "link";
+    case Type::kRing:
+      return "ring";
     case Type::kGroup:
       return "group";
     case Type::kRange:

@@ -100,10 +100,15 @@ Result<bool> is_own(const ExporterId& exporter) {
 Result<void> check_origin(const ImportRequest& request, const Instance& instance, gpumem_share_type type) {
   const ShareHandle& handle = request.handle;
   if (handle.type != type) {
-    return make_error(
-        GPUMEM_ERROR_INVALID_ARGUMENT, "the share handle is of %s; import it with %s",
-        handle.type == GPUMEM_SHARE_TYPE_EVENT ? "an event" : "memory",
-        handle.type == GPUMEM_SHARE_TYPE_EVENT ? "gpumem_event_import()" : "gpumem_share_import()");
+    const bool event = handle.type == GPUMEM_SHARE_TYPE_EVENT;
+    const bool ring = handle.type == GPUMEM_SHARE_TYPE_RING;
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "the share handle is of %s; import it with %s",
+                      event  ? "an event"
+                      : ring ? "a ring"
+                             : "memory",
+                      event  ? "gpumem_event_import()"
+                      : ring ? "gpumem_ring_open()"
+                             : "gpumem_share_import()");
   }
   if (handle.backend != instance.backend().kind()) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
@@ -138,7 +143,9 @@ Result<void> check_not_own(const ShareHandle& handle) {
   return make_error(
       GPUMEM_ERROR_INVALID_STATE,
       "this process exported it, and the driver does not open its own handles; use the %s itself",
-      handle.type == GPUMEM_SHARE_TYPE_EVENT ? "event" : "memory");
+      handle.type == GPUMEM_SHARE_TYPE_EVENT  ? "event"
+      : handle.type == GPUMEM_SHARE_TYPE_RING ? "ring"
+                                              : "memory");
 }
 
 Device* home_of(const ShareHandle& handle, const Instance& instance) {
@@ -162,13 +169,6 @@ const char* why_not_seen(const ShareHandle& handle) {
 
 }  // namespace
 
-// Where an import comes from, and what holds it there.
-struct Imports::Source {
-  ShareHandle recorded;  // what the exporter knows; without one, what the handle says
-  platform::Descriptors descriptors;
-  Claim claim;
-};
-
 // It lives as long as one of those that it was claimed with.
 gpumem_import_state Imports::Import::state() const {
   gpumem_import_state best = GPUMEM_IMPORT_UNKNOWN;
@@ -184,11 +184,14 @@ Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem
   return {handle.token, 0, ordinal, access};
 }
 
+Result<DeviceObject*> Imports::device_of(const ShareHandle& handle) const {
+  if (Device* const home = home_of(handle, instance_)) return &instance_.device_object(home->ordinal());
+  return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(handle));
+}
+
 Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
   Device* const home = home_of(request.handle, instance_);
-  if (request.device == nullptr && home != nullptr) return &instance_.device_object(home->ordinal());
-  if (request.device == nullptr)
-    return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(request.handle));
+  if (request.device == nullptr) return device_of(request.handle);
   Device& device = request.device->device();
   if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
   if (home == nullptr) return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(request.handle));
@@ -301,12 +304,11 @@ void Imports::put_back(std::optional<Received> received) noexcept {
 }
 
 // Asks whoever has the memory, and claims it.
-Result<Imports::Source> Imports::reach(const ImportRequest& request,
-                                       const std::optional<Received>& received) {
+Result<ImportSource> Imports::reach(const ImportRequest& request, const std::optional<Received>& received) {
   const ShareHandle& given = request.handle;
-  Source source;
+  ImportSource source;
   source.recorded = given;
-  std::shared_ptr<SharePeer> peer = received ? received->peer : nullptr;
+  std::shared_ptr<SharePeer> peer = received ? received->peer : request.peer;
   std::vector<int> numbers(request.file_descriptors.begin(), request.file_descriptors.end());
   if (numbers.empty() && received) numbers = numbers_of(received->descriptors);
   for (const int number : numbers) {
@@ -380,7 +382,7 @@ void Imports::keep_again(std::list<Kept> kept) noexcept {
 }
 
 Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
-                                   gpumem_access access, Source source) {
+                                   gpumem_access access, ImportSource source) {
   const ShareHandle& recorded = source.recorded;
   if (request.handle.offset >= recorded.size) return bad_blocks();
   backend::Sharing* const facet = device.device().backend().sharing();
@@ -506,6 +508,16 @@ Result<CreatedMemory> Imports::import_memory(const ImportRequest& request, const
   if (!made) return made.error();
   again.dismiss();
   return at_offset(*made, request);
+}
+
+Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_type type) {
+  GPUMEM_TRY(check_origin(request, instance_, type));
+  GPUMEM_TRY(check_not_own(request.handle));
+  std::optional<Received> received = take_received(request.handle.token);
+  Cleanup again([&] { put_back(std::move(received)); });
+  auto source = reach(request, received);
+  if (source || has_ended(source.error())) again.dismiss();
+  return source;
 }
 
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {

@@ -32,6 +32,7 @@ struct ImportRequest {
   void* address = nullptr;
   uint64_t timeout_ns = 0;  // for the exporter's answer
   std::string name;
+  std::shared_ptr<SharePeer> peer;  // who has it, if that is known; or null
 };
 
 // An export that is held in another process, until this is destroyed.
@@ -62,6 +63,13 @@ class Claim {
   Token token_{};
 };
 
+// Where an import comes from, and what holds it there.
+struct ImportSource {
+  ShareHandle recorded;  // what the exporter knows; without one, what the handle says
+  platform::Descriptors descriptors;
+  Claim claim;
+};
+
 class Imports {
  public:
   explicit Imports(Instance& instance) : instance_(instance) {}
@@ -71,6 +79,10 @@ class Imports {
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
   // The same for what was imported before with these very bytes and defaults; nothing if that is not certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
+  // Of something of that type, which the caller imports.
+  Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
+  // The device of this instance that a handle is of. NOT_FOUND.
+  Result<DeviceObject*> device_of(const ShareHandle& handle) const;
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
@@ -130,7 +142,6 @@ class Imports {
     CreatedMemory created;
   };
   static constexpr size_t kShortcuts = 64;
-  struct Source;
 
   static const Claim* claim_of(const Import& import, const Token& token);
   static Key key_of(const ShareHandle& handle, uint32_t ordinal, gpumem_access access);
@@ -143,9 +154,9 @@ class Imports {
   // What came with a handle, if anything did. Put back by the one who cannot import it.
   std::optional<Received> take_received(const Token& token);
   void put_back(std::optional<Received> received) noexcept;
-  Result<Source> reach(const ImportRequest& request, const std::optional<Received>& received);
+  Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
-                            gpumem_access access, Source source);
+                            gpumem_access access, ImportSource source);
   std::list<Kept> take_kept(const Key& key, const void* address) noexcept;
   void keep_again(std::list<Kept> kept) noexcept;
   void drop_kept(std::list<Kept> kept) noexcept;

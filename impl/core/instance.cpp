@@ -21,6 +21,7 @@
 #include "core/memory.h"
 #include "core/physical.h"
 #include "core/range.h"
+#include "core/ring.h"
 #include "core/stream.h"
 #include "platform/environment.h"
 
@@ -98,6 +99,7 @@ void Instance::add_object(Object& object) noexcept {
   if (object.type() == Type::kGroup) statistics_.add_group(1);
   if (object.type() == Type::kHub) statistics_.add_hub(1);
   if (object.type() == Type::kLink) statistics_.add_link(1);
+  if (object.type() == Type::kRing) statistics_.add_ring(1);
   std::lock_guard lock(objects_mutex_);
   objects_.add(object);
 }
@@ -110,6 +112,7 @@ void Instance::remove_object(Object& object) noexcept {
   if (object.type() == Type::kGroup) statistics_.add_group(-1);
   if (object.type() == Type::kHub) statistics_.add_hub(-1);
   if (object.type() == Type::kLink) statistics_.add_link(-1);
+  if (object.type() == Type::kRing) statistics_.add_ring(-1);
   if (object.abandoned()) abandoned_.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
@@ -168,6 +171,10 @@ Line describe(const Object& object) {
     std::snprintf(line, sizeof line, "hub %s: %s", named(hub.name()), hub.address().c_str());
   } else if (object.type() == Type::kLink) {
     std::snprintf(line, sizeof line, "link: %s", static_cast<const Link&>(object).address().c_str());
+  } else if (object.type() == Type::kRing) {
+    // Its memory has a line of its own.
+    const auto& ring = static_cast<const Ring&>(object);
+    std::snprintf(line, sizeof line, "ring %s: device %u", named(ring.name()), ring.device().ordinal());
   } else if (object.type() == Type::kPhysical) {
     const auto& physical = static_cast<const Physical&>(object);
     std::snprintf(line, sizeof line, "physical memory %s: %" PRIu64 " bytes, device %u%s",
@@ -208,7 +215,7 @@ std::string Instance::report(uint64_t most, const char* separator) const {
   add_all(is_region);
   add_all([](Type type) { return type == Type::kPhysical; });
   add_all([](Type type) { return type == Type::kStream || type == Type::kEvent; });
-  add_all([](Type type) { return type == Type::kHub || type == Type::kLink; });
+  add_all([](Type type) { return type == Type::kHub || type == Type::kLink || type == Type::kRing; });
   return lines != 0 ? text : "nothing lives";
 }
 
@@ -240,6 +247,7 @@ std::string Instance::totals() const {
   add_others(all.events, "event");
   add_others(statistics_.hubs(), "hub");
   add_others(statistics_.links(), "link");
+  add_others(statistics_.rings(), "ring");
   return text;
 }
 
@@ -392,6 +400,14 @@ void Instance::destroy_objects() noexcept {
     object.instance().remove_object(object);
     return {};
   };
+  destroy_all(
+      Type::kRing,
+      [](Object& object) -> Result<void> {
+        static_cast<Ring&>(object).close();
+        object.instance().remove_object(object);
+        return {};
+      },
+      remove);
   destroy_all(Type::kHub, close_it, remove);
   destroy_all(Type::kLink, close_it, remove);
   // What a buffer is made of is destroyed as what it is.

@@ -326,7 +326,7 @@ namespace {
 
 Result<void> check_not_owned(const Memory& memory) {
   if (!memory.owned()) return {};
-  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer; use gpumem_buffer_destroy");
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "the memory belongs to a buffer or a ring; destroy that");
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ class Memory final : public Region {
   // Of an import whose mapping is to be kept: leaves nothing to be released.
   std::unique_ptr<backend::Memory> take_backend() noexcept { return Region::take_backend(); }
 
-  // A buffer's: only that may free it.
+  // A buffer's or a ring's: only that may free it.
   bool owned() const { return owned_.load(std::memory_order_acquire); }
   void set_owned() noexcept { owned_.store(true, std::memory_order_release); }
 
@@ -67,7 +67,7 @@ Result<AdoptedMemory> adopt_memory(DeviceObject& device, NewImport wanted,
 Result<void> destroy_memory(Ref<Memory> memory);
 // Ends the memory, however often it is imported.
 Result<void> destroy_mapping(Ref<Memory> memory);
-// The same for the caller: INVALID_STATE if a buffer owns it.
+// The same for the caller: INVALID_STATE if a buffer or a ring owns it.
 Result<void> destroy_for_user(Ref<Memory> memory);
 // By pointer: an allocation, or a registration.
 Result<void> free_pointer(Instance& instance, const void* pointer);

@@ -24,7 +24,8 @@ enum class Type : uint8_t {
   kBuffer,
   kGroup,
   kHub,
-  kLink
+  kLink,
+  kRing
 };
 // Whether objects of a type are regions.
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }

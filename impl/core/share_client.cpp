@@ -142,6 +142,7 @@ void ShareClient::update_interest() noexcept {
 void ShareClient::end(const Error& error) noexcept {
   if (!ended_) ended_ = error;
   gone_.store(true, std::memory_order_release);
+  server_.wake_sleepers();
   server_.ignore(channel_.socket());
   platform::hang_up(channel_.socket());
   answered_.notify_all();

@@ -60,13 +60,15 @@ constexpr size_t kRuns = sizeof(ShareHandle::payload) / sizeof(Run);
 
 bool is_plausible(const Bytes& bytes) {
   const bool event = bytes.type == GPUMEM_SHARE_TYPE_EVENT;
-  if (!event && bytes.type != GPUMEM_SHARE_TYPE_MEMORY) return false;
+  const bool ring = bytes.type == GPUMEM_SHARE_TYPE_RING;
+  if (!event && !ring && bytes.type != GPUMEM_SHARE_TYPE_MEMORY) return false;
   if (bytes.backend != GPUMEM_BACKEND_CUDA && bytes.backend != GPUMEM_BACKEND_HOST) return false;
   if (bytes.access != GPUMEM_ACCESS_READ && bytes.access != GPUMEM_ACCESS_READWRITE) return false;
   if (bytes.way != GPUMEM_SHARE_WAY_LEGACY && bytes.way != GPUMEM_SHARE_WAY_POSIX_FD &&
       bytes.way != GPUMEM_SHARE_WAY_FABRIC)
     return false;
   if (event) return bytes.way == GPUMEM_SHARE_WAY_LEGACY && bytes.size == 0 && bytes.offset == 0;
+  if (ring && (bytes.way != GPUMEM_SHARE_WAY_LEGACY || bytes.offset != 0)) return false;
   return bytes.size != 0 && bytes.size <= uint64_t{INT64_MAX} && bytes.offset < bytes.size;
 }
 

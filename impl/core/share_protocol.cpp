@@ -150,7 +150,7 @@ HubEntry read_entry(Reader& in) {
   entry.publisher = in.number<int32_t>();
   entry.publisher_gone = in.flag();
   in.array(entry.fingerprint);
-  if (entry.type != GPUMEM_SHARE_TYPE_MEMORY && entry.type != GPUMEM_SHARE_TYPE_EVENT)
+  if (entry.type < GPUMEM_SHARE_TYPE_MEMORY || entry.type > GPUMEM_SHARE_TYPE_RING)
     in.refuse(bad_message("an entry has an unknown type"));
   if (entry.way < GPUMEM_SHARE_WAY_LEGACY || entry.way > GPUMEM_SHARE_WAY_FABRIC)
     in.refuse(bad_message("an entry has an unknown way"));

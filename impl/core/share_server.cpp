@@ -17,6 +17,7 @@
 #include "core/log.h"
 #include "core/share_client.h"
 #include "platform/pages.h"
+#include "platform/shared_word.h"
 #include "platform/thread.h"
 
 namespace gpumem::core {
@@ -119,6 +120,7 @@ void ShareServer::stop() noexcept {
     recent.swap(recent_);
     running_.store(false, std::memory_order_release);
   }
+  wake_sleepers();
   if (!thread_.joinable()) return;
   wake();
   thread_.join();
@@ -596,8 +598,10 @@ Result<void> ShareServer::take_claim(Connection& connection, const Message& mess
   bool exported = true;
   gpumem_access access = GPUMEM_ACCESS_READWRITE;
   if (Hub* const hub = find_hub(connection.hub); hub != nullptr) {
-    const HubTable::Version* const version = hub->table.find(token);
-    const auto fetched = connection.fetched.find(token);
+    // What is part of a ring goes with it.
+    const Token published = instance_.exports().whole_of(token);
+    const HubTable::Version* const version = hub->table.find(published);
+    const auto fetched = connection.fetched.find(published);
     if (version == nullptr || fetched == connection.fetched.end())
       return refused(
           make_error(GPUMEM_ERROR_STALE_HANDLE, "the hub does not publish it any more; fetch it again"));
@@ -919,6 +923,27 @@ void ShareServer::take_back(uint64_t id) noexcept {
   ignore(found->second->channel.socket());
   platform::hang_up(found->second->channel.socket());
   connections_.erase(found);
+}
+
+// ---- for rings ----
+
+void ShareServer::add_sleeper(std::atomic<uint32_t>& word) {
+  const std::lock_guard lock(sleepers_mutex_);
+  sleepers_.push_back(&word);
+}
+
+void ShareServer::remove_sleeper(const std::atomic<uint32_t>& word) noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  if (const auto at = std::find(sleepers_.begin(), sleepers_.end(), &word); at != sleepers_.end())
+    sleepers_.erase(at);
+}
+
+void ShareServer::wake_sleepers() noexcept {
+  const std::lock_guard lock(sleepers_mutex_);
+  for (std::atomic<uint32_t>* const word : sleepers_) {
+    ++*word;
+    platform::wake_all(*word);
+  }
 }
 
 // ---- for hubs ----

@@ -55,6 +55,8 @@ class ShareServer {
   // this instance has claimed stays claimed until its owners release it.
   void stop() noexcept;
   bool is_this_thread() const { return std::this_thread::get_id() == thread_id_.load(); }
+  // Started, and not stopped.
+  bool is_running() const { return running_.load(std::memory_order_acquire); }
   // Can be read once it has stopped. Needs start().
   int stop_event() const { return stop_event_.get(); }
 
@@ -73,6 +75,13 @@ class ShareServer {
   void catch_up() noexcept;
   Result<Lent> lend(const Token& token, uint64_t lease_ns);
   void take_back(uint64_t connection) noexcept;
+
+  // ---- for rings ----
+
+  // Wakes who waits for the word when another process has ended, or the thread stops: adds 1 to it.
+  void add_sleeper(std::atomic<uint32_t>& word);
+  void remove_sleeper(const std::atomic<uint32_t>& word) noexcept;
+  void wake_sleepers() noexcept;
 
   // ---- for hubs ----
 
@@ -194,6 +203,9 @@ class ShareServer {
 
   std::mutex notes_mutex_;  // guards the notes; nothing is taken under it
   std::vector<Token> notes_;
+
+  std::mutex sleepers_mutex_;  // guards the sleepers; nothing is taken under it
+  std::vector<std::atomic<uint32_t>*> sleepers_;
 
   mutable std::mutex mutex_;  // guards the rest
   bool stopped_ = false;

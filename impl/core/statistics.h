@@ -73,6 +73,15 @@ class Statistics {
     std::lock_guard lock(mutex_);
     return links_;
   }
+  void add_ring(int64_t difference) noexcept {
+    std::lock_guard lock(mutex_);
+    rings_ += static_cast<uint64_t>(difference);
+  }
+  // Their memory counts as what it is.
+  uint64_t rings() const {
+    std::lock_guard lock(mutex_);
+    return rings_;
+  }
   // Handles of physical memory, which has no address and so is no kind of memory.
   uint64_t physicals() const {
     std::lock_guard lock(mutex_);
@@ -117,6 +126,7 @@ class Statistics {
   uint64_t groups_ = 0;
   uint64_t hubs_ = 0;
   uint64_t links_ = 0;
+  uint64_t rings_ = 0;
 };
 
 }  // namespace gpumem::core

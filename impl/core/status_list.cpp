@@ -43,8 +43,10 @@ constexpr std::array kStatusList{
                        "Unfinished work, live objects or other processes are using it, or another process "
                        "did not answer in time.",
                        "Wait for the work, or until they are destroyed, then make the same call again."),
-    GPUMEM_STATUS_TEXT(GPUMEM_ERROR_CLOSED, "The instance was closed, or the driver is shutting down.",
-                       "Open a new instance. At process exit nothing needs to be freed."),
+    GPUMEM_STATUS_TEXT(
+        GPUMEM_ERROR_CLOSED,
+        "The instance was closed, the producer of a ring has finished it, or the driver is shutting down.",
+        "Open a new instance, or destroy the ring. At process exit nothing needs to be freed."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_FORKED, "A forked child used an object of its parent.",
                        "Open a new instance in the child; for cuda, start the child with exec."),
     GPUMEM_STATUS_TEXT(GPUMEM_ERROR_PEER_GONE,

@@ -18,6 +18,7 @@
 #include "calls.h"
 #include "fence.h"
 #include "groups.h"
+#include "ring.h"
 #include "runner.h"
 #include "share.h"
 
@@ -903,11 +904,14 @@ int run(int argc, char** argv) {
     return usage(stdout, 0);
   }
   Options options;
-  const bool is_peer = argc == 3 && std::strcmp(argv[1], "--share-peer") == 0;
+  const bool shares = argc == 3 && std::strcmp(argv[1], "--share-peer") == 0;
+  const bool is_peer = shares || (argc == 3 && std::strcmp(argv[1], "--ring-peer") == 0);
   if (!is_peer && !parse(argc, argv, options)) return usage(stderr, 2);
   try {
-    if (is_peer)
-      return share_peer(std::strcmp(argv[2], "cuda") == 0 ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST);
+    if (is_peer) {
+      const auto backend = std::strcmp(argv[2], "cuda") == 0 ? GPUMEM_BACKEND_CUDA : GPUMEM_BACKEND_HOST;
+      return shares ? share_peer(backend) : ring_peer(backend);
+    }
     Bench bench(options, std::max(2 * kGiB, options.live_max * kLiveBytes));
     const Setting setting = bench.setting();
     bench.runner.print_heading(setting);
@@ -917,6 +921,7 @@ int run(int argc, char** argv) {
     sleeping(bench);
     groups({bench.runner, *bench.raw, bench.instance, bench.device});
     share({bench.runner, *bench.raw, bench.instance, bench.device});
+    rings({bench.runner, *bench.raw, bench.instance, bench.device});
     copies(bench);
     managed(bench, options.backend == GPUMEM_BACKEND_CUDA);
     small_calls(bench);

@@ -43,6 +43,20 @@ struct RawShare {
   int descriptor = -1;            // of a block of physical memory of the same size; -1 if there is none
 };
 
+// Two events between processes, one for each direction.
+struct RawEventHandles {
+  std::array<char, 64> there{};
+  std::array<char, 64> back{};
+};
+class RawEvents {
+ public:
+  virtual ~RawEvents() = default;
+  // In a stream of its own.
+  virtual void record() = 0;
+  virtual void wait() = 0;  // for the other side's record
+  virtual void synchronize() = 0;
+};
+
 class Raw {
  public:
   virtual ~Raw() = default;
@@ -69,6 +83,9 @@ class Raw {
   virtual void share(uint64_t /*size*/, RawShare* /*out*/) {}
   virtual void open_and_close(const RawShare& /*share*/) {}
   virtual void map_and_unmap(int /*descriptor*/, uint64_t /*size*/) {}
+  // Makes the events, or opens those of another process. Null where there are none.
+  virtual std::unique_ptr<RawEvents> create_events(RawEventHandles* /*out*/) { return nullptr; }
+  virtual std::unique_ptr<RawEvents> open_events(const RawEventHandles& /*handles*/) { return nullptr; }
 
   // Empty where the driver or system has no such call. `pointer` lies inside device memory.
   virtual Call small_call(SmallCall which, void* pointer) = 0;

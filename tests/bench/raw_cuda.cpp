@@ -22,7 +22,8 @@ namespace {
   X(cuEventRecord) X(cuEventQuery) X(cuMemsetD8Async) X(cuPointerGetAttributes) X(cuMemGetAddressRange)       \
   X(cuCtxSetCurrent) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap)     \
   X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAllocManaged) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle)             \
-  X(cuIpcCloseMemHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)
+  X(cuIpcCloseMemHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)               \
+  X(cuIpcGetEventHandle) X(cuIpcOpenEventHandle) X(cuStreamWaitEvent)
 // Of drivers from 12.2 on.
 #define RAW_NEWER_FUNCTIONS(X) X(cuMemPrefetchAsync_v2) X(cuMemAdvise_v2)
 // clang-format on
@@ -62,6 +63,50 @@ void check(CUresult result, const char* what) {
 #define CHECK(call) check(driver_.call, #call)
 
 CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+
+class RawCudaEvents : public RawEvents {
+ public:
+  explicit RawCudaEvents(const Driver& driver) : driver_(driver) {
+    CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
+  }
+  RawCudaEvents(const RawCudaEvents&) = delete;
+  RawCudaEvents& operator=(const RawCudaEvents&) = delete;
+  ~RawCudaEvents() override {
+    driver_.cuStreamDestroy(stream_);
+    driver_.cuEventDestroy(own_);
+    driver_.cuEventDestroy(others_);
+  }
+  void create(RawEventHandles* out) {
+    create(&own_, &out->there);
+    create(&others_, &out->back);
+  }
+  void open(const RawEventHandles& handles) {
+    open(&others_, handles.there);
+    open(&own_, handles.back);
+  }
+  void record() override { CHECK(cuEventRecord(own_, stream_)); }
+  void wait() override { CHECK(cuStreamWaitEvent(stream_, others_, 0)); }
+  void synchronize() override { CHECK(cuStreamSynchronize(stream_)); }
+
+ private:
+  void create(CUevent* event, std::array<char, 64>* out) {
+    CHECK(cuEventCreate(event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CUipcEventHandle handle = {};
+    CHECK(cuIpcGetEventHandle(&handle, *event));
+    static_assert(sizeof handle == sizeof *out);
+    std::memcpy(out->data(), &handle, sizeof handle);
+  }
+  void open(CUevent* event, const std::array<char, 64>& bytes) {
+    CUipcEventHandle handle;
+    std::memcpy(&handle, bytes.data(), sizeof handle);
+    CHECK(cuIpcOpenEventHandle(event, handle));
+  }
+
+  const Driver& driver_;
+  CUstream stream_ = nullptr;
+  CUevent own_ = nullptr;
+  CUevent others_ = nullptr;
+};
 
 class RawCudaRange : public RawRange {
  public:
@@ -136,6 +181,16 @@ class RawCuda : public Raw {
     CUmemGenericAllocationHandle block = 0;
     CHECK(cuMemCreate(&block, size, &properties, 0));
     CHECK(cuMemExportToShareableHandle(&out->descriptor, block, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  }
+  std::unique_ptr<RawEvents> create_events(RawEventHandles* out) override {
+    auto made = std::make_unique<RawCudaEvents>(driver_);
+    made->create(out);
+    return made;
+  }
+  std::unique_ptr<RawEvents> open_events(const RawEventHandles& handles) override {
+    auto made = std::make_unique<RawCudaEvents>(driver_);
+    made->open(handles);
+    return made;
   }
   void open_and_close(const RawShare& share) override {
     CUipcMemHandle handle;

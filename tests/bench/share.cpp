@@ -15,7 +15,6 @@ extern char** environ;
 namespace bench {
 namespace {
 
-constexpr int kSocket = 3;  // of the second process
 constexpr const char* kHub = "@gpumem-bench";
 constexpr uint64_t kMiB = uint64_t{1} << 20;
 
@@ -26,20 +25,58 @@ struct Offer {
   RawShare raw;
 };
 
-void must(gpumem_status status, const gpumem_error& error) {
-  if (GPUMEM_FAILED(status)) fail(std::string(error.function) + ": " + error.message);
-}
-#define MUST(call)                          \
-  do {                                      \
-    gpumem_error error = GPUMEM_ERROR_INIT; \
-    must(call, error);                      \
-  } while (false)
-
 // What the second process is to make. On the host backend its device must be like the first one's.
 struct Wish {
   uint64_t size = 0;
   uint64_t device_bytes = 0;
 };
+
+class Peer {
+ public:
+  Peer(gpumem_backend backend, Wish wish) : process_("--share-peer", backend) {
+    transfer(process_.socket(), &wish, sizeof wish, true);
+    transfer(process_.socket(), &offer, sizeof offer, false);
+    offer.raw.descriptor = receive_descriptor(process_.socket());
+  }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+  ~Peer() {
+    if (offer.raw.descriptor >= 0) close(offer.raw.descriptor);
+  }
+  Offer offer{};
+
+ private:
+  SecondProcess process_;
+};
+
+void import_and_end(const Scene& scene, const gpumem_share_handle& handle) {
+  gpumem_memory memory = nullptr;
+  MUST(gpumem_share_import(scene.instance, &handle, nullptr, 0, nullptr, nullptr, &memory, &error));
+  MUST(gpumem_memory_destroy(memory, &error));
+}
+
+}  // namespace
+
+SecondProcess::SecondProcess(const char* word, gpumem_backend backend) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("no socket");
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], kPeerSocket);
+  std::string words[] = {"gpumem_bench", word, backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host"};
+  char* const list[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
+  const int problem = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, list, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (problem != 0) fail("cannot start the second process");
+  socket_ = ends[0];
+}
+
+SecondProcess::~SecondProcess() {
+  close(socket_);
+  int status = 0;
+  waitpid(pid_, &status, 0);
+}
 
 void transfer(int socket, void* bytes, size_t size, bool out) {
   char* at = static_cast<char*>(bytes);
@@ -51,7 +88,6 @@ void transfer(int socket, void* bytes, size_t size, bool out) {
   }
 }
 
-// One descriptor with a byte.
 void send_descriptor(int socket, int descriptor) {
   char byte = 0;
   iovec part{&byte, 1};
@@ -88,48 +124,9 @@ int receive_descriptor(int socket) {
   return descriptor;
 }
 
-class Peer {
- public:
-  Peer(gpumem_backend backend, Wish wish) {
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("no socket");
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, ends[1], kSocket);
-    std::string words[] = {"gpumem_bench", "--share-peer", backend == GPUMEM_BACKEND_CUDA ? "cuda" : "host"};
-    char* const list[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-    const int problem = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, list, environ);
-    posix_spawn_file_actions_destroy(&actions);
-    close(ends[1]);
-    if (problem != 0) fail("cannot start the second process");
-    socket_ = ends[0];
-    transfer(socket_, &wish, sizeof wish, true);
-    transfer(socket_, &offer, sizeof offer, false);
-    offer.raw.descriptor = receive_descriptor(socket_);
-  }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-  ~Peer() {
-    if (offer.raw.descriptor >= 0) close(offer.raw.descriptor);
-    close(socket_);
-    int status = 0;
-    waitpid(pid_, &status, 0);
-  }
-  Offer offer{};
-
- private:
-  pid_t pid_ = -1;
-  int socket_ = -1;
-};
-
-void import_and_end(const Scene& scene, const gpumem_share_handle& handle) {
-  gpumem_memory memory = nullptr;
-  MUST(gpumem_share_import(scene.instance, &handle, nullptr, 0, nullptr, nullptr, &memory, &error));
-  MUST(gpumem_memory_destroy(memory, &error));
+void must(gpumem_status status, const gpumem_error& error) {
+  if (GPUMEM_FAILED(status)) fail(std::string(error.function) + ": " + error.message);
 }
-
-}  // namespace
-
 void share(const Scene& scene) {
   if (!scene.runner.wanted("share")) return;
   const uint64_t size = scene.runner.smoke() ? 2 * kMiB : 64 * kMiB;
@@ -213,7 +210,7 @@ void share(const Scene& scene) {
 
 int share_peer(gpumem_backend backend) {
   Wish wish;
-  transfer(kSocket, &wish, sizeof wish, false);
+  transfer(kPeerSocket, &wish, sizeof wish, false);
   const uint64_t size = wish.size;
   gpumem_host_options host = GPUMEM_HOST_OPTIONS_INIT;
   host.strict = host.fill = GPUMEM_TOGGLE_OFF;  // as the first process has it
@@ -253,10 +250,10 @@ int share_peer(gpumem_backend backend) {
     const auto raw = backend == GPUMEM_BACKEND_CUDA ? open_raw_cuda() : open_raw_host();
     raw->share(size, &offer.raw);
     const int descriptor = offer.raw.descriptor;
-    transfer(kSocket, &offer, sizeof offer, true);
-    send_descriptor(kSocket, descriptor);
+    transfer(kPeerSocket, &offer, sizeof offer, true);
+    send_descriptor(kPeerSocket, descriptor);
     char byte = 0;
-    (void)!read(kSocket, &byte, 1);  // until the other process has what it wants
+    (void)!read(kPeerSocket, &byte, 1);  // until the other process has what it wants
   }
   MUST(gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, &error));
   return 0;

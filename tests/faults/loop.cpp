@@ -287,6 +287,8 @@ void prepare_outputs(Out& out) {
   out.hub_info.struct_size = sizeof out.hub_info;
   out.link_info.struct_size = sizeof out.link_info;
   out.entry_info.struct_size = sizeof out.entry_info;
+  out.ring_slot.struct_size = sizeof out.ring_slot;
+  out.ring_info.struct_size = sizeof out.ring_info;
   out.status_info.struct_size = sizeof out.status_info;
   out.stats.struct_size = sizeof out.stats;
   out.kind_stats.struct_size = sizeof out.kind_stats;
@@ -345,6 +347,7 @@ void give_back(const Scenario& scenario, World& world, bool lost) {
       must(CALL(gpumem_stream_synchronize, stream, GPUMEM_TIMEOUT_INFINITE), world);
     });
   }
+  end_all(world.out.ring, [&](gpumem_ring ring) { must(CALL(gpumem_ring_destroy, ring), world); });
   end_all(world.out.link, [&](gpumem_link link) { must(CALL(gpumem_link_close, link), world); });
   end_all(world.out.hub, [&](gpumem_hub hub) { must(CALL(gpumem_hub_close, hub), world); });
   end_all(world.out.registered,

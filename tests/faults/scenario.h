@@ -31,6 +31,7 @@ struct Out {
   gpumem_event event[3];
   gpumem_hub hub[1];
   gpumem_link link[2];
+  gpumem_ring ring[1];
   gpumem_share_handle share[2];
   int32_t files[4];  // descriptors of a handle, and a dma-buf
   int32_t pair[2];   // connected sockets; made by the scenario
@@ -64,6 +65,8 @@ struct Out {
   gpumem_hub_info hub_info;
   gpumem_link_info link_info;
   gpumem_entry_info entry_info;
+  gpumem_ring_slot ring_slot;
+  gpumem_ring_info ring_info;
   gpumem_status_info status_info;
   gpumem_stats stats;
   gpumem_kind_stats kind_stats;

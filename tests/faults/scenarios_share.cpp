@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <thread>
 
 #include "core/share_handle.h"
 #include "platform/identity.h"
@@ -45,6 +46,7 @@ gpumem_status open_instance(gpumem_backend backend, gpumem_instance* out, gpumem
 struct Exported {
   gpumem_share_handle memory;
   gpumem_share_handle event;
+  gpumem_share_handle ring;
 };
 
 class PeerProcess {
@@ -195,6 +197,31 @@ Step create_shared_event() {
           }};
 }
 
+Step create_ring() {
+  return of_many({"gpumem_ring_create", [](World& w) {
+                    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+                    desc.slot_size = 1000;
+                    desc.slot_count = 1;
+                    desc.consumers_max = 1;
+                    desc.name = "a name that is longer than a short string";
+                    return gpumem_ring_create(w.out.device[0], &desc, &w.out.ring[0], &w.error);
+                  }});
+}
+Step open_ring() {
+  return of_many({"gpumem_ring_open",
+                  [](World& w) {
+                    return gpumem_ring_open(w.out.instance, &PeerProcess::of(w.backend).ring, nullptr,
+                                            &w.out.ring[0], &w.error);
+                  }},
+                 GPUMEM_ERROR_OUT_OF_ADDRESS_SPACE);
+}
+// Asked before, as the answer is kept whatever it is.
+Step ask_capability(gpumem_capability capability) {
+  return CALL(gpumem_device_get_capability, w.out.device[0], capability, nullptr, &w.out.capability_info);
+}
+Step ring_info() { return CALL(gpumem_ring_get_info, w.out.ring[0], &w.out.ring_info); }
+Step destroy_ring() { return ENDING_CALL(gpumem_ring_destroy, w.out.ring[0]); }
+
 // A folder for sockets, which is gone at the end.
 const std::string& folder() {
   static const struct Folder {
@@ -335,6 +362,24 @@ std::vector<Scenario> share_scenarios() {
        DEVICE_CALL(gpumem_stream_wait_event, w.out.stream[0], w.out.event[0]), synchronize(0),
        ENDING_CALL(gpumem_event_destroy, w.out.event[0])});
 
+  constexpr uint64_t kLong = 60'000'000'000;
+  const std::vector<Step> asked = {create_stream(0), ask_capability(GPUMEM_CAPABILITY_SHARE_LEGACY),
+                                   ask_capability(GPUMEM_CAPABILITY_SHARE_EVENTS)};
+  add("a ring is created", asked,
+      {create_ring(), CALL(gpumem_ring_export, w.out.ring[0], &w.out.share[0]), ring_info(),
+       DEVICE_CALL(gpumem_ring_acquire, w.out.ring[0], w.out.stream[0], 0, &w.out.ring_slot),
+       DEVICE_CALL(gpumem_ring_publish, w.out.ring[0], w.out.stream[0], 1, 2), synchronize(0),
+       CALL(gpumem_ring_finish, w.out.ring[0], 0), destroy_ring()},
+      [](World& w) { EXPECT_EQ(w.out.ring_info.slot_size, 1000u); });
+  add("a ring of another process is used", {create_stream(0)},
+      {open_ring(), ring_info(),
+       DEVICE_CALL(gpumem_ring_wait, w.out.ring[0], w.out.stream[0], kLong, &w.out.ring_slot),
+       DEVICE_CALL(gpumem_ring_release, w.out.ring[0], w.out.stream[0], w.out.ring_slot.number),
+       CALL(gpumem_ring_wait, w.out.ring[0], nullptr, kLong, &w.out.ring_slot),
+       CALL(gpumem_ring_release, w.out.ring[0], nullptr, w.out.ring_slot.number), synchronize(0),
+       destroy_ring()},
+      [](World& w) { EXPECT_EQ(w.out.ring_slot.tag, w.out.ring_slot.number); });
+
   for (const int type : {SOCK_STREAM, SOCK_SEQPACKET}) {
     add(type == SOCK_STREAM ? "a handle is sent over a stream" : "a handle is sent in packets",
         {open_other(), make_buffer(), buffer_info(), export_buffer(), connect_pair(type)}, {send()});
@@ -380,6 +425,29 @@ std::vector<Scenario> share_scenarios() {
   return all;
 }
 
+namespace {
+
+// Passes messages while somebody takes them.
+[[noreturn]] void produce(gpumem_ring ring, gpumem_device device) {
+  gpumem_stream stream = nullptr;
+  gpumem_error error = GPUMEM_ERROR_INIT;
+  gpumem_stream_create(device, nullptr, &stream, &error);
+  for (;;) {
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    gpumem_ring_info info = GPUMEM_RING_INFO_INIT;
+    gpumem_ring_get_info(ring, &info, &error);
+    if (info.consumer_count == 0 ||
+        gpumem_ring_acquire(ring, stream, 10'000'000, &slot, &error) != GPUMEM_SUCCESS) {
+      usleep(500);
+    } else if (gpumem_ring_publish(ring, stream, 1, slot.number, &error) != GPUMEM_SUCCESS) {
+      std::fprintf(stderr, "the peer of the fault loops: %s: %s\n", error.function, error.message);
+      _exit(1);
+    }
+  }
+}
+
+}  // namespace
+
 int run_peer(const char* backend) {
   const gpumem_backend kind = std::strcmp(backend, "host") == 0 ? GPUMEM_BACKEND_HOST : GPUMEM_BACKEND_CUDA;
   gpumem_instance instance = nullptr;
@@ -392,6 +460,11 @@ int run_peer(const char* backend) {
   event_desc.flags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
   gpumem_memory memory = nullptr;
   gpumem_event event = nullptr;
+  gpumem_ring_desc ring_desc = GPUMEM_RING_DESC_INIT;
+  ring_desc.slot_size = 1000;
+  ring_desc.slot_count = 2;
+  ring_desc.consumers_max = 2;  // one may just be leaving
+  gpumem_ring ring = nullptr;
   gpumem_memory_info info = GPUMEM_MEMORY_INFO_INIT;
   Exported exported{};
   gpumem_error error = GPUMEM_ERROR_INIT;
@@ -402,14 +475,17 @@ int run_peer(const char* backend) {
       gpumem_share_export(instance, info.device_pointer, nullptr, &exported.memory, &error) !=
           GPUMEM_SUCCESS ||
       gpumem_event_create(device, &event_desc, &event, &error) != GPUMEM_SUCCESS ||
-      gpumem_event_export(event, &exported.event, &error) != GPUMEM_SUCCESS) {
+      gpumem_event_export(event, &exported.event, &error) != GPUMEM_SUCCESS ||
+      gpumem_ring_create(device, &ring_desc, &ring, &error) != GPUMEM_SUCCESS ||
+      gpumem_ring_export(ring, &exported.ring, &error) != GPUMEM_SUCCESS) {
     std::fprintf(stderr, "the peer of the fault loops: %s: %s\n", error.function, error.message);
     return 1;
   }
   if (write(STDOUT_FILENO, &exported, sizeof exported) != static_cast<ssize_t>(sizeof exported)) return 1;
+  std::thread([=] { produce(ring, device); }).detach();
   char byte = 0;
   (void)!read(STDIN_FILENO, &byte, 1);
-  return gpumem_instance_close(instance, GPUMEM_CLOSE_FORCE, nullptr, nullptr) == GPUMEM_SUCCESS ? 0 : 1;
+  _exit(0);  // a thread is in the library
 }
 
 }  // namespace faults

@@ -498,6 +498,8 @@ namespace GpuMem
     Memory = Constants.GPUMEM_SHARE_TYPE_MEMORY,
     /// <summary>An event, to be imported with <c>gpumem_event_import()</c>.</summary>
     Event = Constants.GPUMEM_SHARE_TYPE_EVENT,
+    /// <summary>A ring, to be opened with <c>gpumem_ring_open()</c>.</summary>
+    Ring = Constants.GPUMEM_SHARE_TYPE_RING,
   }
 
   /// <summary>How memory is exported.</summary>

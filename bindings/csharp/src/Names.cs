@@ -183,6 +183,7 @@ namespace GpuMem
       { "GPUMEM_SHARE_TYPE_", "ShareType" },
       { "GPUMEM_SHARE_TYPE_MEMORY", "ShareType.Memory" },
       { "GPUMEM_SHARE_TYPE_EVENT", "ShareType.Event" },
+      { "GPUMEM_SHARE_TYPE_RING", "ShareType.Ring" },
       { "GPUMEM_EXPORT_", "ExportFlags" },
       { "GPUMEM_EXPORT_NEIGHBOURS", "ExportFlags.Neighbours" },
       { "GPUMEM_IMPORT_", "ImportFlags" },

@@ -224,6 +224,7 @@ class ShareType(Code):
 
     MEMORY = c.GPUMEM_SHARE_TYPE_MEMORY
     EVENT = c.GPUMEM_SHARE_TYPE_EVENT
+    RING = c.GPUMEM_SHARE_TYPE_RING
 
 
 class ExportFlags(Flags):

@@ -187,6 +187,7 @@ GPUMEM_SHARE_WAY_FABRIC = 3
 GPUMEM_SHARE_WAY_DMA_BUF = 4
 GPUMEM_SHARE_TYPE_MEMORY = 1
 GPUMEM_SHARE_TYPE_EVENT = 2
+GPUMEM_SHARE_TYPE_RING = 3
 GPUMEM_EXPORT_NEIGHBOURS = 0x1
 GPUMEM_IMPORT_UNVERIFIED = 0x1
 GPUMEM_IMPORT_LIVE = 0
@@ -535,6 +536,28 @@ class gpumem_managed_info(Growing):
                 ("accessed_by_devices", c_uint64)]
 
 
+class gpumem_ring_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("slot_size", c_uint64), ("slot_count", c_uint32),
+                ("consumers_max", c_uint32), ("consumers_first", c_uint32), ("reserved", c_uint32), ("name", c_char_p)]
+
+
+class gpumem_ring_open_desc(Growing):
+    _fields_ = [("struct_size", c_size_t), ("timeout_ns", c_uint64), ("name", c_char_p)]
+
+
+class gpumem_ring_slot(Growing):
+    _fields_ = [("struct_size", c_size_t), ("pointer", c_void_p), ("size", c_uint64), ("number", c_uint64),
+                ("tag", c_uint64), ("index", c_uint32), ("reserved", c_uint32)]
+
+
+class gpumem_ring_info(Growing):
+    _fields_ = [("struct_size", c_size_t), ("device", c_void_p), ("device_ordinal", c_uint32),
+                ("is_producer", c_uint32), ("base", c_void_p), ("slot_size", c_uint64), ("slot_stride", c_uint64),
+                ("slot_count", c_uint32), ("consumers_max", c_uint32), ("consumer_count", c_uint32),
+                ("held_count", c_uint32), ("published", c_uint64), ("released", c_uint64), ("finished", c_uint32),
+                ("reserved", c_uint32), ("name", c_char * 64)]
+
+
 class gpumem_stats(Growing):
     _fields_ = [("struct_size", c_size_t), ("live_count", c_uint64), ("live_bytes", c_uint64), ("streams", c_uint64),
                 ("events", c_uint64)]
@@ -615,9 +638,13 @@ class gpumem_table(Growing):
                 ("gpumem_managed_prefetch", c_void_p), ("gpumem_managed_prefetch_batch", c_void_p),
                 ("gpumem_managed_discard_batch", c_void_p), ("gpumem_managed_discard_and_prefetch_batch", c_void_p),
                 ("gpumem_managed_get_info", c_void_p), ("gpumem_managed_begin_host_access", c_void_p),
-                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_stats_get", c_void_p),
-                ("gpumem_stats_get_kind", c_void_p), ("gpumem_stats_reset_peaks", c_void_p),
-                ("gpumem_stats_report", c_void_p), ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
+                ("gpumem_managed_end_host_access", c_void_p), ("gpumem_ring_create", c_void_p),
+                ("gpumem_ring_export", c_void_p), ("gpumem_ring_open", c_void_p), ("gpumem_ring_acquire", c_void_p),
+                ("gpumem_ring_publish", c_void_p), ("gpumem_ring_wait", c_void_p), ("gpumem_ring_release", c_void_p),
+                ("gpumem_ring_finish", c_void_p), ("gpumem_ring_get_info", c_void_p), ("gpumem_ring_destroy", c_void_p),
+                ("gpumem_stats_get", c_void_p), ("gpumem_stats_get_kind", c_void_p),
+                ("gpumem_stats_reset_peaks", c_void_p), ("gpumem_stats_report", c_void_p),
+                ("gpumem_stream_create", c_void_p), ("gpumem_stream_wrap", c_void_p),
                 ("gpumem_stream_destroy", c_void_p), ("gpumem_stream_get_info", c_void_p),
                 ("gpumem_stream_query", c_void_p), ("gpumem_stream_synchronize", c_void_p),
                 ("gpumem_stream_wait_event", c_void_p), ("gpumem_stream_launch_host_function", c_void_p),
@@ -795,6 +822,17 @@ PROTOTYPES = {
                                           POINTER(gpumem_error))),
     "gpumem_managed_begin_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
     "gpumem_managed_end_host_access": (c_int32, (c_void_p, c_void_p, POINTER(gpumem_error))),
+    "gpumem_ring_create": (c_int32, (c_void_p, POINTER(gpumem_ring_desc), POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_ring_export": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_error))),
+    "gpumem_ring_open": (c_int32, (c_void_p, POINTER(gpumem_share_handle), POINTER(gpumem_ring_open_desc),
+                                   POINTER(c_void_p), POINTER(gpumem_error))),
+    "gpumem_ring_acquire": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(gpumem_ring_slot), POINTER(gpumem_error))),
+    "gpumem_ring_publish": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, POINTER(gpumem_error))),
+    "gpumem_ring_wait": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(gpumem_ring_slot), POINTER(gpumem_error))),
+    "gpumem_ring_release": (c_int32, (c_void_p, c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_ring_finish": (c_int32, (c_void_p, c_uint64, POINTER(gpumem_error))),
+    "gpumem_ring_get_info": (c_int32, (c_void_p, POINTER(gpumem_ring_info), POINTER(gpumem_error))),
+    "gpumem_ring_destroy": (c_int32, (c_void_p, POINTER(gpumem_error))),
     "gpumem_stats_get": (c_int32, (c_void_p, POINTER(gpumem_stats), POINTER(gpumem_error))),
     "gpumem_stats_get_kind": (c_int32, (c_void_p, c_int32, POINTER(gpumem_kind_stats), POINTER(gpumem_error))),
     "gpumem_stats_reset_peaks": (c_int32, (c_void_p, POINTER(gpumem_error))),

@@ -70,6 +70,8 @@ typedef struct gpumem_group_s *gpumem_group;
 typedef struct gpumem_hub_s *gpumem_hub;
 /** A connection to a hub. See hub.h. */
 typedef struct gpumem_link_s *gpumem_link;
+/** Memory that goes from one process to others again and again. See ring.h. */
+typedef struct gpumem_ring_s *gpumem_ring;
 /** An ordered queue of work on one device. See stream.h. */
 typedef struct gpumem_stream_s *gpumem_stream;
 /** A point in a stream that can be waited for. See event.h. */

@@ -22,6 +22,7 @@
 #include "physical.h"
 #include "pointer.h"
 #include "range.h"
+#include "ring.h"
 #include "share.h"
 #include "stats.h"
 #include "status.h"

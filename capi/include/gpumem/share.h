@@ -44,6 +44,7 @@ typedef int32_t gpumem_share_way;
 typedef int32_t gpumem_share_type;
 #define GPUMEM_SHARE_TYPE_MEMORY 1 /**< Memory, to be imported with gpumem_share_import(). */
 #define GPUMEM_SHARE_TYPE_EVENT 2  /**< An event, to be imported with gpumem_event_import(). */
+#define GPUMEM_SHARE_TYPE_RING 3   /**< A ring, to be opened with gpumem_ring_open(). */
 
 /** A shared memory or event, as bytes for any channel. They hold no address, and a secret: who has them may import. */
 typedef struct gpumem_share_handle {
@@ -124,7 +125,7 @@ GPUMEM_API gpumem_status gpumem_share_revoke(gpumem_instance instance, const gpu
 /** What a handle says of itself. It was true when the handle was made. */
 typedef struct gpumem_share_info {
   size_t struct_size;       /**< `sizeof(gpumem_share_info)` of the caller. */
-  gpumem_share_type type;   /**< #GPUMEM_SHARE_TYPE_MEMORY or #GPUMEM_SHARE_TYPE_EVENT. */
+  gpumem_share_type type;   /**< One of the GPUMEM_SHARE_TYPE_ values. */
   gpumem_share_way way;     /**< How it is shared. */
   int32_t backend;          /**< #GPUMEM_BACKEND_CUDA or #GPUMEM_BACKEND_HOST. */
   gpumem_access access;     /**< The most that importers get. */

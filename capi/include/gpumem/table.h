@@ -23,6 +23,7 @@
 #include "physical.h"
 #include "pointer.h"
 #include "range.h"
+#include "ring.h"
 #include "share.h"
 #include "stats.h"
 #include "stream.h"
@@ -451,6 +452,38 @@ typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_begin_host_access)(
 /** Type of gpumem_managed_end_host_access(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_managed_end_host_access)(
     gpumem_instance instance, const void *pointer, gpumem_error *error);
+/** Type of gpumem_ring_create(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_create)(
+    gpumem_device device, const gpumem_ring_desc *desc, gpumem_ring *out_ring, gpumem_error *error);
+/** Type of gpumem_ring_export(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_export)(
+    gpumem_ring ring, gpumem_share_handle *out_handle, gpumem_error *error);
+/** Type of gpumem_ring_open(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_open)(
+    gpumem_instance instance, const gpumem_share_handle *handle, const gpumem_ring_open_desc *desc,
+    gpumem_ring *out_ring, gpumem_error *error);
+/** Type of gpumem_ring_acquire(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_acquire)(
+    gpumem_ring ring, gpumem_stream stream, uint64_t timeout_ns, gpumem_ring_slot *out_slot,
+    gpumem_error *error);
+/** Type of gpumem_ring_publish(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_publish)(
+    gpumem_ring ring, gpumem_stream stream, uint64_t size, uint64_t tag, gpumem_error *error);
+/** Type of gpumem_ring_wait(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_wait)(
+    gpumem_ring ring, gpumem_stream stream, uint64_t timeout_ns, gpumem_ring_slot *out_slot,
+    gpumem_error *error);
+/** Type of gpumem_ring_release(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_release)(
+    gpumem_ring ring, gpumem_stream stream, uint64_t number, gpumem_error *error);
+/** Type of gpumem_ring_finish(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_finish)(
+    gpumem_ring ring, uint64_t timeout_ns, gpumem_error *error);
+/** Type of gpumem_ring_get_info(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_get_info)(
+    gpumem_ring ring, gpumem_ring_info *out_info, gpumem_error *error);
+/** Type of gpumem_ring_destroy(). */
+typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_ring_destroy)(gpumem_ring ring, gpumem_error *error);
 /** Type of gpumem_stats_get(). */
 typedef gpumem_status(GPUMEM_CALL *PFN_gpumem_stats_get)(
     gpumem_instance instance, gpumem_stats *out_stats, gpumem_error *error);
@@ -759,6 +792,26 @@ typedef struct gpumem_table {
   PFN_gpumem_managed_begin_host_access gpumem_managed_begin_host_access;
   /** gpumem_managed_end_host_access(). */
   PFN_gpumem_managed_end_host_access gpumem_managed_end_host_access;
+  /** gpumem_ring_create(). */
+  PFN_gpumem_ring_create gpumem_ring_create;
+  /** gpumem_ring_export(). */
+  PFN_gpumem_ring_export gpumem_ring_export;
+  /** gpumem_ring_open(). */
+  PFN_gpumem_ring_open gpumem_ring_open;
+  /** gpumem_ring_acquire(). */
+  PFN_gpumem_ring_acquire gpumem_ring_acquire;
+  /** gpumem_ring_publish(). */
+  PFN_gpumem_ring_publish gpumem_ring_publish;
+  /** gpumem_ring_wait(). */
+  PFN_gpumem_ring_wait gpumem_ring_wait;
+  /** gpumem_ring_release(). */
+  PFN_gpumem_ring_release gpumem_ring_release;
+  /** gpumem_ring_finish(). */
+  PFN_gpumem_ring_finish gpumem_ring_finish;
+  /** gpumem_ring_get_info(). */
+  PFN_gpumem_ring_get_info gpumem_ring_get_info;
+  /** gpumem_ring_destroy(). */
+  PFN_gpumem_ring_destroy gpumem_ring_destroy;
   /** gpumem_stats_get(). */
   PFN_gpumem_stats_get gpumem_stats_get;
   /** gpumem_stats_get_kind(). */

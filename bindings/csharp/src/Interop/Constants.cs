@@ -180,6 +180,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_SHARE_WAY_DMA_BUF = 4;
     public const int GPUMEM_SHARE_TYPE_MEMORY = 1;
     public const int GPUMEM_SHARE_TYPE_EVENT = 2;
+    public const int GPUMEM_SHARE_TYPE_RING = 3;
     public const ulong GPUMEM_EXPORT_NEIGHBOURS = 0x1;
     public const ulong GPUMEM_IMPORT_UNVERIFIED = 0x1;
     public const int GPUMEM_IMPORT_LIVE = 0;

@@ -398,6 +398,33 @@ namespace GpuMem.Interop
     public static extern int gpumem_managed_begin_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_managed_end_host_access(IntPtr instance, IntPtr pointer, gpumem_error* error);
+    // ring.h
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_create(
+        IntPtr device, gpumem_ring_desc* desc, IntPtr* out_ring, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_export(IntPtr ring, gpumem_share_handle* out_handle, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_open(
+        IntPtr instance, gpumem_share_handle* handle, gpumem_ring_open_desc* desc, IntPtr* out_ring,
+        gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_acquire(
+        IntPtr ring, IntPtr stream, ulong timeout_ns, gpumem_ring_slot* out_slot, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_publish(
+        IntPtr ring, IntPtr stream, ulong size, ulong tag, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_wait(
+        IntPtr ring, IntPtr stream, ulong timeout_ns, gpumem_ring_slot* out_slot, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_release(IntPtr ring, IntPtr stream, ulong number, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_finish(IntPtr ring, ulong timeout_ns, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_get_info(IntPtr ring, gpumem_ring_info* out_info, gpumem_error* error);
+    [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
+    public static extern int gpumem_ring_destroy(IntPtr ring, gpumem_error* error);
     // stats.h
     [DllImport(Library, CallingConvention = CallingConvention.Cdecl, ExactSpelling = true)]
     public static extern int gpumem_stats_get(IntPtr instance, gpumem_stats* out_stats, gpumem_error* error);

@@ -645,6 +645,59 @@ namespace GpuMem.Interop
   }
 
   [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_ring_desc
+  {
+    public UIntPtr struct_size;
+    public ulong slot_size;
+    public uint slot_count;
+    public uint consumers_max;
+    public uint consumers_first;
+    public uint reserved;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_ring_open_desc
+  {
+    public UIntPtr struct_size;
+    public ulong timeout_ns;
+    public IntPtr name;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_ring_slot
+  {
+    public UIntPtr struct_size;
+    public IntPtr pointer;
+    public ulong size;
+    public ulong number;
+    public ulong tag;
+    public uint index;
+    public uint reserved;
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
+  public unsafe struct gpumem_ring_info
+  {
+    public UIntPtr struct_size;
+    public IntPtr device;
+    public uint device_ordinal;
+    public uint is_producer;
+    public IntPtr @base;
+    public ulong slot_size;
+    public ulong slot_stride;
+    public uint slot_count;
+    public uint consumers_max;
+    public uint consumer_count;
+    public uint held_count;
+    public ulong published;
+    public ulong released;
+    public uint finished;
+    public uint reserved;
+    public fixed byte name[64];
+  }
+
+  [StructLayout(LayoutKind.Sequential)]
   public unsafe struct gpumem_stats
   {
     public UIntPtr struct_size;
@@ -824,6 +877,16 @@ namespace GpuMem.Interop
     public IntPtr gpumem_managed_get_info;
     public IntPtr gpumem_managed_begin_host_access;
     public IntPtr gpumem_managed_end_host_access;
+    public IntPtr gpumem_ring_create;
+    public IntPtr gpumem_ring_export;
+    public IntPtr gpumem_ring_open;
+    public IntPtr gpumem_ring_acquire;
+    public IntPtr gpumem_ring_publish;
+    public IntPtr gpumem_ring_wait;
+    public IntPtr gpumem_ring_release;
+    public IntPtr gpumem_ring_finish;
+    public IntPtr gpumem_ring_get_info;
+    public IntPtr gpumem_ring_destroy;
     public IntPtr gpumem_stats_get;
     public IntPtr gpumem_stats_get_kind;
     public IntPtr gpumem_stats_reset_peaks;

@@ -508,6 +508,42 @@ functions! {
         /// Ends an access that `gpumem_managed_begin_host_access()` began.
         PFN_gpumem_managed_end_host_access, gpumem_managed_end_host_access(
             instance: gpumem_instance, pointer: *const c_void, error: *mut gpumem_error) -> gpumem_status;
+        /// Creates a ring.
+        PFN_gpumem_ring_create, gpumem_ring_create(
+            device: gpumem_device, desc: *const gpumem_ring_desc, out_ring: *mut gpumem_ring,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Exports a ring.
+        PFN_gpumem_ring_export, gpumem_ring_export(
+            ring: gpumem_ring, out_handle: *mut gpumem_share_handle,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Opens a ring of another process.
+        PFN_gpumem_ring_open, gpumem_ring_open(
+            instance: gpumem_instance, handle: *const gpumem_share_handle, desc: *const gpumem_ring_open_desc,
+            out_ring: *mut gpumem_ring, error: *mut gpumem_error) -> gpumem_status;
+        /// Acquires the next slot, for the producer.
+        PFN_gpumem_ring_acquire, gpumem_ring_acquire(
+            ring: gpumem_ring, stream: gpumem_stream, timeout_ns: u64, out_slot: *mut gpumem_ring_slot,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Publishes the slot that was acquired.
+        PFN_gpumem_ring_publish, gpumem_ring_publish(
+            ring: gpumem_ring, stream: gpumem_stream, size: u64, tag: u64,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Waits for the next message, for a consumer, which may hold several.
+        PFN_gpumem_ring_wait, gpumem_ring_wait(
+            ring: gpumem_ring, stream: gpumem_stream, timeout_ns: u64, out_slot: *mut gpumem_ring_slot,
+            error: *mut gpumem_error) -> gpumem_status;
+        /// Releases a message.
+        PFN_gpumem_ring_release, gpumem_ring_release(
+            ring: gpumem_ring, stream: gpumem_stream, number: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Says that no message will follow, and waits until all consumers have destroyed the ring.
+        PFN_gpumem_ring_finish, gpumem_ring_finish(
+            ring: gpumem_ring, timeout_ns: u64, error: *mut gpumem_error) -> gpumem_status;
+        /// Gets information about a ring.
+        PFN_gpumem_ring_get_info, gpumem_ring_get_info(
+            ring: gpumem_ring, out_info: *mut gpumem_ring_info, error: *mut gpumem_error) -> gpumem_status;
+        /// Destroys a ring.
+        PFN_gpumem_ring_destroy, gpumem_ring_destroy(
+            ring: gpumem_ring, error: *mut gpumem_error) -> gpumem_status;
         /// Reads the counters of an instance.
         PFN_gpumem_stats_get, gpumem_stats_get(
             instance: gpumem_instance, out_stats: *mut gpumem_stats,

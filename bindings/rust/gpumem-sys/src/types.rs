@@ -25,6 +25,8 @@ handles! {
     gpumem_hub = gpumem_hub_s;
     /// A connection to a hub. See hub.h.
     gpumem_link = gpumem_link_s;
+    /// Memory that goes from one process to others again and again. See ring.h.
+    gpumem_ring = gpumem_ring_s;
     /// An ordered queue of work on one device. See stream.h.
     gpumem_stream = gpumem_stream_s;
     /// A point in a stream that can be waited for. See event.h.
@@ -507,6 +509,8 @@ constants! {
     GPUMEM_SHARE_TYPE_MEMORY: gpumem_share_type = 1;
     /// An event, to be imported with `gpumem_event_import()`.
     GPUMEM_SHARE_TYPE_EVENT: gpumem_share_type = 2;
+    /// A ring, to be opened with `gpumem_ring_open()`.
+    GPUMEM_SHARE_TYPE_RING: gpumem_share_type = 3;
     /// Importers may see what else lies in the same block of the driver. Small device memory that
     /// was created without [`GPUMEM_MEMORY_SHAREABLE`](crate::GPUMEM_MEMORY_SHAREABLE) cannot be
     /// exported otherwise, and on the host backend not at all.
@@ -1178,8 +1182,7 @@ structs! {
     growing gpumem_share_info {
         /// `sizeof(gpumem_share_info)` of the caller.
         struct_size: usize,
-        /// [`GPUMEM_SHARE_TYPE_MEMORY`](crate::GPUMEM_SHARE_TYPE_MEMORY) or
-        /// [`GPUMEM_SHARE_TYPE_EVENT`](crate::GPUMEM_SHARE_TYPE_EVENT).
+        /// One of the GPUMEM_SHARE_TYPE_ values.
         r#type: gpumem_share_type,
         /// How it is shared.
         way: gpumem_share_way,
@@ -1644,6 +1647,88 @@ structs! {
         accessed_by_host: u32,
         /// A bit for each device, by its ordinal: set as an accessor of every page.
         accessed_by_devices: u64,
+    }
+    // ---- ring.h
+    /// Options for creating a ring.
+    growing gpumem_ring_desc {
+        /// `sizeof(gpumem_ring_desc)` of the caller.
+        struct_size: usize,
+        /// Bytes that a message has at most.
+        slot_size: u64,
+        /// Slots, 1 to 256; 0 means 4.
+        slot_count: u32,
+        /// Consumers at the same time, 1 to 64; 0 means 4.
+        consumers_max: u32,
+        /// The first slot can be acquired when so many consumers have opened the ring; at most
+        /// `consumers_max`.
+        consumers_first: u32,
+        /// 0.
+        reserved: u32,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// Options for opening a ring.
+    growing gpumem_ring_open_desc {
+        /// `sizeof(gpumem_ring_open_desc)` of the caller.
+        struct_size: usize,
+        /// How long the producer may take for an answer; 0 means 5 seconds.
+        timeout_ns: u64,
+        /// For messages and reports, up to 63 bytes without ASCII control characters, or NULL;
+        /// copied.
+        name: *const c_char,
+    }
+    /// A slot: one to be filled, or one with a message.
+    growing gpumem_ring_slot {
+        /// `sizeof(gpumem_ring_slot)` of the caller.
+        struct_size: usize,
+        /// Its first byte, as a device address; a multiple of 512.
+        pointer: *mut c_void,
+        /// Acquired: how many bytes may be filled. Waited for: how many the message has.
+        size: u64,
+        /// Of the message: 0, 1, 2 and so on since the ring was created.
+        number: u64,
+        /// Waited for: as the producer passed it.
+        tag: u64,
+        /// Of the slot.
+        index: u32,
+        /// 0.
+        reserved: u32,
+    }
+    /// Information about a ring.
+    growing gpumem_ring_info {
+        /// `sizeof(gpumem_ring_info)` of the caller.
+        struct_size: usize,
+        /// Its device.
+        device: gpumem_device,
+        /// The device's ordinal.
+        device_ordinal: u32,
+        /// 1 if this process created it.
+        is_producer: u32,
+        /// First byte of the first slot, as a device address.
+        base: *mut c_void,
+        /// Bytes that a message has at most.
+        slot_size: u64,
+        /// Bytes from one slot to the next.
+        slot_stride: u64,
+        /// Slots.
+        slot_count: u32,
+        /// Consumers at the same time.
+        consumers_max: u32,
+        /// Consumers now.
+        consumer_count: u32,
+        /// Slots that this side has acquired or waited for, and not published or released.
+        held_count: u32,
+        /// Messages that were published.
+        published: u64,
+        /// Messages that this consumer, or the slowest one, has released or not seen.
+        released: u64,
+        /// 1 once the producer has called `gpumem_ring_finish()`.
+        finished: u32,
+        /// 0.
+        reserved: u32,
+        /// As given here.
+        name: [c_char; 64],
     }
     // ---- stats.h
     /// Counters of an instance. A failed call leaves them unchanged.

@@ -259,6 +259,8 @@ codes! {
         MEMORY = GPUMEM_SHARE_TYPE_MEMORY,
         /// An event, to be imported with `gpumem_event_import()`.
         EVENT = GPUMEM_SHARE_TYPE_EVENT,
+        /// A ring, to be opened with `gpumem_ring_open()`.
+        RING = GPUMEM_SHARE_TYPE_RING,
     }
     /// How an import stands.
     ImportState: i32 {

@@ -1,0 +1,787 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#include "core/ring.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/cleanup.h"
+#include "core/abandoned.h"
+#include "core/event.h"
+#include "core/held.h"
+#include "core/host_function.h"
+#include "core/instance.h"
+#include "core/lifecycle.h"
+#include "core/log.h"
+#include "core/memory.h"
+#include "core/stream.h"
+#include "platform/identity.h"
+#include "platform/shared_word.h"
+
+namespace gpumem::core {
+namespace {
+
+using State = RingControl::State;
+using platform::Deadline;
+
+constexpr gpumem_event_flags kEventFlags = GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING;
+// Looks before a thread sleeps: some microseconds.
+constexpr int kSpins = 300;
+constexpr auto kLongestSleep = std::chrono::hours(1);
+// How long a thread waits for an event before it looks whether the other process lives.
+constexpr uint64_t kLookEvery = 20'000'000;
+
+void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+Error nonsense(const char* what) {
+  return make_error(GPUMEM_ERROR_INVALID_STATE,
+                    "the ring is damaged: %s; destroy it, and do not trust the other process", what);
+}
+
+Error destroyed() {
+  return make_error(GPUMEM_ERROR_STALE_HANDLE, "another thread destroyed this ring during the call");
+}
+
+// A consumer that has ended, in whatever way, leaves a free place.
+class PlaceWatcher final : public ExportWatcher {
+ public:
+  PlaceWatcher(std::shared_ptr<RingControl> control, uint32_t place)
+      : control_(std::move(control)), place_(place) {}
+  void held(uint64_t claims) noexcept override {
+    if (claims != 0) return;
+    control_->place(place_).word.store(0);
+    control_->wake_producer();
+  }
+
+ private:
+  const std::shared_ptr<RingControl> control_;
+  const uint32_t place_;
+};
+
+}  // namespace
+
+// How many claim the ring: its consumers, and who is about to be one.
+class Ring::Places final : public ExportWatcher {
+ public:
+  explicit Places(std::shared_ptr<RingControl> control) : control_(std::move(control)) {}
+  void held(uint64_t claims) noexcept override {
+    claims_.store(claims);
+    if (claims == 0) control_->wake_producer();
+  }
+  bool any() const { return claims_.load() != 0; }
+
+ private:
+  const std::shared_ptr<RingControl> control_;
+  std::atomic<uint64_t> claims_{0};
+};
+
+// The only thread in a call.
+class Ring::Turn {
+ public:
+  explicit Turn(Ring& ring) : ring_(ring), taken_(!ring.busy_.exchange(true, std::memory_order_acquire)) {}
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    if (taken_) ring_.busy_.store(false, std::memory_order_release);
+  }
+  Result<void> taken() const {
+    if (ring_.stopped_.load(std::memory_order_relaxed)) [[unlikely]]
+      return destroyed();
+    if (taken_) [[likely]]
+      return {};
+    return make_error(GPUMEM_ERROR_BUSY,
+                      "another thread is in a call of this ring; let one thread at a time use it");
+  }
+
+ private:
+  Ring& ring_;
+  const bool taken_;
+};
+
+Ring::Ring(std::shared_ptr<Instance> instance, Device& device, bool producer, std::string name)
+    : Object(kType, std::move(instance)), device_(device), producer_(producer), name_(std::move(name)) {}
+
+Ring::~Ring() { close(); }
+
+// ---- making one ----
+
+Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
+  GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
+  GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_SHARE_EVENTS));
+  backend::Sharing* const facet = device_.backend().sharing();
+  if (facet == nullptr) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "device %u shares nothing with other processes; see share.channel", device_.ordinal());
+  }
+  const RingShape& shape = request.shape;
+  auto made = RingControl::create(shape);
+  if (!made) return made.error();
+  slot_count_ = shape.slot_count;
+  consumers_first_ = request.consumers_first;
+  Exports& exports = instance().exports();
+  GPUMEM_TRY(instance().share_server().start());
+  instance().share_server().add_sleeper((*made)->signals().released);
+  control_ = std::move(*made);
+
+  watcher_ = std::make_shared<Places>(control_);
+  auto file = platform::duplicate(control_->file());
+  if (!file) return file.error();
+  PartRequest whole;
+  whole.type = GPUMEM_SHARE_TYPE_RING;
+  whole.ticket.file_descriptor = file->release();
+  whole.size = shape.bytes();
+  whole.watcher = watcher_;
+  auto exported = exports.export_part(*this, device_, std::move(whole));
+  if (!exported) return exported.error();
+  exported_ = *exported;
+
+  backend::MemoryRequest wanted;
+  wanted.size = shape.bytes();
+  wanted.require = GPUMEM_MEMORY_SHAREABLE;
+  auto memory = create_memory(device, kinds::device, wanted, name_);
+  if (!memory) return memory.error();
+  memory_ = memory->handle;
+  base_ = memory->pointer;
+  {
+    auto object = held<Memory>(memory_);
+    if (!object) return object.error();
+    (*object)->set_owned();
+  }
+  auto shared = exports.export_memory(base_, {});
+  if (!shared) return shared.error();
+  exports.set_whole(shared->token, exported_.token);
+  control_->memory_handle() = encode(*shared);
+
+  const auto add = [&](Events& events, std::shared_ptr<ExportWatcher> watcher,
+                       gpumem_share_handle& place) -> Result<void> {
+    auto event = device_.backend().create_event(kEventFlags);
+    if (!event) return event.error();
+    events.push_back(std::move(*event));
+    auto ticket = facet->export_event(*events.back());
+    if (!ticket) return ticket.error();
+    PartRequest part;
+    part.ticket = *ticket;
+    part.whole = exported_.token;
+    part.watcher = std::move(watcher);
+    auto handle = exports.export_part(*this, device_, std::move(part));
+    if (!handle) return handle.error();
+    place = encode(*handle);
+    return {};
+  };
+  slot_events_.reserve(shape.slot_count);
+  release_events_.reserve(size_t{shape.slot_count} * shape.place_count);
+  for (uint32_t slot = 0; slot < shape.slot_count; ++slot)
+    GPUMEM_TRY(add(slot_events_, nullptr, control_->slot_handle(slot)));
+  for (uint32_t place = 0; place < shape.place_count; ++place) {
+    for (uint32_t slot = 0; slot < shape.slot_count; ++slot) {
+      std::shared_ptr<ExportWatcher> watcher;
+      if (slot == 0) watcher = std::make_shared<PlaceWatcher>(control_, place);
+      GPUMEM_TRY(add(release_events_, std::move(watcher), control_->release_handle(place, slot)));
+    }
+  }
+  return {};
+}
+
+Result<uint64_t> create_ring(DeviceObject& device, RingRequest request) {
+  Instance& instance = device.instance();
+  GPUMEM_TRY(device.device().usable());
+  GPUMEM_TRY(outside_host_function());
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  end_abandoned(instance);
+  auto ring = std::make_unique<Ring>(device.shared_instance(), device.device(), true, request.name);
+  auto handle = handles::reserve(*ring);
+  if (!handle) return handle.error();
+  Cleanup undo([&] {
+    handles::cancel(*ring);
+    ring->close();
+    abandon(instance, ring->memory_);
+  });
+  GPUMEM_TRY(ring->create(device, request));
+  undo.dismiss();
+  instance.add_object(*ring);
+  handles::publish(ring.release());
+  return *handle;
+}
+
+// ---- opening one ----
+
+// A handle that the producer has written.
+Result<ShareHandle> Ring::read_handle(const gpumem_share_handle& bytes, gpumem_share_type type) const {
+  const gpumem_share_handle copy = bytes;
+  auto handle = decode(copy);
+  if (!handle || handle->type != type || handle->offset != 0 ||
+      handle->exporter.instance != exported_.exporter.instance ||
+      handle->device_uuid != exported_.device_uuid)
+    return nonsense("it has a handle of something else");
+  return handle;
+}
+
+Result<void> Ring::import_event(const gpumem_share_handle& bytes, uint64_t timeout_ns, Events& events,
+                                std::vector<Claim>& claims) {
+  auto handle = read_handle(bytes, GPUMEM_SHARE_TYPE_EVENT);
+  if (!handle) return handle.error();
+  events.reserve(slot_count_);
+  claims.reserve(slot_count_);
+  ImportRequest request;
+  request.handle = *handle;
+  request.timeout_ns = timeout_ns;
+  request.peer = peer_;
+  auto source = instance().imports().claim(request, GPUMEM_SHARE_TYPE_EVENT);
+  if (!source) return source.error();
+  const backend::Ticket ticket{source->recorded.payload,
+                               source->descriptors.empty() ? -1 : source->descriptors.front().get()};
+  auto event = device_.backend().sharing()->import_event(ticket);
+  if (!event) return event.error();
+  events.push_back(std::move(*event));
+  claims.push_back(std::move(source->claim));
+  return {};
+}
+
+// Its first event is claimed before it is taken: see PlaceWatcher.
+Result<void> Ring::take_place(uint64_t timeout_ns) {
+  const platform::Id random = platform::random_id();
+  uint64_t owner = 0;
+  std::memcpy(&owner, random.data(), sizeof owner);
+  const uint64_t wanted = RingControl::make_word(State::kOpening, owner | 1);
+  for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+    RingControl::Number& word = control_->place(place).word;
+    if (word.load() != 0) continue;
+    GPUMEM_TRY(
+        import_event(control_->release_handle(place, 0), timeout_ns, release_events_, release_claims_));
+    uint64_t free = 0;
+    if (word.compare_exchange_strong(free, wanted)) {
+      place_ = place;
+      word_ = wanted;
+      return {};
+    }
+    (void)release_events_.front()->release();
+    release_events_.clear();
+    release_claims_.clear();
+  }
+  return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                    "the ring has %u consumers, as many as consumers_max says; create it with more",
+                    control_->shape().place_count);
+}
+
+Result<void> Ring::join() {
+  RingControl::Place& place = control_->place(place_);
+  const auto advance = [&](State state) -> Result<void> {
+    const uint64_t next = RingControl::with_state(word_, state);
+    if (!place.word.compare_exchange_strong(word_, next)) {
+      word_ = 0;
+      return make_error(GPUMEM_ERROR_BUSY, "the connection to the producer broke; open the ring again");
+    }
+    word_ = next;
+    return {};
+  };
+  for (uint32_t slot = 0; slot < slot_count_; ++slot)
+    control_->recorded(place_, slot).store(0);
+  GPUMEM_TRY(advance(State::kJoining));
+  // From here on the producer fills no slot again that has a message from this one on.
+  const uint64_t first = control_->published().load();
+  place.released.store(first);
+  taken_ = first;
+  released_ = first;
+  GPUMEM_TRY(advance(State::kActive));
+  ++control_->signals().joined;
+  control_->wake_producer();
+  return {};
+}
+
+Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t timeout_ns) {
+  peer_ = source.claim.peer();
+  claim_ = std::move(source.claim);
+  exported_ = source.recorded;
+  if (source.descriptors.size() != 1) return nonsense("it came without its file");
+  auto control = RingControl::open(source.descriptors.front().get());
+  if (!control) return control.error();
+  instance().share_server().add_sleeper((*control)->signals().published);
+  control_ = std::move(*control);
+  slot_count_ = control_->shape().slot_count;
+  const auto check_open = [&]() -> Result<void> {
+    if (control_->signals().finished.load() == 0) return {};
+    return make_error(GPUMEM_ERROR_CLOSED, "the producer has finished the ring");
+  };
+  GPUMEM_TRY(check_open());
+  GPUMEM_TRY(take_place(timeout_ns));
+  for (uint32_t slot = 1; slot < slot_count_; ++slot)
+    GPUMEM_TRY(
+        import_event(control_->release_handle(place_, slot), timeout_ns, release_events_, release_claims_));
+  for (uint32_t slot = 0; slot < slot_count_; ++slot)
+    GPUMEM_TRY(import_event(control_->slot_handle(slot), timeout_ns, slot_events_, slot_claims_));
+
+  auto handle = read_handle(control_->memory_handle(), GPUMEM_SHARE_TYPE_MEMORY);
+  if (!handle) return handle.error();
+  ImportRequest request;
+  request.handle = *handle;
+  request.device = &device;
+  request.timeout_ns = timeout_ns;
+  request.name = name_;
+  request.peer = peer_;
+  auto memory = instance().imports().import_memory(request, nullptr);
+  if (!memory) return memory.error();
+  memory_ = memory->handle;
+  base_ = memory->pointer;
+  {
+    auto object = held<Memory>(memory_);
+    if (!object) return object.error();
+    if ((*object)->size() < control_->shape().bytes()) return nonsense("its memory is too small");
+    (*object)->set_owned();
+  }
+  GPUMEM_TRY(join());
+  return check_open();
+}
+
+Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,
+                           uint64_t timeout_ns, std::string name) {
+  GPUMEM_TRY(outside_host_function());
+  end_abandoned(*instance);
+  ImportRequest request;
+  request.handle = handle;
+  request.timeout_ns = timeout_ns;
+  auto source = instance->imports().claim(request, GPUMEM_SHARE_TYPE_RING);
+  if (!source) return source.error();
+  auto device = instance->imports().device_of(source->recorded);
+  if (!device) return device.error();
+  GPUMEM_TRY((*device)->device().usable());
+  if ((*device)->device().backend().sharing() == nullptr) {
+    return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                      "device %u shares nothing with other processes; see share.channel",
+                      (*device)->device().ordinal());
+  }
+  auto ring = std::make_unique<Ring>(instance, (*device)->device(), false, std::move(name));
+  Cleanup undo([&] {
+    ring->close();
+    abandon(*instance, ring->memory_);
+  });
+  // It waits for another process, so closing is not held off meanwhile.
+  GPUMEM_TRY(ring->open(std::move(*source), **device, timeout_ns));
+  const auto open = instance->stay_open();
+  if (!open) return open.error();
+  auto reserved = handles::reserve(*ring);
+  if (!reserved) return reserved.error();
+  undo.dismiss();
+  instance->add_object(*ring);
+  handles::publish(ring.release());
+  return *reserved;
+}
+
+// ---- ending ----
+
+// What is left after a failure is released by the next call.
+Result<void> Ring::release_events() noexcept {
+  for (Events* events : {&slot_events_, &release_events_}) {
+    for (; !events->empty(); events->pop_back())
+      GPUMEM_TRY(events->back()->release());
+  }
+  return {};
+}
+
+void Ring::close() noexcept {
+  if (control_ == nullptr) return;
+  RingControl::Signals& signals = control_->signals();
+  instance().share_server().remove_sleeper(producer_ ? signals.released : signals.published);
+  auto released = release_events();
+  if (!released) released = release_events();  // may have been told of an earlier failure
+  if (!released)
+    log(GPUMEM_LOG_WARNING, "could not destroy an event of a ring: %s", released.error().message);
+  if (producer_) {
+    instance().exports().end(*this);
+  } else {
+    if (word_ != 0) {
+      control_->place(place_).word.compare_exchange_strong(word_,
+                                                           RingControl::with_state(word_, State::kLeft));
+      control_->wake_producer();
+    }
+    // The place is free with the last of them.
+    slot_claims_.clear();
+    claim_ = Claim();
+    while (!release_claims_.empty())
+      release_claims_.pop_back();
+    peer_.reset();
+  }
+  control_.reset();
+}
+
+// Until the work of this side on what it has released is complete.
+Result<void> Ring::synchronize() noexcept {
+  if (producer_) return {};
+  for (const auto& event : release_events_) {
+    for (bool complete = false; !complete && !peer_->gone();) {
+      auto waited = event->synchronize(kLookEvery);
+      if (!waited) return waited.error();
+      complete = *waited;
+    }
+  }
+  return {};
+}
+
+// BUSY while work of this side uses the memory.
+Result<void> Ring::check_unused() {
+  if (memory_ == 0) return {};
+  auto memory = held<Memory>(memory_);
+  if (!memory) return memory.error();
+  return core::check_unused(**memory, [&] { return (*memory)->backend().check_unused(); });
+}
+
+Result<void> Ring::close_memory() {
+  if (memory_ == 0) return {};
+  auto closed = give_back<Memory>(memory_, destroy_memory);
+  if (!closed) return closed;
+  memory_ = 0;
+  return {};
+}
+
+Result<void> destroy_ring(Ref<Ring> ring) {
+  GPUMEM_TRY(outside_host_function());
+  Instance& instance = ring->instance();
+  const auto open = instance.stay_open();
+  if (!open) return open.error();
+  GPUMEM_TRY(not_used_by_this_thread(*ring));
+  Exports& exports = instance.exports();
+  if (ring->producer_) {
+    if (auto begun = exports.begin_end(*ring); !begun) {
+      return reworded(
+          begun.error(),
+          "consumers have the ring; call gpumem_ring_finish(), and destroy it when they have left");
+    }
+  }
+  Cleanup still_shared([&, object = ring.get()] { exports.cancel_end(*object); });
+  if (!handles::end(*ring, End::kDestroyed)) return destroyed();
+  bool complete = !ring->stopped_.exchange(true);  // else an earlier call could not destroy all
+  RingControl::Signals& signals = ring->control_->signals();
+  RingControl::Word& signal = ring->producer_ ? signals.released : signals.published;
+  ++signal;
+  platform::wake_all(signal);
+  platform::fence_all_threads();
+  platform::wait_for_uses(ring.get());
+  Result<void> released;
+  if (complete) {
+    released = ring->synchronize();
+    if (released || ring->device_.backend().lost()) released = ring->check_unused();
+  }
+  if (released) {
+    complete = false;
+    released = ring->release_events();
+    if (released) released = ring->close_memory();
+  }
+  if (!released) {
+    ring->stopped_ = !complete;  // then it can only be destroyed
+    handles::revive(*ring);
+    return released;
+  }
+  still_shared.dismiss();
+  ring->close();
+  instance.remove_object(*ring);
+  Ring* const gone = ring.get();
+  ring = {};
+  handles::remove(gone);
+  return {};
+}
+
+// ---- using one ----
+
+Result<ShareHandle> Ring::exported() const {
+  GPUMEM_TRY(check_side(true));
+  GPUMEM_TRY(outside_host_function());
+  return exported_;
+}
+
+Result<void> Ring::check_side(bool producer) const {
+  if (producer_ == producer) [[likely]]
+    return {};
+  return make_error(GPUMEM_ERROR_INVALID_STATE, "this is %s, and only %s can do that",
+                    producer_ ? "the producer" : "a consumer", producer ? "the producer" : "consumers");
+}
+
+Result<void> Ring::check_stream(const Stream* stream) const {
+  if (stream == nullptr) {
+    GPUMEM_TRY(device_.usable());
+    return outside_host_function();
+  }
+  if (&stream->device() != &device_) [[unlikely]] {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the stream is not of the ring's device, %u of its instance; use one that is",
+                      device_.ordinal());
+  }
+  return stream->usable();
+}
+
+Result<void> Ring::check_waiting() const {
+  if (stopped_.load(std::memory_order_relaxed)) [[unlikely]]
+    return destroyed();
+  if (!instance().share_server().is_running()) [[unlikely]]
+    return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
+  if (producer_) return {};
+  if (peer_->gone()) [[unlikely]]
+    return make_error(GPUMEM_ERROR_PEER_GONE, "the producer of the ring has ended; destroy the ring");
+  if (control_->place(place_).word.load(std::memory_order_relaxed) != word_) [[unlikely]] {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "the producer has dropped this consumer; destroy the ring, and open it again");
+  }
+  return {};
+}
+
+// Until `ready()` says true or fails; false after the deadline. Spins, then sleeps.
+template <class Ready>
+Result<bool> Ring::await(RingControl::Word& signal, Deadline deadline, Ready ready) {
+  for (int i = 0; i < kSpins; ++i) {
+    auto done = ready();
+    if (!done || *done) return done;
+    pause_briefly();
+  }
+  RingControl::Signals& signals = control_->signals();
+  for (;;) {
+    const uint32_t seen = signal.load();
+    if (producer_) {
+      signals.producer_sleeps.store(1);
+    } else {
+      signals.sleepers.fetch_or(uint64_t{1} << place_);
+    }
+    auto done = ready();
+    if (!done || *done) return done;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) return false;
+    platform::wait_for_change(signal, seen, std::min<Deadline::duration>(deadline - now, kLongestSleep));
+  }
+}
+
+Result<bool> Ring::wait_for(backend::Event& event, Stream* stream, Deadline deadline) {
+  if (stream != nullptr) {
+    GPUMEM_TRY(stream->backend().wait_event(event));
+    return true;
+  }
+  for (;;) {
+    const auto now = std::chrono::steady_clock::now();
+    const auto left = static_cast<uint64_t>(std::max<int64_t>((deadline - now).count(), 0));
+    auto complete = left == 0 ? event.query() : event.synchronize(std::min(left, kLookEvery));
+    if (!complete || *complete) return complete;
+    GPUMEM_TRY(check_waiting());
+    if (left == 0) return false;
+  }
+}
+
+RingSlot Ring::slot(uint64_t number) const {
+  RingSlot slot;
+  slot.index = slot_of(number);
+  slot.pointer = static_cast<char*>(base_) + slot.index * control_->shape().stride();
+  slot.size = control_->shape().slot_size;
+  slot.number = number;
+  return slot;
+}
+
+void Ring::drop(uint32_t place, uint64_t word) noexcept {
+  const uint64_t dropped = RingControl::with_state(word, State::kDropped);
+  if (!control_->place(place).word.compare_exchange_strong(word, dropped)) return;
+  control_->wake_consumers();
+  log(GPUMEM_LOG_WARNING, "dropped a consumer of a ring: it says that it released what it cannot have");
+}
+
+// Whether all consumers have released the next slot.
+Result<bool> Ring::is_free() {
+  const uint64_t next = published_.load(std::memory_order_relaxed);
+  if (next < free_until_) return true;
+  GPUMEM_TRY(check_waiting());
+  if (next == 0 && control_->signals().joined.load() < consumers_first_) return false;
+  uint64_t oldest = next;
+  for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+    const uint64_t word = control_->place(place).word.load();
+    const State state = RingControl::state_of(word);
+    if (state == State::kJoining) return false;
+    if (state != State::kActive) continue;
+    const uint64_t released = control_->place(place).released.load(std::memory_order_acquire);
+    if (released > next || next - released > slot_count_) {
+      drop(place, word);
+      continue;
+    }
+    oldest = std::min(oldest, released);
+  }
+  if (next - oldest >= slot_count_) return false;
+  // Who joins from now on begins with a message that is not published yet.
+  free_until_ = oldest + slot_count_;
+  return true;
+}
+
+Result<Status> Ring::acquire(Stream* stream, uint64_t timeout_ns, RingSlot* out) {
+  GPUMEM_TRY(check_stream(stream));
+  GPUMEM_TRY(check_side(true));
+  const Turn turn(*this);
+  GPUMEM_TRY(turn.taken());
+  if (acquired_.load(std::memory_order_relaxed))
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "a slot is acquired already; publish it first");
+  if (control_->signals().finished.load(std::memory_order_relaxed) != 0)
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "the ring is finished");
+  const uint64_t next = published_.load(std::memory_order_relaxed);
+  Deadline deadline{};
+  if (next >= free_until_ || stream == nullptr) {
+    deadline = platform::deadline_after(timeout_ns);
+    auto free = await(control_->signals().released, deadline, [&] { return is_free(); });
+    if (!free) return free.error();
+    if (!*free) return GPUMEM_NOT_READY;
+  }
+  if (next >= slot_count_) {
+    const uint32_t slot = slot_of(next);
+    for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+      // Of the message that had the slot before.
+      const uint64_t released = next - slot_count_ + 1;
+      if (control_->recorded(place, slot).load(std::memory_order_acquire) != released) continue;
+      if (RingControl::state_of(control_->place(place).word.load()) != State::kActive) continue;
+      auto waited = wait_for(release_event(place, slot), stream, deadline);
+      if (!waited) return waited.error();
+      if (!*waited) return GPUMEM_NOT_READY;
+    }
+  }
+  acquired_.store(true, std::memory_order_relaxed);
+  *out = slot(next);
+  return GPUMEM_SUCCESS;
+}
+
+Result<void> Ring::publish(Stream* stream, uint64_t size, uint64_t tag) {
+  if (size > control_->shape().slot_size) {
+    return make_error(GPUMEM_ERROR_INVALID_ARGUMENT,
+                      "the message has %" PRIu64 " bytes, and a slot has %" PRIu64, size,
+                      control_->shape().slot_size);
+  }
+  GPUMEM_TRY(check_stream(stream));
+  GPUMEM_TRY(check_side(true));
+  const Turn turn(*this);
+  GPUMEM_TRY(turn.taken());
+  if (!acquired_.load(std::memory_order_relaxed))
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "no slot is acquired; call gpumem_ring_acquire() first");
+  const uint64_t next = published_.load(std::memory_order_relaxed);
+  const uint32_t slot = slot_of(next);
+  if (stream != nullptr) GPUMEM_TRY(slot_events_[slot]->record(stream->backend()));
+  RingControl::Message& message = control_->message(slot);
+  message.size.store(size, std::memory_order_relaxed);
+  message.tag.store(tag, std::memory_order_relaxed);
+  message.recorded.store(stream != nullptr ? 1 : 0, std::memory_order_relaxed);
+  acquired_.store(false, std::memory_order_relaxed);
+  published_.store(next + 1, std::memory_order_relaxed);
+  control_->published().store(next + 1);
+  control_->tell_consumers();
+  return {};
+}
+
+Result<Status> Ring::wait(Stream* stream, uint64_t timeout_ns, RingSlot* out) {
+  GPUMEM_TRY(check_stream(stream));
+  GPUMEM_TRY(check_side(false));
+  const Turn turn(*this);
+  GPUMEM_TRY(turn.taken());
+  const uint64_t number = taken_.load(std::memory_order_relaxed);
+  const uint64_t released = released_.load(std::memory_order_relaxed);
+  if (number - released >= slot_count_) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE, "all %u slots are held; release a message first",
+                      slot_count_);
+  }
+  const auto is_published = [&]() -> Result<bool> {
+    GPUMEM_TRY(check_waiting());
+    const bool finished = control_->signals().finished.load(std::memory_order_acquire) != 0;
+    const uint64_t count = control_->published().load();
+    if (count == number) {
+      if (!finished) return false;
+      return make_error(GPUMEM_ERROR_CLOSED, "the producer has finished the ring, and this was all");
+    }
+    if (count < number || count - released > slot_count_)
+      return nonsense("the producer says that it published what it cannot have");
+    return true;
+  };
+  Deadline deadline{};
+  auto published = is_published();
+  if (!published) return published.error();
+  if (!*published || stream == nullptr) deadline = platform::deadline_after(timeout_ns);
+  if (!*published) published = await(control_->signals().published, deadline, is_published);
+  if (!published) return published.error();
+  if (!*published) return GPUMEM_NOT_READY;
+  RingSlot found = slot(number);
+  RingControl::Message& message = control_->message(found.index);
+  found.size = message.size.load(std::memory_order_relaxed);
+  found.tag = message.tag.load(std::memory_order_relaxed);
+  if (found.size > control_->shape().slot_size) return nonsense("a message is larger than its slot");
+  if (message.recorded.load(std::memory_order_relaxed) != 0) {
+    auto waited = wait_for(*slot_events_[found.index], stream, deadline);
+    if (!waited) return waited.error();
+    if (!*waited) return GPUMEM_NOT_READY;
+  }
+  taken_.store(number + 1, std::memory_order_relaxed);
+  *out = found;
+  return GPUMEM_SUCCESS;
+}
+
+Result<void> Ring::release(Stream* stream, uint64_t number) {
+  GPUMEM_TRY(check_stream(stream));
+  GPUMEM_TRY(check_side(false));
+  const Turn turn(*this);
+  GPUMEM_TRY(turn.taken());
+  const uint64_t oldest = released_.load(std::memory_order_relaxed);
+  if (number != oldest || number >= taken_.load(std::memory_order_relaxed)) {
+    return make_error(GPUMEM_ERROR_INVALID_STATE,
+                      "message %" PRIu64 " is not the oldest one that is held; release them in their order",
+                      number);
+  }
+  GPUMEM_TRY(check_waiting());
+  if (stream != nullptr) {
+    const uint32_t slot = slot_of(number);
+    GPUMEM_TRY(release_events_[slot]->record(stream->backend()));
+    control_->recorded(place_, slot).store(number + 1, std::memory_order_relaxed);
+  }
+  released_.store(number + 1, std::memory_order_relaxed);
+  control_->place(place_).released.store(number + 1);
+  control_->tell_producer();
+  return {};
+}
+
+Result<Status> Ring::finish(uint64_t timeout_ns) {
+  GPUMEM_TRY(outside_host_function());
+  GPUMEM_TRY(check_side(true));
+  const Turn turn(*this);
+  GPUMEM_TRY(turn.taken());
+  acquired_.store(false, std::memory_order_relaxed);
+  control_->signals().finished.store(1);
+  control_->wake_consumers();
+  const auto have_left = [&]() -> Result<bool> {
+    GPUMEM_TRY(check_waiting());
+    if (watcher_->any()) return false;
+    for (uint32_t place = 0; place < control_->shape().place_count; ++place) {
+      if (control_->place(place).word.load() != 0) return false;
+    }
+    return true;
+  };
+  auto done = await(control_->signals().released, platform::deadline_after(timeout_ns), have_left);
+  return ready(done);
+}
+
+gpumem_ring_info Ring::info() const {
+  gpumem_ring_info info = GPUMEM_RING_INFO_INIT;
+  const RingShape& shape = control_->shape();
+  info.device = reinterpret_cast<gpumem_device>(pointer_to(instance().device_handle(device_.ordinal())));
+  info.device_ordinal = device_.ordinal();
+  info.is_producer = producer_ ? 1 : 0;
+  info.base = base_;
+  info.slot_size = shape.slot_size;
+  info.slot_stride = shape.stride();
+  info.slot_count = shape.slot_count;
+  info.consumers_max = shape.place_count;
+  info.published = producer_ ? published_.load() : control_->published().load();
+  info.released = producer_ ? info.published : released_.load();
+  for (uint32_t place = 0; place < shape.place_count; ++place) {
+    if (RingControl::state_of(control_->place(place).word.load()) != State::kActive) continue;
+    ++info.consumer_count;
+    if (producer_) info.released = std::min(info.released, control_->place(place).released.load());
+  }
+  info.held_count = producer_ ? (acquired_.load() ? 1 : 0) : static_cast<uint32_t>(taken_ - released_);
+  info.finished = control_->signals().finished.load() != 0 ? 1 : 0;
+  std::snprintf(info.name, sizeof info.name, "%s", name_.c_str());
+  return info;
+}
+
+}  // namespace gpumem::core

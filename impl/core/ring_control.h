@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// The memory that the two sides of a ring share: who has published what, and who has released it. It is a
+// sealed file of a fixed size. What another process wrote in it may be wrong in any way: it is compared and
+// checked, and decides no address.
+//
+// A *place* is for one consumer. Its word is a state and a random number of the consumer that has it. Only
+// the producer's side sets it free, when nobody claims the place's first event any more: so the place of a
+// process that ends, at whatever moment, is free again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "base/arithmetic.h"
+#include "base/result.h"
+#include "gpumem/share.h"
+#include "platform/descriptor.h"
+
+namespace gpumem::core {
+
+struct RingShape {
+  static constexpr uint32_t kSlotsMax = 256;
+  static constexpr uint32_t kPlacesMax = 64;
+  static constexpr uint64_t kSlotAlignment = 512;
+
+  uint32_t slot_count = 0;
+  uint32_t place_count = 0;
+  uint64_t slot_size = 0;
+
+  uint64_t stride() const { return round_up(slot_size, kSlotAlignment); }
+  uint64_t bytes() const { return stride() * slot_count; }
+  // Whether a ring can have it.
+  bool is_valid() const {
+    return slot_count != 0 && slot_count <= kSlotsMax && place_count != 0 && place_count <= kPlacesMax &&
+           slot_size != 0 && slot_size <= (kSizeMax - kSlotAlignment) / kSlotsMax;
+  }
+};
+
+class RingControl {
+ public:
+  using Word = std::atomic<uint32_t>;
+  using Number = std::atomic<uint64_t>;
+  static_assert(Number::is_always_lock_free && Word::is_always_lock_free, "processes share no locks");
+
+  enum class State : uint8_t {
+    kFree,
+    kOpening,  // taken, but the producer waits for nothing
+    kJoining,  // about to know which message is its first one
+    kActive,
+    kDropped,  // it wrote what cannot be
+    kLeft,     // done with everything
+  };
+  static constexpr uint64_t make_word(State state, uint64_t owner) {
+    return owner << 8 | static_cast<uint8_t>(state);
+  }
+  static constexpr State state_of(uint64_t word) { return static_cast<State>(word & 0xff); }
+  static constexpr uint64_t with_state(uint64_t word, State state) { return make_word(state, word >> 8); }
+
+  // Written by the producer with each message.
+  struct alignas(128) Published {
+    Number count;
+  };
+  struct Message {
+    Number size;
+    Number tag;
+    Number recorded;  // 1: the slot's event is recorded
+    uint64_t unused;
+  };
+  // Written by the consumer that has it.
+  struct alignas(128) Place {
+    Number word;
+    Number released;  // messages that are released, or came before it joined
+  };
+  // For sleeping and waking, seldom written. A signal changes when somebody may have to look again.
+  struct alignas(128) Signals {
+    Word published;
+    Word released;
+    Word producer_sleeps;
+    Word finished;
+    Number sleepers;  // consumers, a bit for each place
+    Number joined;    // how many consumers there have been
+  };
+
+  static Result<std::shared_ptr<RingControl>> create(const RingShape& shape);
+  // INVALID_ARGUMENT if it is no such file, UNSUPPORTED if it is of a newer version.
+  static Result<std::shared_ptr<RingControl>> open(int file_descriptor);
+  // The public ones are create() and open().
+  RingControl(const RingShape& shape, void* view, platform::Descriptor file);
+  RingControl(const RingControl&) = delete;
+  RingControl& operator=(const RingControl&) = delete;
+  ~RingControl();
+
+  const RingShape& shape() const { return shape_; }
+  int file() const { return file_.get(); }  // of the one who created it
+
+  Number& published() { return published_->count; }
+  Signals& signals() { return *signals_; }
+  Message& message(uint32_t slot) { return messages_[slot]; }
+  Place& place(uint32_t place) { return places_[place]; }
+  // The number of the message plus 1 that was released with an event of the place and slot.
+  Number& recorded(uint32_t place, uint32_t slot) { return recorded_[place * recorded_stride_ + slot]; }
+
+  // Handles of the memory and the events, which the producer writes before it exports the ring.
+  gpumem_share_handle& memory_handle() { return handles_[0]; }
+  gpumem_share_handle& slot_handle(uint32_t slot) { return handles_[1 + slot]; }
+  gpumem_share_handle& release_handle(uint32_t place, uint32_t slot) {
+    return handles_[1 + (1 + place) * shape_.slot_count + slot];
+  }
+
+  void wake_consumers() noexcept;
+  void wake_producer() noexcept;
+  // The same, after something was published or released.
+  void tell_consumers() noexcept {
+    if (signals_->sleepers.load() == 0) [[likely]]
+      return;
+    signals_->sleepers.store(0);
+    wake_consumers();
+  }
+  void tell_producer() noexcept {
+    if (signals_->producer_sleeps.load() == 0) [[likely]]
+      return;
+    signals_->producer_sleeps.store(0);
+    wake_producer();
+  }
+
+ private:
+  const RingShape shape_;
+  void* const view_;
+  const platform::Descriptor file_;
+  Published* published_;
+  Signals* signals_;
+  Message* messages_;
+  Place* places_;
+  Number* recorded_;
+  size_t recorded_stride_;
+  gpumem_share_handle* handles_;
+};
+
+}  // namespace gpumem::core
