@@ -99,8 +99,8 @@ typedef struct gpumem_ring_open_desc {
  * \param[out] out_ring receives the ring
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the ring was written to `*out_ring`
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, damaged bytes, or the handle of something else or of
- *         another backend
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size, damaged bytes, or the handle of something else or
+ *         of another backend
  * \retval GPUMEM_ERROR_INVALID_STATE this process created it; or called from a host function
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the ring has `consumers_max` consumers; or the process has no free descriptor
  * \retval GPUMEM_ERROR_CLOSED the producer has finished the ring
@@ -168,8 +168,8 @@ GPUMEM_API gpumem_status gpumem_ring_acquire(gpumem_ring ring, gpumem_stream str
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the message is published
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a size above the slot's, or a stream of another device or instance
- * \retval GPUMEM_ERROR_INVALID_STATE this is a consumer, no slot is acquired, or the stream is being captured; or called
- *         from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE this is a consumer, no slot is acquired, or the stream is being captured; or
+ *         called from a host function
  * \retval GPUMEM_ERROR_BUSY another thread is in a call of this ring
  * \handles
  * \blocking{no}
@@ -181,8 +181,8 @@ GPUMEM_API gpumem_status gpumem_ring_publish(gpumem_ring ring, gpumem_stream str
 /** Waits for the next message, for a consumer, which may hold several.
  *
  * \param ring ring that this consumer opened
- * \param stream stream that will use the message, of the ring's device: it waits for the work of the producer. NULL: the
- *         call waits for that work
+ * \param stream stream that will use the message, of the ring's device: it waits for the work of the producer. NULL:
+ *         the call waits for that work
  * \param timeout_ns how long to wait, or #GPUMEM_TIMEOUT_INFINITE
  * \param[in,out] out_slot receives the message
  * \param[out] error detail of a failure, or NULL
@@ -211,8 +211,8 @@ GPUMEM_API gpumem_status gpumem_ring_wait(gpumem_ring ring, gpumem_stream stream
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the message is released
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT a stream of another device or instance
- * \retval GPUMEM_ERROR_INVALID_STATE this is the producer, the message is not the oldest one that is held, or the stream
- *         is being captured; or called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE this is the producer, the message is not the oldest one that is held, or the
+ *         stream is being captured; or called from a host function
  * \retval GPUMEM_ERROR_PEER_GONE the producer has ended
  * \retval GPUMEM_ERROR_BUSY another thread is in a call of this ring
  * \handles
