@@ -130,6 +130,9 @@ void ShareServer::stop() noexcept {
     }
     connections_.clear();
     listeners_.clear();
+    for (const auto& [id, hub] : hubs_) {
+      if (hub.store != nullptr) hub.store->detach();
+    }
     hubs_.clear();
     try {
       for (const auto& [id, client] : clients_) {
@@ -798,11 +801,44 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   request.published.kept = true;
   request.published.descriptors = std::move(incoming.descriptors);
   request.published.publisher = connection.id;
+  if (hub.store != nullptr) {
+    request.store = [&hub](const HubTable::Request& given, uint64_t number) {
+      const HubTable::Version& published = given.published;
+      return hub.store->add({given.name, number, given.user, published.handle, published.fingerprint},
+                            published.descriptors);
+    };
+  }
   std::vector<Token> gone;
   auto version = hub.table.publish(std::move(request), &gone);
   for (const Token& token : gone)
     tell_withdrawn(connection.hub, token);
   return version;
+}
+
+// What an earlier keeper has left in the store of the service manager.
+Result<void> ShareServer::restore(Hub& hub) {
+  auto left = hub.store->inherit();
+  if (!left) return left.error();
+  hub.store->accept();
+  Cleanup undo([&] { hub.store->detach(); });  // the next keeper has it then
+  for (KeeperStore::Kept& one : *left) {
+    HubTable::Request request;
+    request.name = one.record.name;
+    request.version = one.record.number;
+    request.keep = UINT32_MAX;
+    request.user = one.record.user;
+    request.published.handle = one.record.handle;
+    request.published.fingerprint = one.record.fingerprint;
+    request.published.kept = true;
+    request.published.descriptors = std::move(one.descriptors);
+    request.published.stored = std::move(one.entry);
+    std::vector<Token> gone;
+    if (auto version = hub.table.publish(std::move(request), &gone); !version)
+      note("a version in the store of the service manager is dropped: " +
+           std::string(version.error().message));
+  }
+  undo.dismiss();
+  return {};
 }
 
 void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
@@ -925,18 +961,28 @@ void ShareServer::take_back(uint64_t id) noexcept {
 
 Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   GPUMEM_TRY(start());
+  std::shared_ptr<KeeperStore> store;
+  if (request.store) {
+    auto opened = KeeperStore::open();
+    if (!opened) return opened.error();
+    store = std::move(*opened);
+  }
   // It may wait for another process that opens one.
   auto listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
   const std::lock_guard lock(mutex_);
   if (stopped_) return closed();
   const uint64_t id = ++last_id_;
-  hubs_.emplace(id, Hub(std::move(request)));
+  Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
+  Cleanup undo([&] { hubs_.erase(id); });
+  hub.store = std::move(store);
   auto added = add_listener(std::move(*listener), id);
-  if (!added) {
-    hubs_.erase(id);
-    return added.error();
-  }
+  if (!added) return added.error();
+  Cleanup undo_listener([&] { listeners_.erase(*added); });
+  if (hub.store != nullptr) GPUMEM_TRY(restore(hub));
+  undo_listener.dismiss();
+  undo.dismiss();
+  wake();
   return id;
 }
 
@@ -980,6 +1026,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     platform::hang_up(connection.channel.socket());
     at = connections_.erase(at);
   }
+  if (const Hub* const hub = find_hub(id); hub != nullptr && hub->store != nullptr) hub->store->detach();
   hubs_.erase(id);
   bury();
 }

@@ -15,6 +15,7 @@
 
 #include "core/exports.h"
 #include "core/hub_table.h"
+#include "core/keeper_store.h"
 #include "core/share_channel.h"
 #include "core/share_peer.h"
 #include "platform/socket.h"
@@ -31,6 +32,7 @@ struct HubRequest {
   std::vector<uint32_t> groups;
   std::vector<uint8_t> secret;
   bool keeper = false;
+  bool store = false;  // what it keeps, in the store of the service manager
   HubLimits limits;
 };
 
@@ -131,6 +133,7 @@ class ShareServer {
   struct Hub {
     explicit Hub(HubRequest given) : request(std::move(given)), table(request.limits) {}
     HubRequest request;
+    std::shared_ptr<KeeperStore> store;
     HubTable table;
     uint64_t refused = 0;
   };
@@ -169,6 +172,7 @@ class ShareServer {
                         platform::Descriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);
   Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
+  Result<void> restore(Hub& hub);
   void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
   void refuse(Connection& connection, uint64_t number, const Error& error);
   // Refuses, and hangs up.

@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "buffers.h"
@@ -1439,6 +1441,108 @@ TEST_F(Hub, hub_7_a_keeper_outlives_its_publishers) {
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 23));
   EXPECT_OK(gpumem_link_withdraw(link, "state", 0, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
+}
+
+// Counts what a keeper of this process puts into the store of a service manager, and what it takes out.
+class Manager {
+ public:
+  explicit Manager(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+    socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(unsetenv("LISTEN_FDS"), 0);
+    EXPECT_EQ(setenv("NOTIFY_SOCKET", path.c_str(), 1), 0);
+  }
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+  ~Manager() {
+    (void)unsetenv("NOTIFY_SOCKET");
+    close(socket_);
+  }
+
+  // The names that are stored.
+  const std::set<std::string>& stored() {
+    char text[256];
+    for (;;) {
+      const ssize_t size = recv(socket_, text, sizeof text - 1, 0);
+      if (size < 0) return names_;
+      text[size] = '\0';
+      const std::string said = text;
+      const std::string name = said.substr(said.find("FDNAME=") + 7);
+      if (said.starts_with("FDSTORE=1\n")) {
+        EXPECT_TRUE(names_.insert(name).second) << name << " is stored twice";
+      } else {
+        EXPECT_TRUE(said.starts_with("FDSTOREREMOVE=1\n")) << said;
+        EXPECT_EQ(names_.erase(name), 1U) << name << " is not stored";
+      }
+    }
+  }
+
+ private:
+  int socket_ = -1;
+  std::set<std::string> names_;
+};
+
+TEST_F(Hub, hub_8_a_file_is_stored_once_and_as_long_as_a_version_has_it) {
+  char folder[] = "/tmp/gpumem-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string socket = std::string(folder) + "/notify";
+  {
+    gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+    const std::string address = path();
+    desc.path = address.c_str();
+    desc.flags = GPUMEM_HUB_STORE;
+    gpumem_hub keeper = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_hub_open(instance_, &desc, &keeper, why()));
+    desc.flags |= GPUMEM_HUB_KEEPER;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_hub_open(instance_, &desc, &keeper, why()));
+    Manager manager(socket);
+    ASSERT_OK(gpumem_hub_open(instance_, &desc, &keeper, why()));
+    gpumem_hub_desc second = desc;
+    second.path = "@gpumem-test-second-keeper";
+    gpumem_hub none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, gpumem_hub_open(instance_, &second, &none, why()));
+    EXPECT_TRUE(manager.stored().empty());
+    gpumem_buffer_desc wanted = GPUMEM_BUFFER_DESC_INIT;
+    wanted.size = kSize;
+    wanted.reserve = 4 * kSize;
+    wanted.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    gpumem_buffer made = nullptr;
+    ASSERT_OK(gpumem_buffer_create(device_, &wanted, &made, why()));
+    const Buffer buffer(made);
+    Link link = connect();
+    const auto deposit = [&](const char* name) {
+      gpumem_share_handle handle{};
+      EXPECT_OK(gpumem_share_export(instance_, buffer.base(), nullptr, &handle, why()));
+      EXPECT_OK(gpumem_link_publish(link, name, &handle, nullptr, nullptr, why()));
+      return manager.stored().size();
+    };
+    const size_t one = deposit("a");
+    EXPECT_GE(one, 2U);
+    EXPECT_EQ(deposit("b"), one + 1) << "the same memory";
+    // What it has grown by is new, the rest is not.
+    EXPECT_OK(buffer.resize(2 * kSize));
+    const size_t grown = deposit("c");
+    EXPECT_GE(grown, one + 3);
+    const auto withdraw = [&](const char* name) {
+      EXPECT_OK(gpumem_link_withdraw(link, name, 0, why()));
+      return manager.stored().size();
+    };
+    EXPECT_EQ(withdraw("a"), grown - 1);
+    EXPECT_EQ(withdraw("b"), grown - 2);
+    EXPECT_EQ(withdraw("c"), 0U);
+    const size_t left = deposit("d");
+    EXPECT_EQ(left, grown - 2);
+    link.destroy();
+    EXPECT_OK(gpumem_hub_close(keeper, why()));
+    EXPECT_EQ(manager.stored().size(), left) << "closing is no withdrawal";
+    ASSERT_OK(gpumem_hub_open(instance_, &desc, &keeper, why())) << "the store is free again";
+    EXPECT_OK(gpumem_hub_close(keeper, why()));
+  }
+  EXPECT_EQ(unlink(socket.c_str()), 0);
+  EXPECT_EQ(rmdir(folder), 0);
 }
 
 TEST_F(Hub, hub_7_no_keeper) {

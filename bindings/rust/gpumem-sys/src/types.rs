@@ -560,6 +560,12 @@ constants! {
     /// [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD). What they publish stays
     /// when they end.
     GPUMEM_HUB_KEEPER: gpumem_hub_flags = 0x1;
+    /// What links publish is also put into the store of the service manager that started this
+    /// process (systemd: `FileDescriptorStoreMax=`), and what an earlier keeper has put there is
+    /// taken back: it survives the keeper's end, until it is withdrawn. Needs
+    /// [`GPUMEM_HUB_KEEPER`](crate::GPUMEM_HUB_KEEPER), and `$NOTIFY_SOCKET`. For one hub of a
+    /// process at a time.
+    GPUMEM_HUB_STORE: gpumem_hub_flags = 0x2;
     // ---- instance.h
     /// The cuda backend if it can be opened, otherwise the host backend.
     GPUMEM_BACKEND_ANY: gpumem_backend = 0;
