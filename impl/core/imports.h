@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -71,6 +72,11 @@ class Imports {
   Result<CreatedMemory> import_memory(const ImportRequest& request, const gpumem_share_handle* given);
   // The same for what was imported before with these very bytes and defaults; nothing if that is not certain.
   std::optional<CreatedMemory> import_again(const gpumem_share_handle& given) noexcept;
+  // Maps what came with a connection, apart from all records, while `use` runs with its address.
+  // LIMIT_EXCEEDED if it has more bytes than that.
+  Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
+                          std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+                          const std::function<Result<void>(void*)>& use);
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
@@ -144,6 +150,8 @@ class Imports {
   std::optional<Received> take_received(const Token& token);
   void put_back(std::optional<Received> received) noexcept;
   Result<Source> reach(const ImportRequest& request, const std::optional<Received>& received);
+  Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
+                                                        gpumem_access access, const Source& source) const;
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, Source source);
   std::list<Kept> take_kept(const Key& key, const void* address) noexcept;

@@ -215,8 +215,8 @@ Result<std::vector<KeeperStore::Kept>> KeeperStore::inherit() {
     for (const std::string& name : names) {
       auto copy = platform::duplicate(given.at(name));
       if (!copy) return copy.error();
-      one.descriptors.emplace_back(*copy);
-      version->files.push_back(files_.emplace(*copy, name));
+      version->files.push_back(files_.emplace(copy->get(), name));
+      one.descriptors.push_back(std::move(*copy));
       useless.erase(name);
     }
     useless.erase(stored_as);

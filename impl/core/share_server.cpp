@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cinttypes>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/cleanup.h"
 #include "core/instance.h"
 #include "core/log.h"
 #include "core/share_client.h"
+#include "core/share_trial.h"
 #include "platform/pages.h"
 #include "platform/thread.h"
 
@@ -31,6 +33,7 @@ constexpr uint64_t kLeaseTime = 30'000'000'000;
 constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
+constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
 constexpr size_t kLinesMax = 16;
 constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
@@ -438,7 +441,7 @@ void ShareServer::serve(Connection& connection) {
     for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
       const Hub* const hub = find_hub(connection.hub);
       // Together, messages that have begun take no more descriptors than there is room for.
-      uint32_t room = 0;
+      uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
       if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
         uint64_t used = 0;
         for (const auto& [id, other] : connections_) {
@@ -722,9 +725,59 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
         tell_withdrawn(connection.hub, token);
       return give(message_of(MessageType::kDone));
     }
+    case MessageType::kTrial: {
+      if (hub->request.keeper) {
+        return refused(make_error(GPUMEM_ERROR_UNSUPPORTED,
+                                  "the other process is a keeper, which opens nothing; ask by a link to one "
+                                  "that would import"));
+      }
+      if (connection.trying)
+        return refused(make_error(GPUMEM_ERROR_BUSY, "a trial of this link has not ended; try again later"));
+      if (connection.trials >= kTrialsMax) {
+        return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                  "%u trials were made by this link; connect a new one", kTrialsMax));
+      }
+      return take_trial(connection, std::move(incoming));
+    }
     default:
       return violation("a link sent what is for others");
   }
+}
+
+// On the thread for longer work, because it waits for the other process and calls the driver.
+Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
+  const uint64_t number = incoming.message.number;
+  auto shared = std::make_shared<Incoming>(std::move(incoming));
+  try {
+    instance_.background().start();
+    instance_.background().add(
+        [this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
+          Message reply = answer_trial(instance_, *shared);
+          reply.number = shared->message.number;
+          finish_trial(id, std::move(reply));
+          return std::nullopt;
+        });
+  } catch (const std::system_error&) {
+    refuse(connection, number,
+           make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process has no room for a thread"));
+    return {};
+  }
+  ++connection.trials;
+  connection.trying = true;
+  return {};
+}
+
+void ShareServer::finish_trial(uint64_t id, Message reply) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  found->second->trying = false;
+  try {
+    answer(*found->second, std::move(reply));
+  } catch (const std::bad_alloc&) {
+    doom(*found->second, nullptr);
+  }
+  bury();
 }
 
 // What was fetched may be claimed, with the access of its name and no more.

@@ -124,6 +124,8 @@ class ShareServer {
     std::map<Token, gpumem_access> fetched;  // of a holder: what its link may have, as it was published
     std::optional<Token> lent;               // held for it until it claims
     std::vector<Wait> waits;
+    uint32_t trials = 0;  // so far
+    bool trying = false;
     platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
     platform::Deadline output_until = platform::Deadline::max();
     platform::Deadline lease_until = platform::Deadline::max();
@@ -168,6 +170,8 @@ class ShareServer {
   Result<void> take_claim(Connection& connection, const Message& message);
   Result<void> take_release(Connection& connection, const Token& token);
   Result<void> take_request(Connection& connection, Incoming incoming);
+  Result<void> take_trial(Connection& connection, Incoming incoming);
+  void finish_trial(uint64_t connection, Message reply) noexcept;
   Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
                         platform::Descriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "platform/environment.h"
 #include "platform/identity.h"
@@ -58,7 +59,7 @@ Result<void> Notifier::send(const std::string& text, int file_descriptor, uint64
   if (file_descriptor >= 0) {
     auto copy = duplicate(file_descriptor);
     if (!copy) return copy.error();
-    descriptors.emplace_back(*copy);
+    descriptors.push_back(std::move(*copy));
   }
   const auto* const bytes = reinterpret_cast<const uint8_t*>(text.data());
   const Deadline deadline = deadline_after(timeout_ns);

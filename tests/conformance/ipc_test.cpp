@@ -1443,6 +1443,139 @@ TEST_F(Hub, hub_7_a_keeper_outlives_its_publishers) {
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
 }
 
+// What a process with a hub says about a way to it.
+class Ways : public Hub {
+ protected:
+  static gpumem_buffer_desc of_buffer(gpumem_location location) {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = desc.reserve = kSize;
+    desc.location = location;
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    return desc;
+  }
+  Buffer make_buffer(gpumem_location location = GPUMEM_LOCATION_DEVICE) {
+    const gpumem_buffer_desc desc = of_buffer(location);
+    gpumem_buffer made = nullptr;
+    EXPECT_OK(gpumem_buffer_create(device_, &desc, &made, why()));
+    return Buffer(made);
+  }
+  gpumem_way_info way_to(gpumem_link link, const void* pointer, gpumem_share_way way,
+                         gpumem_share_peer peer = GPUMEM_PEER_OTHER_PROCESS) {
+    gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+    info.link = link;
+    EXPECT_OK(gpumem_share_get_way(instance_, pointer, way, peer, &info, why()));
+    EXPECT_EQ(info.link, link);
+    return info;
+  }
+};
+
+TEST_F(Ways, ipc_24_a_trial_at_both_ends) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  Exporter peer;
+  ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const auto before = live(instance_);
+  const gpumem_way_info whole = way_to(link, memory.device(), GPUMEM_SHARE_WAY_LEGACY);
+  EXPECT_EQ(whole.status, GPUMEM_SUCCESS) << whole.message;
+  EXPECT_EQ(whole.slow, 0U) << whole.message;
+  EXPECT_EQ(whole.fd_count, on_host() ? 1U : 0U);
+  const gpumem_way_info blocks = way_to(link, buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+  EXPECT_EQ(blocks.status, GPUMEM_SUCCESS) << blocks.message;
+  EXPECT_EQ(blocks.slow, 0U) << blocks.message;
+  EXPECT_EQ(live(instance_), before) << "a trial leaves something";
+  // What no export would give needs no trial; nobody opens a dma-buf.
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_POSIX_FD).status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_DMA_BUF).status, GPUMEM_ERROR_UNSUPPORTED);
+  // It is kept: nobody has to answer.
+  ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_LEGACY).status, GPUMEM_SUCCESS);
+  ASSERT_EQ(kill(peer.pid(), SIGCONT), 0);
+  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  info.link = link;
+  const Instance other = open_instance();
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_get_way(other, memory.device(), GPUMEM_SHARE_WAY_LEGACY,
+                                     GPUMEM_PEER_OTHER_PROCESS, &info, why()));
+}
+
+TEST_F(Ways, ipc_24_what_is_slow_is_said) {
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_HOST_NUMA).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("host memory cannot be mapped here");
+  const Buffer near = make_buffer();
+  const Buffer far = make_buffer(GPUMEM_LOCATION_HOST_NUMA);
+  Exporter peer;
+  ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  for (const gpumem_link by : {gpumem_link{nullptr}, link.get()}) {
+    SCOPED_TRACE(by != nullptr ? "by a trial" : "from here");
+    const gpumem_way_info host = way_to(by, far.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+    EXPECT_EQ(host.status, GPUMEM_SUCCESS) << host.message;
+    EXPECT_EQ(host.slow, 1U);
+    EXPECT_NE(std::string(host.message).find("on the host"), std::string::npos) << host.message;
+    if (instance_.device_count() < 2) continue;
+    const gpumem_way_info across =
+        way_to(by, near.base(), GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_PEER_OTHER_DEVICE);
+    EXPECT_EQ(across.status, GPUMEM_SUCCESS) << across.message;
+    EXPECT_EQ(across.slow, 1U);
+    EXPECT_NE(std::string(across.message).find("another device"), std::string::npos) << across.message;
+  }
+}
+
+TEST_F(Ways, ipc_24_a_peer_that_cannot) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  {
+    Exporter keeper;
+    ASSERT_EQ(keeper.open_hub(path(), {}, GPUMEM_HUB_KEEPER), GPUMEM_SUCCESS);
+    const gpumem_way_info info = way_to(connect(), buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+    EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(info.message).find("keeper"), std::string::npos) << info.message;
+  }
+  if (on_host()) {
+    Exporter masked("all", "sharing");
+    ASSERT_EQ(masked.open_hub(path()), GPUMEM_SUCCESS);
+    const Link link = connect();
+    for (const auto& [pointer, way] :
+         {std::pair<void*, gpumem_share_way>(memory.device(), GPUMEM_SHARE_WAY_LEGACY),
+          std::pair<void*, gpumem_share_way>(buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD)}) {
+      EXPECT_EQ(way_to(nullptr, pointer, way).status, GPUMEM_SUCCESS) << "it can be exported";
+      const gpumem_way_info info = way_to(link, pointer, way);
+      EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
+      EXPECT_NE(info.message[0], '\0');
+      EXPECT_EQ(info.fd_count, 0U);
+    }
+  }
+}
+
+TEST_F(Ways, ipc_24_a_peer_that_dies_in_the_trial) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  const auto before = live(instance_);
+  for (int round = 0; round < 12; ++round) {
+    SCOPED_TRACE(round);
+    Exporter peer;
+    ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+    const Link link = connect();
+    // First one that has not begun.
+    if (round == 0) {
+      ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+    }
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(round == 0 ? 50'000 : 150 * round));
+      (void)kill(peer.pid(), SIGKILL);
+    });
+    const bool whole = round % 2 == 0;
+    const gpumem_way_info info = way_to(link, whole ? memory.device() : buffer.base(),
+                                        whole ? GPUMEM_SHARE_WAY_LEGACY : GPUMEM_SHARE_WAY_POSIX_FD);
+    killer.join();
+    EXPECT_TRUE(info.status == GPUMEM_ERROR_PEER_GONE || (round != 0 && info.status == GPUMEM_SUCCESS))
+        << info.status << ": " << info.message;
+    EXPECT_EQ(live(instance_), before) << "a trial leaves something";
+    peer.kill();
+  }
+}
+
 // Counts what a keeper of this process puts into the store of a service manager, and what it takes out.
 class Manager {
  public:

@@ -1265,6 +1265,9 @@ structs! {
     growing gpumem_way_info {
         /// `sizeof(gpumem_way_info)` of the caller.
         struct_size: usize,
+        /// Set by the caller: a link of the instance, to a hub in the process that would import; or
+        /// NULL.
+        link: gpumem_link,
         /// [`GPUMEM_SUCCESS`](crate::GPUMEM_SUCCESS), or what `gpumem_share_export()` or the import
         /// would return.
         status: gpumem_status,
@@ -1273,9 +1276,9 @@ structs! {
         /// 1 if the handle alone is not enough: use `gpumem_share_send()` or a hub with a path. A
         /// dma-buf needs a socket of the caller's own.
         needs_socket: u32,
-        /// 0.
-        reserved: u32,
-        /// Why not, and what would help; or what this way costs.
+        /// 1 if the importer's device reaches the memory over a bus or a link to another device.
+        slow: u32,
+        /// Why not, and what would help; or why it is slow, and what it needs.
         message: [c_char; 256],
     }
     /// Options for sending a handle.
