@@ -357,13 +357,13 @@ typedef struct gpumem_way_info {
   /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. A dma-buf needs a socket of the
    * caller's own. */
   uint32_t needs_socket;
-  uint32_t slow;     /**< 1 if the importer's device reaches the memory over a bus or a link to another device. */
+  uint32_t slow; /**< 1 if the importer's device reaches the memory over a bus or a link to another device. */
   char message[256]; /**< Why not, and what would help; or why it is slow, and what it needs. */
 } gpumem_way_info;
 
 /** Initial value of a gpumem_way_info. */
-#define GPUMEM_WAY_INFO_INIT                   \
-  {                                            \
+#define GPUMEM_WAY_INFO_INIT                         \
+  {                                                  \
     sizeof(gpumem_way_info), NULL, 0, 0, 0, 0, { 0 } \
   }
 
