@@ -59,7 +59,12 @@ struct HubOptions {
   bool json = false;
 };
 int hub_list(const HubOptions& options);
-int keep(const HubOptions& options);
+
+struct KeepOptions {
+  std::optional<std::string> hub;
+  bool store = false;  // also in the store of the service manager
+};
+int keep(const KeepOptions& options);
 
 struct ErrorsOptions {
   std::optional<std::string> code;  // number or name; none: all

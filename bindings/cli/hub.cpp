@@ -88,9 +88,10 @@ int hub_list(const HubOptions& options) {
   return kExitSuccess;
 }
 
-int keep(const HubOptions& options) {
+int keep(const KeepOptions& options) {
   watch_signals();
-  const Hub keeper = open_hub(open_instance(kBackend), options.hub, GPUMEM_HUB_KEEPER);
+  const gpumem_hub_flags flags = GPUMEM_HUB_KEEPER | (options.store ? GPUMEM_HUB_STORE : 0);
+  const Hub keeper = open_hub(open_instance(kBackend), options.hub, flags);
   std::cout << "Keeper at " << shown(hub_info(keeper).path) << '\n';
   flush_output();
   wait_for_interrupt(-1);

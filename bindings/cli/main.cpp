@@ -266,7 +266,9 @@ int parse_and_run(int argc, char** argv) {
   hub_command->add_flag("--json", json, "Print JSON");
 
   CLI::App* keep_command = app.add_subcommand("keep", "Keep what others publish, also after they have ended");
+  bool store = false;
   value_option(keep_command, "--hub", hubs, "PATH", "Path of the keeper, or its name (default: default)");
+  keep_command->add_flag("--store", store, "Keep it in the service manager's store, too");
 
   ErrorsOptions errors_options;
   Values codes;
@@ -309,7 +311,7 @@ int parse_and_run(int argc, char** argv) {
   }
 
   const std::optional<std::string> hub = copy_of(only(hubs, "--hub"));
-  if (keep_command->parsed()) return keep({.hub = hub, .json = false});
+  if (keep_command->parsed()) return keep({.hub = hub, .store = store});
   if (hub_command->parsed()) {
     const std::string* action = only(actions, "ACTION");
     if (action == nullptr) throw UsageError("hub needs an ACTION: list");

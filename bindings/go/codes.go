@@ -387,6 +387,7 @@ type HubFlags uint64
 // The values of HubFlags.
 const (
 	HubKeeper HubFlags = 0x1 // Links may publish and withdraw too: handles by ShareWayPOSIXFD.
+	HubStore  HubFlags = 0x2 // What links publish is also put into the store of the service manager that started this process (systemd: FileDescriptorStoreMax=), and what an earlier keeper has put there is taken back: it survives the keeper's end, until it is withdrawn.
 )
 
 // Backend: what does the work.
@@ -748,6 +749,7 @@ var constants = []constant{
 	{"LockMode", "HostLockRequire", "GPUMEM_HOST_LOCK_REQUIRE", 2},
 	{"LockMode", "HostLockOff", "GPUMEM_HOST_LOCK_OFF", 3},
 	{"HubFlags", "HubKeeper", "GPUMEM_HUB_KEEPER", 0x1},
+	{"HubFlags", "HubStore", "GPUMEM_HUB_STORE", 0x2},
 	{"Backend", "BackendAny", "GPUMEM_BACKEND_ANY", 0},
 	{"Backend", "BackendCUDA", "GPUMEM_BACKEND_CUDA", 1},
 	{"Backend", "BackendHost", "GPUMEM_BACKEND_HOST", 2},

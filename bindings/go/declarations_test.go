@@ -251,6 +251,7 @@ var layoutConstants = map[string]any{
 	"GPUMEM_HOST_LOCK_REQUIRE":                      int32(HostLockRequire),
 	"GPUMEM_HOST_LOCK_OFF":                          int32(HostLockOff),
 	"GPUMEM_HUB_KEEPER":                             uint64(HubKeeper),
+	"GPUMEM_HUB_STORE":                              uint64(HubStore),
 	"GPUMEM_BACKEND_ANY":                            int32(BackendAny),
 	"GPUMEM_BACKEND_CUDA":                           int32(BackendCUDA),
 	"GPUMEM_BACKEND_HOST":                           int32(BackendHost),

@@ -348,7 +348,8 @@ type WayInfo struct {
 	FileCount int    // Descriptors that an export would have.
 	// The handle alone is not enough: use [Instance.Send], or a hub with a path. A dma-buf needs a socket of your own.
 	NeedsSocket bool
-	Message     string // Why not, and what would help; or what this way costs.
+	Slow        bool   // The importer's device reaches the memory over a bus or a link to another device.
+	Message     string // Why not, and what would help; or why it is slow, and what it needs.
 }
 
 // ShareWay reports whether memory can be shared in one way with a peer, and why not. It changes nothing.
@@ -357,15 +358,32 @@ func (i *Instance) ShareWay(address Address, way ShareWay, peer SharePeer) (WayI
 		return WayInfo{}, err
 	}
 	defer address.leave()
+	return i.shareWay(nil, address, way, peer)
+}
+
+// ShareWay reports the same as [Instance.ShareWay] for the process of the hub, by a trial at both ends. The answer is kept
+// with the link.
+func (l *Link) ShareWay(address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
+	if err := address.enter("Link.ShareWay", 1); err != nil {
+		return WayInfo{}, err
+	}
+	defer address.leave()
+	return l.instance.shareWay(l, address, way, peer)
+}
+
+func (i *Instance) shareWay(l *Link, address Address, way ShareWay, peer SharePeer) (WayInfo, error) {
 	var info nativeWayInfo
+	info.link = uintptr(l.id())
 	info.structSize = unsafe.Sizeof(info)
 	err := failure(C.gpumem_go_share_get_way(i.id(), C.uint64_t(address.value), C.gpumem_share_way(way),
 		C.gpumem_share_peer(peer), (*C.uint8_t)(unsafe.Pointer(&info))))
 	runtime.KeepAlive(i)
+	runtime.KeepAlive(l)
 	if err != nil {
 		return WayInfo{}, err
 	}
-	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, translate(text(info.message[:]))}, nil
+	return WayInfo{way, Status(info.status), int(info.fdCount), info.needsSocket != 0, info.slow != 0,
+		translate(text(info.message[:]))}, nil
 }
 
 // ShareWays reports the same for each way.

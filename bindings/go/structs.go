@@ -346,10 +346,11 @@ type nativeImportCacheDesc struct {
 
 type nativeWayInfo struct {
 	structSize  uintptr
+	link        uintptr
 	status      int32
 	fdCount     uint32
 	needsSocket uint32
-	reserved    uint32
+	slow        uint32
 	message     [256]byte
 }
 

@@ -6,6 +6,7 @@
 #include "call.h"
 #include "core/host_function.h"
 #include "core/instance.h"
+#include "core/link.h"
 #include "core/memory.h"
 #include "core/share_ways.h"
 #include "decode_share.h"
@@ -210,9 +211,18 @@ gpumem_status gpumem_share_get_way(gpumem_instance instance, const void* pointer
     if (peer < GPUMEM_PEER_OTHER_PROCESS || peer > GPUMEM_PEER_CONTAINER)
       decode.refuse("peer %d is none of the GPUMEM_PEER_ values", peer);
     decode.output(out_info, "out_info");
+    core::Ref<core::Link> link;
+    const gpumem_link given = decode.done() ? out_info->link : nullptr;
+    if (given != nullptr) {
+      link = decode.object<core::Link>(given);
+      if (link && &link->instance() != &object->instance())
+        decode.refuse("the link is one of another instance");
+    }
     GPUMEM_TRY(decode.done());
     GPUMEM_TRY(core::outside_host_function());
-    capi::answer(out_info, core::share_way(object->instance(), pointer, way, peer));
+    gpumem_way_info info = core::share_way(object->instance(), pointer, way, peer, link.get());
+    info.link = given;
+    capi::answer(out_info, info);
     return GPUMEM_SUCCESS;
   });
 }

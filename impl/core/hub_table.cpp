@@ -115,6 +115,11 @@ Result<uint64_t> HubTable::publish(Request request, std::vector<Token>* gone) {
       (!add(kept_bytes_ - bytes_going, handle.size, &bytes) || bytes > limits_.bytes))
     return limit_reached("bytes_max", limits_.bytes);
 
+  if (request.store) {
+    auto stored = request.store(request, version);
+    if (!stored) return stored.error();
+    request.published.stored = std::move(*stored);
+  }
   gone->reserve(gone->size() + goes);
   ++tokens_[handle.token];
   if (name == names_.end()) {

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +33,7 @@ class HubTable {
     Fingerprint fingerprint{};
     bool kept = false;                  // a link published it
     platform::Descriptors descriptors;  // of what is kept
+    std::shared_ptr<void> stored;       // keeps them in the store of the service manager
     uint64_t publisher = 0;             // the connection of the link; 0 once that has ended
   };
   struct Request {
@@ -39,6 +42,8 @@ class HubTable {
     uint32_t keep = 0;     // older versions; 0: one
     uint32_t user = 0;
     Version published;
+    // Called when nothing else can fail but for lack of memory; what it answers becomes `stored`.
+    std::function<Result<std::shared_ptr<void>>(const Request& request, uint64_t version)> store;
   };
 
   // The number of the version. `gone` receives the tokens that are not published any more. A failure changes

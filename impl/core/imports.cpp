@@ -17,6 +17,7 @@
 #include "platform/file.h"
 #include "platform/identity.h"
 #include "platform/thread.h"
+#include "platform/thread_record.h"
 
 namespace gpumem::core {
 
@@ -381,49 +382,58 @@ void Imports::keep_again(std::list<Kept> kept) noexcept {
   tidy_later();
 }
 
-Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
-                                   gpumem_access access, ImportSource source) {
+Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportRequest& request, Device& device,
+                                                               gpumem_access access,
+                                                               const ImportSource& source) const {
   const ShareHandle& recorded = source.recorded;
-  if (request.handle.offset >= recorded.size) return bad_blocks();
-  backend::Sharing* const facet = device.device().backend().sharing();
+  backend::Sharing* const facet = device.backend().sharing();
   if (facet == nullptr) {
     return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "device %u shares nothing with other processes; see share.channel",
-                      device.device().ordinal());
+                      "device %u shares nothing with other processes; see share.channel", device.ordinal());
   }
-  const bool legacy = recorded.way == GPUMEM_SHARE_WAY_LEGACY;
-  std::list<Kept> kept;  // the mapping that there is, or nothing
-  const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
-    if (!kept.empty()) return std::move(kept.front().mapping);
-    std::vector<int> numbers = numbers_of(source.descriptors);
-    if (legacy) {
-      backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
-      const bool peer = device.device().facts().uuid != recorded.device_uuid;
-      return facet->import_memory({ticket, recorded.size, peer});
-    }
-    if (numbers.size() != recorded.fd_count || numbers.empty())
-      return other_descriptors(recorded, numbers.size());
-    auto sizes = block_sizes(recorded, &numbers);
-    if (!sizes) return sizes.error();
-    backend::BlocksRequest blocks;
-    blocks.file_descriptors = numbers;
-    blocks.sizes = *sizes;
-    blocks.location = recorded.location;
-    blocks.numa_node = recorded.numa_node;
-    blocks.access = access;
-    blocks.address = request.address;
-    for (const auto& known : instance_.devices()) {
-      if (known->facts().uuid == recorded.device_uuid && known.get() != &device.device())
-        blocks.home = &known->backend();
-    }
-    return facet->import_blocks(blocks);
-  };
+  std::vector<int> numbers = numbers_of(source.descriptors);
+  if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) {
+    backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
+    const bool peer = device.facts().uuid != recorded.device_uuid;
+    return facet->import_memory({ticket, recorded.size, peer});
+  }
+  if (numbers.size() != recorded.fd_count || numbers.empty())
+    return other_descriptors(recorded, numbers.size());
+  auto sizes = block_sizes(recorded, &numbers);
+  if (!sizes) return sizes.error();
+  backend::BlocksRequest blocks;
+  blocks.file_descriptors = numbers;
+  blocks.sizes = *sizes;
+  blocks.location = recorded.location;
+  blocks.numa_node = recorded.numa_node;
+  blocks.access = access;
+  blocks.address = request.address;
+  for (const auto& known : instance_.devices()) {
+    if (known->facts().uuid == recorded.device_uuid && known.get() != &device)
+      blocks.home = &known->backend();
+  }
+  return facet->import_blocks(blocks);
+}
+
+namespace {
+
+NewImport import_of(const ShareHandle& recorded, const ImportRequest& request, const Claim& claim) {
   NewImport wanted;
   wanted.size = recorded.size;
   wanted.on_device = recorded.location == GPUMEM_LOCATION_DEVICE;
   wanted.name = request.name;
-  if (legacy) wanted.peer = source.claim.peer();
-  kept = take_kept(key, request.address);
+  if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) wanted.peer = claim.peer();
+  return wanted;
+}
+
+}  // namespace
+
+Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request, DeviceObject& device,
+                                   gpumem_access access, ImportSource source) {
+  const ShareHandle& recorded = source.recorded;
+  if (request.handle.offset >= recorded.size) return bad_blocks();
+  NewImport wanted = import_of(recorded, request, source.claim);
+  std::list<Kept> kept = take_kept(key, request.address);  // the mapping that there is, or nothing
   // What nobody has any more must not be in the way.
   if (request.address != nullptr && kept.empty()) flush_cache();
   Cleanup again([&] { keep_again(std::move(kept)); });
@@ -437,6 +447,10 @@ Result<CreatedMemory> Imports::map(const Key& key, const ImportRequest& request,
   place.try_emplace(key);
   std::map<const Memory*, Key> by_memory;
   by_memory.emplace(nullptr, key);
+  const auto make = [&]() -> Result<std::unique_ptr<backend::Memory>> {
+    if (!kept.empty()) return std::move(kept.front().mapping);
+    return open_mapping(request, device.device(), access, source);
+  };
   auto made = adopt_memory(device, std::move(wanted), make);
   if (!made) return made.error();
   again.dismiss();
@@ -518,6 +532,41 @@ Result<ImportSource> Imports::claim(const ImportRequest& request, gpumem_share_t
   auto source = reach(request, received);
   if (source || has_ended(source.error())) again.dismiss();
   return source;
+}
+
+Result<void> Imports::try_import(const ImportRequest& request, platform::Descriptors descriptors,
+                                 std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+                                 const std::function<Result<void>(void*)>& use) {
+  GPUMEM_TRY(check_origin(request, instance_, GPUMEM_SHARE_TYPE_MEMORY));
+  auto device = device_for(request);
+  if (!device) return device.error();
+  auto access = access_for(request);
+  if (!access) return access.error();
+  GPUMEM_TRY(check_not_own(request.handle));
+  GPUMEM_TRY((*device)->device().usable());
+  const std::optional<Received> received(
+      Received{request.handle, std::move(descriptors), std::move(peer), Clock::time_point()});
+  auto source = reach(request, received);
+  if (!source) return source.error();
+  if (source->recorded.size > bytes_max || source->recorded.size == 0)
+    return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the memory of a trial has at most %" PRIu64 " bytes",
+                      bytes_max);
+  Ref<Memory> memory;
+  void* pointer = nullptr;
+  {
+    const auto open = instance_.stay_open();
+    if (!open) return open.error();
+    const std::lock_guard changes(changes_);
+    auto made = adopt_memory(**device, import_of(source->recorded, request, source->claim),
+                             [&] { return open_mapping(request, (*device)->device(), *access, *source); });
+    if (!made) return made.error();
+    pointer = made->created.pointer;
+    memory = acquire<Memory>(platform::thread_record(), made->created.handle);
+  }
+  auto used = use(pointer);
+  Result<void> destroyed;
+  if (memory) destroyed = destroy_mapping(std::move(memory));
+  return used ? destroyed : used;
 }
 
 Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest& request) {

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -83,6 +84,11 @@ class Imports {
   Result<ImportSource> claim(const ImportRequest& request, gpumem_share_type type);
   // The device of this instance that a handle is of. NOT_FOUND.
   Result<DeviceObject*> device_of(const ShareHandle& handle) const;
+  // Maps what came with a connection, apart from all records, while `use` runs with its address.
+  // LIMIT_EXCEEDED if it has more bytes than that.
+  Result<void> try_import(const ImportRequest& request, platform::Descriptors descriptors,
+                          std::shared_ptr<SharePeer> peer, uint64_t bytes_max,
+                          const std::function<Result<void>(void*)>& use);
   // The handle of the event.
   Result<uint64_t> import_event(DeviceObject& device, const ImportRequest& request);
   Result<gpumem_import_info> info(const Memory& memory) const;
@@ -155,6 +161,9 @@ class Imports {
   std::optional<Received> take_received(const Token& token);
   void put_back(std::optional<Received> received) noexcept;
   Result<ImportSource> reach(const ImportRequest& request, const std::optional<Received>& received);
+  Result<std::unique_ptr<backend::Memory>> open_mapping(const ImportRequest& request, Device& device,
+                                                        gpumem_access access,
+                                                        const ImportSource& source) const;
   Result<CreatedMemory> map(const Key& key, const ImportRequest& request, DeviceObject& device,
                             gpumem_access access, ImportSource source);
   std::list<Kept> take_kept(const Key& key, const void* address) noexcept;

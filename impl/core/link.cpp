@@ -9,6 +9,7 @@
 #include "core/host_function.h"
 #include "core/instance.h"
 #include "core/lifecycle.h"
+#include "platform/identity.h"
 #include "platform/socket.h"
 
 namespace gpumem::core {
@@ -158,6 +159,66 @@ Result<void> Link::withdraw(const std::string& name, uint64_t version) {
   return {};
 }
 
+Result<TrialResult> Link::make_trial(const TrialRequest& request) {
+  ShareServer& server = instance().share_server();
+  auto block = TrialBlock::make(instance(), request);
+  if (!block) return block.error();
+  Message message = message_of(MessageType::kTrial);
+  message.token = platform::random_id();
+  message.other_device = request.other_device;
+  const Token expected = answer_to(message.token);
+  GPUMEM_TRY((*block)->write(message.token));
+  ExportRequest wanted;
+  wanted.way = request.way;
+  auto handle = instance().exports().export_memory((*block)->pointer(), wanted);
+  if (!handle) return handle.error();
+  auto lent = server.lend(handle->token, 0);
+  if (!lent) return lent.error();
+  // Before the block is freed.
+  Cleanup take_back([&] { server.take_back(lent->connection); });
+  message.handle = lent->grant.handle;
+  platform::Descriptors descriptors;
+  descriptors.push_back(std::move(lent->end));
+  for (platform::Descriptor& descriptor : lent->grant.descriptors)
+    descriptors.push_back(std::move(descriptor));
+  auto answer = call(std::move(message), MessageType::kTried, std::move(descriptors));
+  if (!answer && answer.error().status == GPUMEM_ERROR_BUSY) {
+    unanswered_.push_back(std::move(*block));
+    return answer.error();
+  }
+  if (!answer) return answer.error();
+  TrialResult result{answer->message.status, answer->message.slow, std::move(answer->message.text)};
+  if (result.status != GPUMEM_SUCCESS) return result;
+  auto found = (*block)->read();
+  if (!found) return found.error();
+  if (*found == expected) return result;
+  return TrialResult{GPUMEM_ERROR_UNSUPPORTED, false,
+                     "the other process opened the memory, but what it wrote is not here"};
+}
+
+Result<TrialResult> Link::try_way(const TrialRequest& request) {
+  const std::lock_guard lock(trials_mutex_);
+  if (const auto known = trials_.find(request); known != trials_.end()) return known->second;
+  auto result = make_trial(request);
+  const Status status = result ? result->status : result.error().status;
+  switch (status) {
+    case GPUMEM_SUCCESS:
+    case GPUMEM_ERROR_UNSUPPORTED:
+    case GPUMEM_ERROR_PERMISSION_DENIED:
+    case GPUMEM_ERROR_NOT_FOUND:
+    case GPUMEM_ERROR_SYMBOL_MISSING:
+    case GPUMEM_ERROR_INVALID_ARGUMENT:
+    case GPUMEM_ERROR_INVALID_STATE:
+      trials_.emplace(request, result ? *result : TrialResult{status, false, result.error().message});
+      break;
+    default:
+      break;  // it may be another one next time
+  }
+  return result;
+}
+
+void Link::drop_trials() noexcept { unanswered_.clear(); }
+
 void Link::interrupt() noexcept {
   client_->abandon(make_error(GPUMEM_ERROR_STALE_HANDLE,
                               "another thread closed this link during the call; connect a new one"));
@@ -190,6 +251,7 @@ Result<void> close_link(Ref<Link> link) {
   platform::wait_for_uses(link.get());
   link->instance().remove_object(*link);
   Link* const gone = link.get();
+  link->drop_trials();
   link = {};
   handles::remove(gone);
   return {};

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "core/hub.h"
 #include "core/object.h"
 #include "core/share_client.h"
+#include "core/share_trial.h"
 
 namespace gpumem::core {
 
@@ -35,6 +38,10 @@ class Link final : public Object {
   Result<ShareHandle> fetch(const std::string& name, uint64_t version, const Fingerprint& fingerprint);
   Result<uint64_t> publish(const PublishRequest& request);
   Result<void> withdraw(const std::string& name, uint64_t version);
+  // Whether the process of the hub can use such memory. What it answers is kept, unless it may change.
+  Result<TrialResult> try_way(const TrialRequest& request);
+  // Frees what a process that did not answer may still have open.
+  void drop_trials() noexcept;
   // Calls that wait fail from now on.
   void interrupt() noexcept;
 
@@ -42,6 +49,7 @@ class Link final : public Object {
   friend Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);
   Result<void> connect(const LinkRequest& request);
   Result<void> need_keeper() const;
+  Result<TrialResult> make_trial(const TrialRequest& request);
   Result<Incoming> call(Message request, MessageType answer, platform::Descriptors descriptors = {});
 
   const std::string address_;
@@ -51,6 +59,10 @@ class Link final : public Object {
   std::shared_ptr<ShareClient> client_;
   // Holds what is imported; imports keep it when the link is closed.
   std::shared_ptr<SharePeer> holder_;
+
+  std::mutex trials_mutex_;  // during a trial; guards the rest
+  std::map<TrialRequest, TrialResult> trials_;
+  std::vector<std::unique_ptr<TrialBlock>> unanswered_;
 };
 
 Result<uint64_t> connect_link(const std::shared_ptr<Instance>& instance, const LinkRequest& request);

@@ -157,6 +157,10 @@ HubEntry read_entry(Reader& in) {
   return entry;
 }
 
+void write_text(Writer& out, const std::string& text) {
+  out.counted(text.substr(0, whole_characters(text.data(), std::min(text.size(), kTextMax))));
+}
+
 void write_body(Writer& out, const Message& message) {
   switch (message.type) {
     case MessageType::kHello:
@@ -209,12 +213,21 @@ void write_body(Writer& out, const Message& message) {
       break;
     case MessageType::kRefused:
       out.number(message.status);
-      out.counted(message.text.substr(
-          0, whole_characters(message.text.data(), std::min(message.text.size(), kTextMax))));
+      write_text(out, message.text);
       break;
     case MessageType::kPass:
       out.handle(message.handle);
       out.number(message.version);
+      break;
+    case MessageType::kTrial:
+      out.handle(message.handle);
+      out.array(message.token);
+      out.number(static_cast<uint8_t>(message.other_device ? 1 : 0));
+      break;
+    case MessageType::kTried:
+      out.number(message.status);
+      write_text(out, message.text);
+      out.number(static_cast<uint8_t>(message.slow ? 1 : 0));
       break;
     case MessageType::kDone:
     case MessageType::kMore:
@@ -310,6 +323,18 @@ void read_body(Reader& in, Message& message) {
       message.handle = in.handle();
       message.version = in.number<uint64_t>();
       break;
+    case MessageType::kTrial:
+      message.handle = in.handle();
+      in.array(message.token);
+      message.other_device = in.flag();
+      break;
+    case MessageType::kTried:
+      message.status = in.number<Status>();
+      message.text = in.text(kTextMax);
+      message.slow = in.flag();
+      if (message.status > 0) in.refuse(bad_message("a trial has a status that is no failure"));
+      make_presentable(message.text);
+      break;
     case MessageType::kDone:
     case MessageType::kMore:
       break;
@@ -320,8 +345,8 @@ bool is_known(uint16_t type) {
   const auto between = [type](MessageType first, MessageType last) {
     return type >= static_cast<uint16_t>(first) && type <= static_cast<uint16_t>(last);
   };
-  return between(MessageType::kHello, MessageType::kWithdraw) ||
-         between(MessageType::kWelcome, MessageType::kRefused) ||
+  return between(MessageType::kHello, MessageType::kTrial) ||
+         between(MessageType::kWelcome, MessageType::kTried) ||
          between(MessageType::kWithdrawn, MessageType::kMore);
 }
 
@@ -336,6 +361,9 @@ Result<void> check_count(const Message& message) {
       break;
     case MessageType::kPass:
       right = count != 0 && count - 1 == message.handle.fd_count;
+      break;
+    case MessageType::kTrial:
+      right = count != 0 && count <= kTrialDescriptorsMax && count - 1 == message.handle.fd_count;
       break;
     case MessageType::kWelcome:
       right = count <= 1;

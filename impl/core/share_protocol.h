@@ -26,11 +26,17 @@
 //   - WAIT: ENTRY when there is one; with `once` at once, or REFUSED
 //   - CANCEL of a WAIT: nothing
 //   - PUBLISH with descriptors: PUBLISHED, or REFUSED
+//   - TRIAL with a connection and the descriptors of one small block, at most one at a time and 64 in all:
+//   TRIED when
+//     another thread has opened the block, or REFUSED
 // * any, while MORE is missing
 //   - MORE of the same number: as the message that is complete with it
 //
 // The server also says WITHDRAWN of a token to a holder that has claimed it, at most once. Requests of one
-// connection are answered in their order, but for WAIT.
+// connection are answered in their order, but for WAIT and TRIAL.
+//
+// In a trial the server is the importer: a holder at the other end of the connection that came with it. It
+// finds the 16 bytes of the TRIAL at the beginning of the block, and leaves their complement there.
 //
 // A connection ends when one side hangs up, and when it does anything else than the table says: a message of
 // another state, a body that is too long, too short or has a value out of range, other descriptors than
@@ -60,6 +66,8 @@ inline constexpr size_t kMessageBodyMax = 1024;
 inline constexpr size_t kPacketMax = kMessageHeaderSize + kMessageBodyMax;
 // No message announces more descriptors than that.
 inline constexpr uint32_t kMessageDescriptorsMax = 65536;
+// A block has one, and one more for its connection comes along.
+inline constexpr uint32_t kTrialDescriptorsMax = 2;
 inline constexpr size_t kSecretMax = 256;
 inline constexpr size_t kNameMax = 63;
 
@@ -75,12 +83,14 @@ enum class MessageType : uint16_t {
   kFetch,
   kPublish,
   kWithdraw,
+  kTrial,
   kWelcome = 32,
   kGranted,
   kEntry,
   kPublished,
   kDone,
   kRefused,
+  kTried,
   kWithdrawn = 64,
   kPass,
   kMore,
@@ -105,10 +115,10 @@ struct Message {
   uint64_t number = 0;
   uint32_t descriptor_count = 0;
 
-  Token token{};                // kHello, kWelcome: the instance, zero for a hub
+  Token token{};  // kHello, kWelcome: the instance, zero for a hub; kTrial: what is in the block
   std::vector<uint8_t> secret;  // kHello
   bool keeper = false;          // kWelcome
-  ShareHandle handle;           // kGranted, kPublish, kPass
+  ShareHandle handle;           // kGranted, kPublish, kPass, kTrial
   std::string name;
   uint64_t version = 0;  // kWait: the one that is known; kCancel: the number of the kWait; kPass: the lease
   bool once = false;     // kWait: refuse if there is none yet
@@ -119,6 +129,8 @@ struct Message {
   HubEntry entry;
   Status status = GPUMEM_ERROR_INTERNAL;
   std::string text;
+  bool other_device = false;  // kTrial: for one that does not have the memory
+  bool slow = false;          // kTried
 };
 
 // Up to 63 bytes of UTF-8 without `/` and control characters.

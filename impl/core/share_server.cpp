@@ -10,12 +10,14 @@
 #include <cerrno>
 #include <cinttypes>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/cleanup.h"
 #include "core/instance.h"
 #include "core/log.h"
 #include "core/share_client.h"
+#include "core/share_trial.h"
 #include "platform/pages.h"
 #include "platform/shared_word.h"
 #include "platform/thread.h"
@@ -32,6 +34,7 @@ constexpr uint64_t kLeaseTime = 30'000'000'000;
 constexpr size_t kConnectionsMax = 1024;  // beside those of hubs
 constexpr size_t kClaimsMax = 4096;       // different ones of a connection
 constexpr size_t kWaitsMax = 64;          // of a connection
+constexpr uint32_t kTrialsMax = 64;       // of a connection, in its life
 constexpr int kAtOnce = 32;               // messages of one connection before others have their turn
 constexpr size_t kLinesMax = 16;
 constexpr size_t kRecentMax = 8;  // connections that are kept for the next import
@@ -132,6 +135,9 @@ void ShareServer::stop() noexcept {
     }
     connections_.clear();
     listeners_.clear();
+    for (const auto& [id, hub] : hubs_) {
+      if (hub.store != nullptr) hub.store->detach();
+    }
     hubs_.clear();
     try {
       for (const auto& [id, client] : clients_) {
@@ -437,7 +443,7 @@ void ShareServer::serve(Connection& connection) {
     for (int i = 0; i < kAtOnce && !connection.doomed && !connection.channel.has_output(); ++i) {
       const Hub* const hub = find_hub(connection.hub);
       // Together, messages that have begun take no more descriptors than there is room for.
-      uint32_t room = 0;
+      uint32_t room = hub != nullptr && connection.role == Role::kLink ? kTrialDescriptorsMax : 0;
       if (hub != nullptr && hub->request.keeper && connection.role == Role::kLink) {
         uint64_t used = 0;
         for (const auto& [id, other] : connections_) {
@@ -723,9 +729,59 @@ Result<void> ShareServer::take_request(Connection& connection, Incoming incoming
         tell_withdrawn(connection.hub, token);
       return give(message_of(MessageType::kDone));
     }
+    case MessageType::kTrial: {
+      if (hub->request.keeper) {
+        return refused(make_error(GPUMEM_ERROR_UNSUPPORTED,
+                                  "the other process is a keeper, which opens nothing; ask by a link to one "
+                                  "that would import"));
+      }
+      if (connection.trying)
+        return refused(make_error(GPUMEM_ERROR_BUSY, "a trial of this link has not ended; try again later"));
+      if (connection.trials >= kTrialsMax) {
+        return refused(make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,
+                                  "%u trials were made by this link; connect a new one", kTrialsMax));
+      }
+      return take_trial(connection, std::move(incoming));
+    }
     default:
       return violation("a link sent what is for others");
   }
+}
+
+// On the thread for longer work, because it waits for the other process and calls the driver.
+Result<void> ShareServer::take_trial(Connection& connection, Incoming incoming) {
+  const uint64_t number = incoming.message.number;
+  auto shared = std::make_shared<Incoming>(std::move(incoming));
+  try {
+    instance_.background().start();
+    instance_.background().add(
+        [this, id = connection.id, shared]() -> std::optional<std::chrono::nanoseconds> {
+          Message reply = answer_trial(instance_, *shared);
+          reply.number = shared->message.number;
+          finish_trial(id, std::move(reply));
+          return std::nullopt;
+        });
+  } catch (const std::system_error&) {
+    refuse(connection, number,
+           make_error(GPUMEM_ERROR_LIMIT_EXCEEDED, "the process has no room for a thread"));
+    return {};
+  }
+  ++connection.trials;
+  connection.trying = true;
+  return {};
+}
+
+void ShareServer::finish_trial(uint64_t id, Message reply) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
+  found->second->trying = false;
+  try {
+    answer(*found->second, std::move(reply));
+  } catch (const std::bad_alloc&) {
+    doom(*found->second, nullptr);
+  }
+  bury();
 }
 
 // What was fetched may be claimed, with the access of its name and no more.
@@ -802,11 +858,44 @@ Result<uint64_t> ShareServer::keep(Connection& connection, Hub& hub, Incoming in
   request.published.kept = true;
   request.published.descriptors = std::move(incoming.descriptors);
   request.published.publisher = connection.id;
+  if (hub.store != nullptr) {
+    request.store = [&hub](const HubTable::Request& given, uint64_t number) {
+      const HubTable::Version& published = given.published;
+      return hub.store->add({given.name, number, given.user, published.handle, published.fingerprint},
+                            published.descriptors);
+    };
+  }
   std::vector<Token> gone;
   auto version = hub.table.publish(std::move(request), &gone);
   for (const Token& token : gone)
     tell_withdrawn(connection.hub, token);
   return version;
+}
+
+// What an earlier keeper has left in the store of the service manager.
+Result<void> ShareServer::restore(Hub& hub) {
+  auto left = hub.store->inherit();
+  if (!left) return left.error();
+  hub.store->accept();
+  Cleanup undo([&] { hub.store->detach(); });  // the next keeper has it then
+  for (KeeperStore::Kept& one : *left) {
+    HubTable::Request request;
+    request.name = one.record.name;
+    request.version = one.record.number;
+    request.keep = UINT32_MAX;
+    request.user = one.record.user;
+    request.published.handle = one.record.handle;
+    request.published.fingerprint = one.record.fingerprint;
+    request.published.kept = true;
+    request.published.descriptors = std::move(one.descriptors);
+    request.published.stored = std::move(one.entry);
+    std::vector<Token> gone;
+    if (auto version = hub.table.publish(std::move(request), &gone); !version)
+      note("a version in the store of the service manager is dropped: " +
+           std::string(version.error().message));
+  }
+  undo.dismiss();
+  return {};
 }
 
 void ShareServer::tell_waiting(uint64_t hub_id, const std::string& name) {
@@ -950,18 +1039,28 @@ void ShareServer::wake_sleepers() noexcept {
 
 Result<uint64_t> ShareServer::open_hub(HubRequest request) {
   GPUMEM_TRY(start());
+  std::shared_ptr<KeeperStore> store;
+  if (request.store) {
+    auto opened = KeeperStore::open();
+    if (!opened) return opened.error();
+    store = std::move(*opened);
+  }
   // It may wait for another process that opens one.
   auto listener = platform::Listener::open(request.address, request.mode);
   if (!listener) return listener.error();
   const std::lock_guard lock(mutex_);
   if (stopped_) return closed();
   const uint64_t id = ++last_id_;
-  hubs_.emplace(id, Hub(std::move(request)));
+  Hub& hub = hubs_.emplace(id, Hub(std::move(request))).first->second;
+  Cleanup undo([&] { hubs_.erase(id); });
+  hub.store = std::move(store);
   auto added = add_listener(std::move(*listener), id);
-  if (!added) {
-    hubs_.erase(id);
-    return added.error();
-  }
+  if (!added) return added.error();
+  Cleanup undo_listener([&] { listeners_.erase(*added); });
+  if (hub.store != nullptr) GPUMEM_TRY(restore(hub));
+  undo_listener.dismiss();
+  undo.dismiss();
+  wake();
   return id;
 }
 
@@ -1005,6 +1104,7 @@ void ShareServer::close_hub(uint64_t id) noexcept {
     platform::hang_up(connection.channel.socket());
     at = connections_.erase(at);
   }
+  if (const Hub* const hub = find_hub(id); hub != nullptr && hub->store != nullptr) hub->store->detach();
   hubs_.erase(id);
   bury();
 }

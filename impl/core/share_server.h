@@ -15,6 +15,7 @@
 
 #include "core/exports.h"
 #include "core/hub_table.h"
+#include "core/keeper_store.h"
 #include "core/share_channel.h"
 #include "core/share_peer.h"
 #include "platform/socket.h"
@@ -31,6 +32,7 @@ struct HubRequest {
   std::vector<uint32_t> groups;
   std::vector<uint8_t> secret;
   bool keeper = false;
+  bool store = false;  // what it keeps, in the store of the service manager
   HubLimits limits;
 };
 
@@ -131,6 +133,8 @@ class ShareServer {
     std::map<Token, gpumem_access> fetched;  // of a holder: what its link may have, as it was published
     std::optional<Token> lent;               // held for it until it claims
     std::vector<Wait> waits;
+    uint32_t trials = 0;  // so far
+    bool trying = false;
     platform::Deadline message_until = platform::Deadline::max();  // HELLO, or a message that has begun
     platform::Deadline output_until = platform::Deadline::max();
     platform::Deadline lease_until = platform::Deadline::max();
@@ -140,6 +144,7 @@ class ShareServer {
   struct Hub {
     explicit Hub(HubRequest given) : request(std::move(given)), table(request.limits) {}
     HubRequest request;
+    std::shared_ptr<KeeperStore> store;
     HubTable table;
     uint64_t refused = 0;
   };
@@ -174,10 +179,13 @@ class ShareServer {
   Result<void> take_claim(Connection& connection, const Message& message);
   Result<void> take_release(Connection& connection, const Token& token);
   Result<void> take_request(Connection& connection, Incoming incoming);
+  Result<void> take_trial(Connection& connection, Incoming incoming);
+  void finish_trial(uint64_t connection, Message reply) noexcept;
   Result<Message> fetch(Connection& connection, Hub& hub, const Message& message,
                         platform::Descriptors* descriptors);
   void let_claim(const Connection& link, const ShareHandle& handle);
   Result<uint64_t> keep(Connection& connection, Hub& hub, Incoming incoming);
+  Result<void> restore(Hub& hub);
   void answer(Connection& connection, Message message, platform::Descriptors descriptors = {});
   void refuse(Connection& connection, uint64_t number, const Error& error);
   // Refuses, and hangs up.

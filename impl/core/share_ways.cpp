@@ -5,9 +5,11 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "base/arithmetic.h"
 #include "core/host_function.h"
+#include "core/link.h"
 #include "core/pointer.h"
 #include "core/range.h"
 #include "platform/pages.h"
@@ -33,6 +35,22 @@ Result<Device*> home_of(Instance& instance, const void* pointer, FoundRegion* fo
   if (Device* const home = mapping->home()) return home;
   return make_error(GPUMEM_ERROR_WRONG_KIND,
                     "the memory lies on the host, and only that of devices has a dma-buf");
+}
+
+// Where the memory lies, which can be exported.
+TrialRequest place_of(Instance& instance, const void* pointer) {
+  TrialRequest place;
+  const FoundRegion found = find_region(instance, pointer);
+  if (!found.region) return place;  // it has just been freed
+  const Region& region = *found.region;
+  place.device = region.device().ordinal();
+  if (!region.in_parts()) return place;
+  const Mapping* const mapping = static_cast<const Range&>(region).mappings().find(found.offset);
+  if (mapping == nullptr) return place;
+  place.device = mapping->device.ordinal();
+  place.location = mapping->facts.location;
+  place.numa_node = mapping->facts.on_device() ? -1 : mapping->facts.location_id;
+  return place;
 }
 
 // What stands between the memory and a peer, once it can be exported.
@@ -74,10 +92,14 @@ Result<void> check_peer(Instance& instance, const void* pointer, gpumem_share_wa
 }  // namespace
 
 gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_way way,
-                          gpumem_share_peer peer) {
+                          gpumem_share_peer peer, Link* link) {
   gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  std::string slow;
   const auto decide = [&]() -> Result<void> {
     if (way == GPUMEM_SHARE_WAY_DMA_BUF) {
+      if (link != nullptr)
+        return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                          "a dma-buf is for drivers of other devices; a process of this library opens none");
       FoundRegion found;
       auto home = home_of(instance, pointer, &found);
       if (!home) return home.error();
@@ -91,7 +113,19 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
     auto count = instance.exports().try_memory(pointer, request);
     if (!count) return count.error();
     info.fd_count = *count;
-    return check_peer(instance, pointer, way, peer, &info);
+    TrialRequest trial = place_of(instance, pointer);
+    trial.way = way;
+    trial.other_device = peer == GPUMEM_PEER_OTHER_DEVICE;
+    if (link == nullptr) {
+      slow = why_slow(trial.location, trial.other_device);
+      return check_peer(instance, pointer, way, peer, &info);
+    }
+    info.needs_socket = peer == GPUMEM_PEER_OTHER_USER || peer == GPUMEM_PEER_CONTAINER ? 1 : 0;
+    auto tried = link->try_way(trial);
+    if (!tried) return tried.error();
+    if (tried->status != GPUMEM_SUCCESS) return make_error(tried->status, "%s", tried->text.c_str());
+    if (tried->slow) slow = std::move(tried->text);
+    return {};
   };
   if (const auto decided = decide(); !decided) {
     info.status = decided.error().status;
@@ -100,13 +134,17 @@ gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_
     const size_t length = whole_characters(why, std::min(std::strlen(why), sizeof info.message - 1));
     std::memcpy(info.message, why, length);
     info.message[length] = '\0';
-  } else if (info.needs_socket != 0) {
-    std::snprintf(
-        info.message, sizeof info.message, "%s",
-        way == GPUMEM_SHARE_WAY_DMA_BUF
-            ? "make it with gpumem_share_export_dma_buf(); another process gets the descriptor over a "
-              "Unix socket of yours (SCM_RIGHTS), not with gpumem_share_send() or from a hub"
-            : "send it over a Unix socket: gpumem_share_send(), or a hub with a path");
+  } else {
+    info.slow = slow.empty() ? 0 : 1;
+    if (info.needs_socket != 0 && !slow.empty()) slow += "; ";
+    if (info.needs_socket != 0) {
+      slow +=
+          way == GPUMEM_SHARE_WAY_DMA_BUF
+              ? "make it with gpumem_share_export_dma_buf(); another process gets the descriptor over a Unix "
+                "socket of yours (SCM_RIGHTS), not with gpumem_share_send() or from a hub"
+              : "send it over a Unix socket: gpumem_share_send(), or a hub with a path";
+    }
+    std::snprintf(info.message, sizeof info.message, "%s", slow.c_str());
   }
   return info;
 }

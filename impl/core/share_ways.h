@@ -8,8 +8,11 @@
 
 namespace gpumem::core {
 
+class Link;
+
+// With a link: what a trial with the process at its other end says.
 gpumem_way_info share_way(Instance& instance, const void* pointer, gpumem_share_way way,
-                          gpumem_share_peer peer);
+                          gpumem_share_peer peer, Link* link);
 // Of whole pages inside one memory.
 Result<int> export_dma_buf(Instance& instance, const void* pointer, uint64_t size, bool prefer_pcie);
 

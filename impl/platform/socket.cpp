@@ -77,6 +77,7 @@ Status status_of(int error) {
       return GPUMEM_ERROR_LIMIT_EXCEEDED;
     case EPIPE:
     case ECONNRESET:
+    case ECONNREFUSED:
       return GPUMEM_ERROR_PEER_GONE;
     default:
       return GPUMEM_ERROR_INTERNAL;
@@ -89,8 +90,8 @@ Error socket_error(int error, const char* entry_point, const char* what) {
   return system_error(status_of(error), error, entry_point, what);
 }
 
-Result<Descriptor> new_socket() {
-  Descriptor made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<Descriptor> new_socket(int type = SOCK_SEQPACKET) {
+  Descriptor made(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made) return socket_error(errno, "socket", "cannot make a Unix socket");
   return made;
 }
@@ -248,6 +249,19 @@ Result<Descriptor> connect_to(const std::string& text, Deadline deadline) {
     }
     return socket_error(error, "connect", ("cannot connect to " + quoted(text)).c_str());
   }
+}
+
+Result<Descriptor> connect_for_datagrams(const std::string& text) {
+  auto address = address_of_text(text);
+  if (!address) return address.error();
+  auto made = new_socket(SOCK_DGRAM);
+  if (!made || connect(made->get(), address->get(), address->size) == 0) return made;
+  const int error = errno;
+  if (error == ECONNREFUSED || error == EPROTOTYPE || error == ENOTSOCK || error == ENOENT) {
+    return system_error(GPUMEM_ERROR_NOT_FOUND, error, "connect",
+                        ("nobody takes packets at " + text).c_str());
+  }
+  return socket_error(error, "connect", ("cannot connect to " + text).c_str());
 }
 
 Result<PeerFacts> peer_of(int socket) {

@@ -59,6 +59,9 @@ class Listener {
 // NOT_FOUND if nobody listens there, PERMISSION_DENIED, BUSY if it has no room before the deadline.
 Result<Descriptor> connect_to(const std::string& address, Deadline deadline);
 
+// To a socket of datagrams. NOT_FOUND if nobody takes them there.
+Result<Descriptor> connect_for_datagrams(const std::string& address);
+
 struct PeerFacts {
   int32_t process = 0;  // 0 if it is not visible here
   uint32_t user = 0;

@@ -15,11 +15,13 @@ import os
 import pty
 import re
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
+import threading
 from pathlib import Path
 
 from tap import Tap
@@ -50,7 +52,7 @@ def require(condition, text):
 def environment(**variables):
     """This process's environment without settings for gpumem and without the fake driver, and with those given."""
     plain = {name: value for name, value in os.environ.items()
-             if not name.startswith(("GPUMEM_", "FAKE_CUDA_")) and name != "COLUMNS"}
+             if not name.startswith(("GPUMEM_", "FAKE_CUDA_", "LISTEN_")) and name not in ("COLUMNS", "NOTIFY_SOCKET")}
     folders = [folder for folder in plain.pop("LD_LIBRARY_PATH", "").split(":") if folder and folder != FAKE_CUDA]
     folders = filter(None, [variables.pop("LD_LIBRARY_PATH", None), *folders])
     return {**plain, "LD_LIBRARY_PATH": ":".join(folders), **{name: str(value) for name, value in variables.items()}}
@@ -793,9 +795,9 @@ def case_move_on_the_gpu():
 
 
 @contextlib.contextmanager
-def staying(*arguments, variables=None):
+def staying(*arguments, variables=None, program=(PROGRAM,), pass_fds=()):
     """A command that prints one line and stays; yields the process and the line."""
-    with subprocess.Popen([PROGRAM, *map(os.fspath, arguments)], env=environment(**(variables or {})),
+    with subprocess.Popen([*program, *map(os.fspath, arguments)], env=environment(**(variables or {})), pass_fds=pass_fds,
                           stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             line = process.stdout.readline().decode()
@@ -988,6 +990,160 @@ def case_a_keeper_outlives_its_publisher_on_a_fake_gpu():
     if FAKE_CUDA is None:
         raise Skipped("the cuda backend is not built")
     keep_after_the_publisher("cuda", lambda: {"LD_LIBRARY_PATH": FAKE_CUDA})
+
+
+# Starts a program with the descriptors after the first argument as 3, 4, ..., as a service manager does.
+AS_A_SERVICE = """
+import os, sys
+given = list(map(int, filter(None, sys.argv[1].split(","))))
+for number, fd in enumerate(given):
+    os.dup2(fd, 3 + number)
+    os.close(fd)
+os.environ["LISTEN_PID"] = str(os.getpid())
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class ServiceManager:
+    """Stores descriptors of a service as systemd does: by name, each open file once."""
+
+    def __init__(self, address):
+        self.address, self.store, self.asked = address, [], threading.Event()
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address.replace("@", "\0", 1))
+        self.thread = threading.Thread(target=self.serve)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.send(b"END")
+        self.thread.join()
+        self.socket.close()
+        for _, fd in self.store:
+            os.close(fd)
+
+    def send(self, text):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(text, self.socket.getsockname())
+
+    def serve(self):
+        while True:
+            text, fds, _, _ = socket.recv_fds(self.socket, 4096, 253)
+            if text in (b"END", b"ASK"):
+                self.asked.set()
+                if text == b"END":
+                    return
+                continue
+            said = dict(line.split("=", 1) for line in text.decode().split("\n"))
+            if said.get("FDSTORE") == "1":
+                for fd in fds:
+                    if any(os.path.sameopenfile(fd, known) for _, known in self.store):
+                        os.close(fd)
+                    else:
+                        self.store.append((said["FDNAME"], fd))
+            elif said.get("FDSTOREREMOVE") == "1":
+                for name, fd in self.store:
+                    if name == said["FDNAME"]:
+                        os.close(fd)
+                self.store = [one for one in self.store if one[0] != said["FDNAME"]]
+
+    def add(self, name, fd):
+        self.store.insert(0, (name, fd))
+
+    def names(self):
+        """Of what is stored, without their IDs, when all that was sent before has come."""
+        self.asked.clear()
+        self.send(b"ASK")
+        require(self.asked.wait(60), "the thread has ended")
+        return sorted(name.rpartition("-")[0] for name, _ in self.store)
+
+    @contextlib.contextmanager
+    def keeper(self, hub):
+        # systemd hands out what was stored last first.
+        store = list(reversed(self.store))
+        fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3 + 2 * len(store)) for _, fd in store]
+        variables = {"NOTIFY_SOCKET": self.address, "LISTEN_FDS": len(store), "LISTEN_FDNAMES": ":".join(name for name, _ in store)}
+        program = (sys.executable, "-c", AS_A_SERVICE, ",".join(map(str, fds)), PROGRAM)
+        with staying("keep", "--store", "--hub", hub, variables=variables, program=program, pass_fds=fds) as (process, line):
+            for fd in fds:
+                os.close(fd)
+            require(line == f"Keeper at {hub}\n", line)
+            yield process
+
+
+def keep_in_the_store(backend, variables, address_in):
+    """A keeper that is killed begins again with what it had."""
+    with tempfile.TemporaryDirectory() as folder, ServiceManager(address_in(folder)) as manager:
+        hub, copy = f"{folder}/keeper", Path(folder) / "copy"
+        path = make_file(folder, 5 * MIB + 1)
+
+        def publish(version):
+            with staying("share", path, "--name", "n", "--keep", hub, "--backend", backend, variables=variables) as (publisher, line):
+                require(line.startswith(f"n version {version}: "), line)
+                publisher.kill()
+                publisher.wait()
+
+        def require_content(version):
+            outcome = run("attach", "--name", "n", "--hub", hub, "--backend", backend, copy, variables=variables)
+            require(outcome.status == 0 and outcome.out.startswith(f"n version {version}: "), str(outcome))
+            require(copy.read_bytes() == path.read_bytes(), "other bytes were written")
+
+        def described():
+            return [{**entry, "publisher": entry["publisher"]["pid"]} for entry in listed(hub)["entries"]]
+
+        with manager.keeper(hub) as keeper:
+            for version in (1, 2, 3):
+                publish(version)
+            before, stored = described(), manager.names()
+            require([entry["version"] for entry in before] == [2, 3], str(before))
+            # What was replaced has left the store.
+            require(stored.count("gpumem-version") == 2 and stored == sorted(stored), str(stored))
+            files = stored.count("gpumem-file")
+            require(files >= 2 and len(stored) == files + 2, str(stored))
+            keeper.kill()
+            keeper.wait()
+        require(manager.names() == stored, str(manager.names()))
+        # A version that was cut off, what is no record, and what is another's.
+        for name in ("gpumem-file-00000000000000aa", "gpumem-version-00000000000000bb", "of-somebody-else"):
+            manager.add(name, os.memfd_create(name))
+        with manager.keeper(hub) as keeper:
+            require(described() == before, f"{described()}\nnot\n{before}")
+            require(all(entry["publisher"]["gone"] for entry in listed(hub)["entries"]), str(listed(hub)))
+            require(manager.names() == sorted([*stored, "of-somebody"]), str(manager.names()))
+            require_content(3)
+            publish(4)
+            require([entry["version"] for entry in described()] == [3, 4], str(described()))
+            require_end(keeper)
+        # Its end is no withdrawal.
+        with manager.keeper(hub) as keeper:
+            require([entry["version"] for entry in described()] == [3, 4], str(described()))
+            require_content(4)
+            require(manager.names() == sorted([*stored, "of-somebody"]), str(manager.names()))
+            keeper.kill()
+            keeper.wait()
+
+
+def case_a_keeper_gets_back_its_store():
+    keep_in_the_store("host", {}, lambda folder: f"{folder}/notify")
+
+
+def case_a_keeper_gets_back_its_store_on_a_fake_gpu():
+    if FAKE_CUDA is None:
+        raise Skipped("the cuda backend is not built")
+    keep_in_the_store("cuda", {"LD_LIBRARY_PATH": FAKE_CUDA}, lambda folder: f"@{folder}/notify")
+
+
+def case_a_store_needs_a_service_manager():
+    with tempfile.TemporaryDirectory() as folder:
+        hub = f"{folder}/hub"
+        for address, status, text in ((None, "GPUMEM_ERROR_INVALID_STATE", "NOTIFY_SOCKET is not set"),
+                                      (f"{folder}/none", "GPUMEM_ERROR_NOT_FOUND", "nobody takes packets"),
+                                      ("vsock:2:1", "GPUMEM_ERROR_UNSUPPORTED", "no address of a Unix socket")):
+            variables = {"NOTIFY_SOCKET": address} if address else {}
+            require_failure(run("keep", "--store", "--hub", hub, variables=variables), 1, status, text)
+            require(not Path(hub).exists(), "the socket file is left")
 
 
 def case_sharing_says_what_is_missing():

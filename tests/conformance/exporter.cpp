@@ -230,7 +230,8 @@ class Side {
   }
 
   Instance instance_ = open_instance([](gpumem_instance_desc&, gpumem_host_options& options) {
-    options.peers = child_arguments().front().c_str();
+    options.peers = child_arguments().at(0).c_str();
+    if (!child_arguments().at(1).empty()) options.masked = child_arguments().at(1).c_str();
   });
   gpumem_device device_ = instance_.device();
   Stream stream_ = create_stream(device_);

@@ -11,8 +11,9 @@ namespace conformance {
 
 class Exporter {
  public:
-  // `peers` as in gpumem_host_options.
-  explicit Exporter(const std::string& peers = "all") : peer_("exporter", {peers}) {}
+  // `peers` and `masked` as in gpumem_host_options.
+  explicit Exporter(const std::string& peers = "all", const std::string& masked = {})
+      : peer_("exporter", {peers, masked}) {}
 
   // What it makes has a number there.
   uint64_t alloc(uint64_t size, gpumem_memory_flags require = GPUMEM_MEMORY_SHAREABLE);

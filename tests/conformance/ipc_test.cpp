@@ -8,6 +8,7 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <cstring>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "buffers.h"
@@ -1439,6 +1441,241 @@ TEST_F(Hub, hub_7_a_keeper_outlives_its_publishers) {
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 23));
   EXPECT_OK(gpumem_link_withdraw(link, "state", 0, why()));
   EXPECT_STATUS(GPUMEM_ERROR_NOT_FOUND, fetch_status(link, "state"));
+}
+
+// What a process with a hub says about a way to it.
+class Ways : public Hub {
+ protected:
+  static gpumem_buffer_desc of_buffer(gpumem_location location) {
+    gpumem_buffer_desc desc = GPUMEM_BUFFER_DESC_INIT;
+    desc.size = desc.reserve = kSize;
+    desc.location = location;
+    desc.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    return desc;
+  }
+  Buffer make_buffer(gpumem_location location = GPUMEM_LOCATION_DEVICE) {
+    const gpumem_buffer_desc desc = of_buffer(location);
+    gpumem_buffer made = nullptr;
+    EXPECT_OK(gpumem_buffer_create(device_, &desc, &made, why()));
+    return Buffer(made);
+  }
+  gpumem_way_info way_to(gpumem_link link, const void* pointer, gpumem_share_way way,
+                         gpumem_share_peer peer = GPUMEM_PEER_OTHER_PROCESS) {
+    gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+    info.link = link;
+    EXPECT_OK(gpumem_share_get_way(instance_, pointer, way, peer, &info, why()));
+    EXPECT_EQ(info.link, link);
+    return info;
+  }
+};
+
+TEST_F(Ways, ipc_24_a_trial_at_both_ends) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  Exporter peer;
+  ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  const auto before = live(instance_);
+  const gpumem_way_info whole = way_to(link, memory.device(), GPUMEM_SHARE_WAY_LEGACY);
+  EXPECT_EQ(whole.status, GPUMEM_SUCCESS) << whole.message;
+  EXPECT_EQ(whole.slow, 0U) << whole.message;
+  EXPECT_EQ(whole.fd_count, on_host() ? 1U : 0U);
+  const gpumem_way_info blocks = way_to(link, buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+  EXPECT_EQ(blocks.status, GPUMEM_SUCCESS) << blocks.message;
+  EXPECT_EQ(blocks.slow, 0U) << blocks.message;
+  EXPECT_EQ(live(instance_), before) << "a trial leaves something";
+  // What no export would give needs no trial; nobody opens a dma-buf.
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_POSIX_FD).status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_DMA_BUF).status, GPUMEM_ERROR_UNSUPPORTED);
+  // It is kept: nobody has to answer.
+  ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+  EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_LEGACY).status, GPUMEM_SUCCESS);
+  ASSERT_EQ(kill(peer.pid(), SIGCONT), 0);
+  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  info.link = link;
+  const Instance other = open_instance();
+  EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT,
+                gpumem_share_get_way(other, memory.device(), GPUMEM_SHARE_WAY_LEGACY,
+                                     GPUMEM_PEER_OTHER_PROCESS, &info, why()));
+}
+
+TEST_F(Ways, ipc_24_what_is_slow_is_said) {
+  if (capability(device_, GPUMEM_CAPABILITY_VMM_HOST_NUMA).value == GPUMEM_ANSWER_NO)
+    SKIP_RULE("host memory cannot be mapped here");
+  const Buffer near = make_buffer();
+  const Buffer far = make_buffer(GPUMEM_LOCATION_HOST_NUMA);
+  Exporter peer;
+  ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+  const Link link = connect();
+  for (const gpumem_link by : {gpumem_link{nullptr}, link.get()}) {
+    SCOPED_TRACE(by != nullptr ? "by a trial" : "from here");
+    const gpumem_way_info host = way_to(by, far.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+    EXPECT_EQ(host.status, GPUMEM_SUCCESS) << host.message;
+    EXPECT_EQ(host.slow, 1U);
+    EXPECT_NE(std::string(host.message).find("on the host"), std::string::npos) << host.message;
+    if (instance_.device_count() < 2) continue;
+    const gpumem_way_info across =
+        way_to(by, near.base(), GPUMEM_SHARE_WAY_POSIX_FD, GPUMEM_PEER_OTHER_DEVICE);
+    EXPECT_EQ(across.status, GPUMEM_SUCCESS) << across.message;
+    EXPECT_EQ(across.slow, 1U);
+    EXPECT_NE(std::string(across.message).find("another device"), std::string::npos) << across.message;
+  }
+}
+
+TEST_F(Ways, ipc_24_a_peer_that_cannot) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  {
+    Exporter keeper;
+    ASSERT_EQ(keeper.open_hub(path(), {}, GPUMEM_HUB_KEEPER), GPUMEM_SUCCESS);
+    const gpumem_way_info info = way_to(connect(), buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD);
+    EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
+    EXPECT_NE(std::string(info.message).find("keeper"), std::string::npos) << info.message;
+  }
+  if (on_host()) {
+    Exporter masked("all", "sharing");
+    ASSERT_EQ(masked.open_hub(path()), GPUMEM_SUCCESS);
+    const Link link = connect();
+    for (const auto& [pointer, way] :
+         {std::pair<void*, gpumem_share_way>(memory.device(), GPUMEM_SHARE_WAY_LEGACY),
+          std::pair<void*, gpumem_share_way>(buffer.base(), GPUMEM_SHARE_WAY_POSIX_FD)}) {
+      EXPECT_EQ(way_to(nullptr, pointer, way).status, GPUMEM_SUCCESS) << "it can be exported";
+      const gpumem_way_info info = way_to(link, pointer, way);
+      EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
+      EXPECT_NE(info.message[0], '\0');
+      EXPECT_EQ(info.fd_count, 0U);
+    }
+  }
+}
+
+TEST_F(Ways, ipc_24_a_peer_that_dies_in_the_trial) {
+  const Memory memory = shareable();
+  const Buffer buffer = make_buffer();
+  const auto before = live(instance_);
+  for (int round = 0; round < 12; ++round) {
+    SCOPED_TRACE(round);
+    Exporter peer;
+    ASSERT_EQ(peer.open_hub(path()), GPUMEM_SUCCESS);
+    const Link link = connect();
+    // First one that has not begun.
+    if (round == 0) {
+      ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+    }
+    std::thread killer([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(round == 0 ? 50'000 : 150 * round));
+      (void)kill(peer.pid(), SIGKILL);
+    });
+    const bool whole = round % 2 == 0;
+    const gpumem_way_info info = way_to(link, whole ? memory.device() : buffer.base(),
+                                        whole ? GPUMEM_SHARE_WAY_LEGACY : GPUMEM_SHARE_WAY_POSIX_FD);
+    killer.join();
+    EXPECT_TRUE(info.status == GPUMEM_ERROR_PEER_GONE || (round != 0 && info.status == GPUMEM_SUCCESS))
+        << info.status << ": " << info.message;
+    EXPECT_EQ(live(instance_), before) << "a trial leaves something";
+    peer.kill();
+  }
+}
+
+// Counts what a keeper of this process puts into the store of a service manager, and what it takes out.
+class Manager {
+ public:
+  explicit Manager(const std::string& path) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::snprintf(address.sun_path, sizeof address.sun_path, "%s", path.c_str());
+    socket_ = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    EXPECT_EQ(bind(socket_, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(unsetenv("LISTEN_FDS"), 0);
+    EXPECT_EQ(setenv("NOTIFY_SOCKET", path.c_str(), 1), 0);
+  }
+  Manager(const Manager&) = delete;
+  Manager& operator=(const Manager&) = delete;
+  ~Manager() {
+    (void)unsetenv("NOTIFY_SOCKET");
+    close(socket_);
+  }
+
+  // The names that are stored.
+  const std::set<std::string>& stored() {
+    char text[256];
+    for (;;) {
+      const ssize_t size = recv(socket_, text, sizeof text - 1, 0);
+      if (size < 0) return names_;
+      text[size] = '\0';
+      const std::string said = text;
+      const std::string name = said.substr(said.find("FDNAME=") + 7);
+      if (said.starts_with("FDSTORE=1\n")) {
+        EXPECT_TRUE(names_.insert(name).second) << name << " is stored twice";
+      } else {
+        EXPECT_TRUE(said.starts_with("FDSTOREREMOVE=1\n")) << said;
+        EXPECT_EQ(names_.erase(name), 1U) << name << " is not stored";
+      }
+    }
+  }
+
+ private:
+  int socket_ = -1;
+  std::set<std::string> names_;
+};
+
+TEST_F(Hub, hub_8_a_file_is_stored_once_and_as_long_as_a_version_has_it) {
+  char folder[] = "/tmp/gpumem-test-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  const std::string socket = std::string(folder) + "/notify";
+  {
+    gpumem_hub_desc desc = GPUMEM_HUB_DESC_INIT;
+    const std::string address = path();
+    desc.path = address.c_str();
+    desc.flags = GPUMEM_HUB_STORE;
+    gpumem_hub keeper = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_hub_open(instance_, &desc, &keeper, why()));
+    desc.flags |= GPUMEM_HUB_KEEPER;
+    EXPECT_STATUS(GPUMEM_ERROR_INVALID_STATE, gpumem_hub_open(instance_, &desc, &keeper, why()));
+    Manager manager(socket);
+    ASSERT_OK(gpumem_hub_open(instance_, &desc, &keeper, why()));
+    gpumem_hub_desc second = desc;
+    second.path = "@gpumem-test-second-keeper";
+    gpumem_hub none = nullptr;
+    EXPECT_STATUS(GPUMEM_ERROR_ALREADY_EXISTS, gpumem_hub_open(instance_, &second, &none, why()));
+    EXPECT_TRUE(manager.stored().empty());
+    gpumem_buffer_desc wanted = GPUMEM_BUFFER_DESC_INIT;
+    wanted.size = kSize;
+    wanted.reserve = 4 * kSize;
+    wanted.handle_types = GPUMEM_HANDLE_TYPE_POSIX_FD;
+    gpumem_buffer made = nullptr;
+    ASSERT_OK(gpumem_buffer_create(device_, &wanted, &made, why()));
+    const Buffer buffer(made);
+    Link link = connect();
+    const auto deposit = [&](const char* name) {
+      gpumem_share_handle handle{};
+      EXPECT_OK(gpumem_share_export(instance_, buffer.base(), nullptr, &handle, why()));
+      EXPECT_OK(gpumem_link_publish(link, name, &handle, nullptr, nullptr, why()));
+      return manager.stored().size();
+    };
+    const size_t one = deposit("a");
+    EXPECT_GE(one, 2U);
+    EXPECT_EQ(deposit("b"), one + 1) << "the same memory";
+    // What it has grown by is new, the rest is not.
+    EXPECT_OK(buffer.resize(2 * kSize));
+    const size_t grown = deposit("c");
+    EXPECT_GE(grown, one + 3);
+    const auto withdraw = [&](const char* name) {
+      EXPECT_OK(gpumem_link_withdraw(link, name, 0, why()));
+      return manager.stored().size();
+    };
+    EXPECT_EQ(withdraw("a"), grown - 1);
+    EXPECT_EQ(withdraw("b"), grown - 2);
+    EXPECT_EQ(withdraw("c"), 0U);
+    const size_t left = deposit("d");
+    EXPECT_EQ(left, grown - 2);
+    link.destroy();
+    EXPECT_OK(gpumem_hub_close(keeper, why()));
+    EXPECT_EQ(manager.stored().size(), left) << "closing is no withdrawal";
+    ASSERT_OK(gpumem_hub_open(instance_, &desc, &keeper, why())) << "the store is free again";
+    EXPECT_OK(gpumem_hub_close(keeper, why()));
+  }
+  EXPECT_EQ(unlink(socket.c_str()), 0);
+  EXPECT_EQ(rmdir(folder), 0);
 }
 
 TEST_F(Hub, hub_7_no_keeper) {

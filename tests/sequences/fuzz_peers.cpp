@@ -168,7 +168,8 @@ Message message_from(Bytes& bytes, uint64_t number) {
                                     MessageType::kFetch,     MessageType::kPublish, MessageType::kWithdraw,
                                     MessageType::kWelcome,   MessageType::kGranted, MessageType::kEntry,
                                     MessageType::kPublished, MessageType::kDone,    MessageType::kRefused,
-                                    MessageType::kWithdrawn, MessageType::kPass,    MessageType::kMore};
+                                    MessageType::kWithdrawn, MessageType::kPass,    MessageType::kMore,
+                                    MessageType::kTrial,     MessageType::kTried};
   constexpr const char* kNames[] = {"a", "b", "batch", "\xc3\xa4"};
   Message message;
   message.type = kTypes[bytes.byte() % std::size(kTypes)];
@@ -191,6 +192,10 @@ Message message_from(Bytes& bytes, uint64_t number) {
   message.entry.name = message.name;
   message.descriptor_count = bytes.byte() % 8;
   if (message.type == MessageType::kPublish) message.handle.fd_count = message.descriptor_count;
+  if (message.type == MessageType::kTrial) {
+    message.handle.fd_count = choice % 2;
+    message.descriptor_count = 1 + choice % 2;
+  }
   return message;
 }
 

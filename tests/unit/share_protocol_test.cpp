@@ -15,12 +15,12 @@
 namespace gpumem::core {
 namespace {
 
-constexpr std::array kTypes{MessageType::kHello,     MessageType::kClaim,   MessageType::kRelease,
-                            MessageType::kEnumerate, MessageType::kWait,    MessageType::kCancel,
-                            MessageType::kFetch,     MessageType::kPublish, MessageType::kWithdraw,
-                            MessageType::kWelcome,   MessageType::kGranted, MessageType::kEntry,
-                            MessageType::kPublished, MessageType::kDone,    MessageType::kRefused,
-                            MessageType::kWithdrawn, MessageType::kPass,    MessageType::kMore};
+constexpr std::array kTypes{
+    MessageType::kHello,     MessageType::kClaim,   MessageType::kRelease, MessageType::kEnumerate,
+    MessageType::kWait,      MessageType::kCancel,  MessageType::kFetch,   MessageType::kPublish,
+    MessageType::kWithdraw,  MessageType::kWelcome, MessageType::kGranted, MessageType::kEntry,
+    MessageType::kPublished, MessageType::kDone,    MessageType::kRefused, MessageType::kWithdrawn,
+    MessageType::kPass,      MessageType::kMore,    MessageType::kTrial,   MessageType::kTried};
 
 ShareHandle handle_with(uint32_t descriptors) {
   ShareHandle handle;
@@ -64,6 +64,11 @@ Message full(MessageType type, uint32_t descriptors = 2) {
   if (type == MessageType::kGranted || type == MessageType::kPublish) message.descriptor_count = descriptors;
   if (type == MessageType::kPass) message.descriptor_count = descriptors + 1;
   if (type == MessageType::kMore) message.descriptor_count = 1;
+  if (type == MessageType::kTrial) {
+    message.handle.fd_count = 1;
+    message.descriptor_count = 2;
+  }
+  message.other_device = message.slow = true;
   return message;
 }
 
@@ -174,6 +179,17 @@ TEST(ShareProtocol, BodiesWithWrongValuesAreRefused) {
   message = full(MessageType::kPass);
   message.descriptor_count = 2;
   EXPECT_TRUE(refused(message)) << "one for the connection is missing";
+  message = full(MessageType::kTrial);
+  message.descriptor_count = 1;
+  EXPECT_TRUE(refused(message)) << "one for the connection is missing";
+  message.handle.fd_count = 2;
+  message.descriptor_count = 3;
+  EXPECT_TRUE(refused(message)) << "a trial is of one block";
+  message = full(MessageType::kTried);
+  message.status = GPUMEM_NOT_READY;
+  EXPECT_TRUE(refused(message));
+  message.status = GPUMEM_SUCCESS;
+  EXPECT_FALSE(refused(message));
 }
 
 TEST(ShareProtocol, ADamagedHandleIsRefused) {

@@ -356,8 +356,8 @@ TEST_F(ShareServerTest, WhateverBreaksTheProtocolEndsTheConnection) {
     raw.send(message_of(type, "n"));
     EXPECT_TRUE(raw.ends()) << "from a link: " << static_cast<int>(type);
   }
-  for (const MessageType type :
-       {MessageType::kHello, MessageType::kEnumerate, MessageType::kRelease, MessageType::kGranted}) {
+  for (const MessageType type : {MessageType::kHello, MessageType::kEnumerate, MessageType::kRelease,
+                                 MessageType::kGranted, MessageType::kTried}) {
     Raw link(address());
     ASSERT_EQ(link.hello().type, MessageType::kWelcome);
     ASSERT_EQ(link.received.size(), 1U);
@@ -370,6 +370,134 @@ TEST_F(ShareServerTest, WhateverBreaksTheProtocolEndsTheConnection) {
   EXPECT_TRUE(raw.ends());
   gpumem_link link = nullptr;
   EXPECT_EQ(connect(&link), GPUMEM_SUCCESS) << "others go on";
+}
+
+// A trial of a block that is none, and a connection of which the other end is `ours`.
+Message trial_of(gpumem_instance instance, Descriptors* descriptors, Descriptor* ours) {
+  gpumem_device device = nullptr;
+  EXPECT_EQ(gpumem_device_get(instance, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_device_info info = GPUMEM_DEVICE_INFO_INIT;
+  EXPECT_EQ(gpumem_device_get_info(device, &info, nullptr), GPUMEM_SUCCESS);
+  Message message = publish_of("", 1);
+  message.type = MessageType::kTrial;
+  std::copy(std::begin(info.uuid), std::end(info.uuid), message.handle.device_uuid.begin());
+  message.descriptor_count = 2;
+  auto pair = platform::socket_pair();
+  EXPECT_TRUE(pair);
+  *ours = std::move(pair->ours);
+  descriptors->push_back(std::move(pair->theirs));
+  descriptors->push_back(std::move(files(1).front()));
+  return message;
+}
+
+TEST_F(ShareServerTest, TrialsAreBoundedAndBelieveNothing) {
+  open_hub(hub_desc());
+  gpumem_stats before = GPUMEM_STATS_INIT;
+  ASSERT_EQ(gpumem_stats_get(instance, &before, nullptr), GPUMEM_SUCCESS);
+  {
+    Raw raw(address());
+    ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+    Descriptors descriptors;
+    Descriptor ours;
+    Message message = trial_of(instance, &descriptors, &ours);
+    // It does not answer the claim, so the trial goes on.
+    raw.send(message, std::move(descriptors));
+    Raw holder(std::move(ours));
+    auto claim = holder.next();
+    ASSERT_TRUE(claim);
+    EXPECT_EQ(claim->message.type, MessageType::kClaim);
+    Descriptors more;
+    Descriptor unused;
+    message = trial_of(instance, &more, &unused);
+    const Message second = raw.ask(message, std::move(more));
+    EXPECT_EQ(second.type, MessageType::kRefused);
+    EXPECT_EQ(second.status, GPUMEM_ERROR_BUSY);
+    // Another memory than it spoke of, and a file that is none of the library's.
+    Message granted = message_of(MessageType::kGranted);
+    granted.number = claim->message.number;
+    granted.handle = message.handle;
+    holder.send(granted, files(1));
+    auto tried = raw.next();
+    ASSERT_TRUE(tried);
+    EXPECT_EQ(tried->message.type, MessageType::kTried);
+    EXPECT_LT(tried->message.status, 0);
+    EXPECT_FALSE(tried->message.text.empty());
+  }
+  Raw raw(address());
+  ASSERT_EQ(raw.hello().type, MessageType::kWelcome);
+  for (int i = 0; i < 64; ++i) {
+    Descriptors descriptors;
+    Descriptor ours;
+    Message message = trial_of(instance, &descriptors, &ours);
+    if (i % 3 == 0) std::swap(descriptors.front(), descriptors.back());  // no connection
+    if (i % 3 == 1) message.handle.device_uuid.fill(0xee);
+    ours = Descriptor();  // an exporter that has ended
+    const Message tried = raw.ask(message, std::move(descriptors));
+    ASSERT_EQ(tried.type, MessageType::kTried) << i;
+    // Who has the descriptors needs no exporter, but these are of other memory.
+    EXPECT_EQ(tried.status, i % 3 == 1 ? GPUMEM_ERROR_NOT_FOUND : GPUMEM_ERROR_INVALID_ARGUMENT)
+        << tried.text;
+  }
+  Descriptors descriptors;
+  Descriptor ours;
+  const Message message = trial_of(instance, &descriptors, &ours);
+  const Message last = raw.ask(message, std::move(descriptors));
+  EXPECT_EQ(last.type, MessageType::kRefused);
+  EXPECT_EQ(last.status, GPUMEM_ERROR_LIMIT_EXCEEDED);
+  gpumem_stats after = GPUMEM_STATS_INIT;
+  ASSERT_EQ(gpumem_stats_get(instance, &after, nullptr), GPUMEM_SUCCESS);
+  EXPECT_EQ(after.live_count, before.live_count);
+}
+
+TEST_F(ShareServerTest, WhoOnlySaysThatItTriedIsNotBelieved) {
+  auto listener = platform::Listener::open(address(), 0600);
+  ASSERT_TRUE(listener);
+  std::thread liar([&] {
+    ASSERT_EQ(*platform::wait_for(listener->get(), false, soon()), platform::Waited::kReady);
+    auto socket = listener->accept();
+    ASSERT_TRUE(socket && *socket);
+    Raw raw(std::move(*socket));
+    Descriptor kept;
+    for (int i = 0; i < 2; ++i) {
+      auto asked = raw.next();
+      ASSERT_TRUE(asked);
+      const bool hello = asked->message.type == MessageType::kHello;
+      Message reply = message_of(hello ? MessageType::kWelcome : MessageType::kTried);
+      reply.number = asked->message.number;
+      reply.status = GPUMEM_SUCCESS;
+      Descriptors descriptors;
+      if (hello) {
+        auto pair = platform::socket_pair();
+        ASSERT_TRUE(pair);
+        kept = std::move(pair->ours);
+        descriptors.push_back(std::move(pair->theirs));
+      }
+      raw.send(std::move(reply), std::move(descriptors));
+    }
+    (void)raw.next();
+  });
+  gpumem_link link = nullptr;
+  ASSERT_EQ(connect(&link), GPUMEM_SUCCESS);
+  gpumem_device device = nullptr;
+  ASSERT_EQ(gpumem_device_get(other, 0, &device, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory_desc desc = GPUMEM_MEMORY_DESC_INIT;
+  desc.kind = GPUMEM_KIND_DEVICE;
+  desc.size = 4096;
+  desc.require = GPUMEM_MEMORY_SHAREABLE;
+  gpumem_memory memory = nullptr;
+  ASSERT_EQ(gpumem_memory_create(device, &desc, &memory, nullptr), GPUMEM_SUCCESS);
+  gpumem_memory_info made = GPUMEM_MEMORY_INFO_INIT;
+  ASSERT_EQ(gpumem_memory_get_info(memory, &made, nullptr), GPUMEM_SUCCESS);
+  gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
+  info.link = link;
+  EXPECT_EQ(gpumem_share_get_way(other, made.device_pointer, GPUMEM_SHARE_WAY_LEGACY,
+                                 GPUMEM_PEER_OTHER_PROCESS, &info, nullptr),
+            GPUMEM_SUCCESS);
+  EXPECT_EQ(info.status, GPUMEM_ERROR_UNSUPPORTED);
+  EXPECT_NE(std::string(info.message).find("is not here"), std::string::npos) << info.message;
+  EXPECT_EQ(gpumem_link_close(link, nullptr), GPUMEM_SUCCESS);
+  liar.join();
+  EXPECT_EQ(gpumem_memory_destroy(memory, nullptr), GPUMEM_SUCCESS);
 }
 
 TEST_F(ShareServerTest, AnotherVersionIsToldWhy) {
@@ -396,7 +524,7 @@ TEST_F(ShareServerTest, RandomMessagesHarmNobody) {
     if (i % 4 != 0) raw.hello();
     for (int j = 0; j < 20; ++j) {
       Message message = publish_of("n" + std::to_string(random() % 5), 0);
-      constexpr uint32_t kTypes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 32, 33, 36, 64, 66};
+      constexpr uint32_t kTypes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 32, 33, 36, 38, 64, 66};
       message.type = static_cast<MessageType>(kTypes[random() % std::size(kTypes)]);
       const auto count = static_cast<uint32_t>(random() % 3);
       message.handle.fd_count = count;

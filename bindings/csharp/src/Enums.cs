@@ -612,6 +612,13 @@ namespace GpuMem
     /// end.
     /// </summary>
     Keeper = Constants.GPUMEM_HUB_KEEPER,
+    /// <summary>
+    /// What links publish is also put into the store of the service manager that started this process (systemd:
+    /// <c>FileDescriptorStoreMax=</c>), and what an earlier keeper has put there is taken back: it survives the
+    /// keeper's end, until it is withdrawn. Needs <see cref="HubFlags.Keeper"/>, and <c>$NOTIFY_SOCKET</c>. For one hub
+    /// of a process at a time.
+    /// </summary>
+    Store = Constants.GPUMEM_HUB_STORE,
   }
 
   /// <summary>What does the work.</summary>

@@ -424,14 +424,20 @@ namespace GpuMem
     /// <param name="memory">Any part of the memory.</param>
     /// <param name="way">The way; not <see cref="ShareWay.Any"/>.</param>
     /// <param name="peer">Whom it would be shared with.</param>
+    /// <param name="link">
+    /// A link to a hub in the process that would import: then the answer is that of a trial at both ends, and is kept with
+    /// the link.
+    /// </param>
     [MethodImpl(GpuMemLibrary.Bound)]
-    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess)
+    public ShareWayInfo GetShareWay(GpuRange memory, ShareWay way, SharePeer peer = SharePeer.OtherProcess, Link link = null)
     {
       Usable();
       gpumem_way_info info = default(gpumem_way_info);
       info.struct_size = (UIntPtr)(uint)sizeof(gpumem_way_info);
+      info.link = link == null ? IntPtr.Zero : link.Value;
       gpumem_way_info* written = &info;
       While(memory, error => Native.gpumem_share_get_way(handle.Value, memory.Pointer, (int)way, (int)peer, written, error));
+      GC.KeepAlive(link);
       return new ShareWayInfo(written);
     }
 

@@ -370,6 +370,8 @@ namespace GpuMem
 
     void Check(int status, gpumem_error* error) { Error.Check(status, error, handle, nameof(Link)); }
 
+    internal IntPtr Value { get { return handle.Value; } }
+
     void Usable()
     {
       if (handle.IsDisposed) throw new ObjectDisposedException(nameof(Link));

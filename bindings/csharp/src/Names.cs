@@ -211,6 +211,7 @@ namespace GpuMem
       { "GPUMEM_HOST_LOCK_OFF", "HostLock.Off" },
       { "GPUMEM_HUB_", "HubFlags" },
       { "GPUMEM_HUB_KEEPER", "HubFlags.Keeper" },
+      { "GPUMEM_HUB_STORE", "HubFlags.Store" },
       { "GPUMEM_BACKEND_", "Backend" },
       { "GPUMEM_BACKEND_ANY", "Backend.Any" },
       { "GPUMEM_BACKEND_CUDA", "Backend.Cuda" },

@@ -132,6 +132,7 @@ namespace GpuMem
       Status = (Status)info->status;
       DescriptorCount = (int)info->fd_count;
       NeedsSocket = info->needs_socket != 0;
+      IsSlow = info->slow != 0;
       Message = Words.Read(info->message, 256);
     }
 
@@ -150,14 +151,18 @@ namespace GpuMem
     /// </summary>
     public bool NeedsSocket { get; private set; }
 
-    /// <summary>Why not, and what would help; or what this way costs.</summary>
+    /// <summary>Whether the importer's device reaches the memory over a bus or a link to another device.</summary>
+    public bool IsSlow { get; private set; }
+
+    /// <summary>Why not, and what would help; or why it is slow, and what it needs.</summary>
     public string Message { get; private set; }
 
     /// <summary>All of it.</summary>
     public override string ToString()
     {
       return new Printed(nameof(ShareWayInfo)).Add(nameof(IsPossible), IsPossible).Add(nameof(Status), Status)
-          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(NeedsSocket), NeedsSocket).Add(nameof(Message), Message).ToString();
+          .Add(nameof(DescriptorCount), DescriptorCount).Add(nameof(NeedsSocket), NeedsSocket)
+          .Add(nameof(IsSlow), IsSlow).Add(nameof(Message), Message).ToString();
     }
   }
 

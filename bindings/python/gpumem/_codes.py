@@ -285,6 +285,7 @@ class HubFlags(Flags):
     """How a hub behaves."""
 
     KEEPER = c.GPUMEM_HUB_KEEPER
+    STORE = c.GPUMEM_HUB_STORE
 
 
 class Backend(Code):

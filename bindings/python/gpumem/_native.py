@@ -214,6 +214,7 @@ GPUMEM_HOST_LOCK_OFF = 3
 
 # hub.h
 GPUMEM_HUB_KEEPER = 0x1
+GPUMEM_HUB_STORE = 0x2
 
 # instance.h
 GPUMEM_BACKEND_ANY = 0
@@ -431,8 +432,8 @@ class gpumem_import_cache_desc(Growing):
 
 
 class gpumem_way_info(Growing):
-    _fields_ = [("struct_size", c_size_t), ("status", c_int32), ("fd_count", c_uint32), ("needs_socket", c_uint32),
-                ("reserved", c_uint32), ("message", c_char * 256)]
+    _fields_ = [("struct_size", c_size_t), ("link", c_void_p), ("status", c_int32), ("fd_count", c_uint32),
+                ("needs_socket", c_uint32), ("slow", c_uint32), ("message", c_char * 256)]
 
 
 class gpumem_send_desc(Growing):

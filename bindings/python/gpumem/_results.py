@@ -294,15 +294,16 @@ class ImportInfo(NamedTuple):
 class WayInfo(NamedTuple):
     """Whether memory can be shared in one way; false if it cannot.
 
-    ``status`` is 0, or that of the export or import. ``message`` says why not and what would help, or what this way costs. If
-    ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a path. A dma-buf needs a socket of
-    your own.
+    ``status`` is 0, or that of the export or import. ``message`` says why not and what would help, or why it is ``slow``: over a
+    bus or a link to another device. If ``needs_socket``, the handle alone is not enough: use :func:`send_share`, or a hub with a
+    path. A dma-buf needs a socket of your own.
     """
 
     way: ShareWay
     status: int
     fd_count: int
     needs_socket: bool
+    slow: bool
     message: str
 
     def __bool__(self) -> bool:

@@ -341,13 +341,17 @@ class Sharing:
                              address=address, timeout=timeout, name=name)
 
     def share_way(self, pointer: Any, way: Union[ShareWay, str, int],
-                  peer: Union[SharePeer, str, int] = "other_process") -> WayInfo:
-        """Whether memory can be shared in one :class:`ShareWay` with a :class:`SharePeer`, and why not. It changes nothing."""
+                  peer: Union[SharePeer, str, int] = "other_process", *, link: Any = None) -> WayInfo:
+        """Whether memory can be shared in one :class:`ShareWay` with a :class:`SharePeer`, and why not. It changes nothing.
+
+        With a :class:`Link` to a hub in the process that would import, the answer is that of a trial at both ends, and is kept
+        with the link.
+        """
         number, whom = code(ShareWay, way, "way"), code(SharePeer, peer, "peer")
-        found = c.gpumem_way_info()
+        found = c.gpumem_way_info(link=None if link is None else link.handle)
         self._with(pointer, lambda address: call(c.gpumem_share_get_way, self.handle, address, number, whom, found))
         return WayInfo(known(ShareWay, number), found.status, found.fd_count, bool(found.needs_socket),
-                       in_python(text(found.message)))
+                       bool(found.slow), in_python(text(found.message)))
 
     def share_ways(self, pointer: Any, peer: Union[SharePeer, str, int] = "other_process") -> Dict[ShareWay, WayInfo]:
         """The same for each way."""

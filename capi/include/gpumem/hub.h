@@ -27,6 +27,10 @@ extern "C" {
 typedef uint64_t gpumem_hub_flags;
 /** Links may publish and withdraw too: handles by #GPUMEM_SHARE_WAY_POSIX_FD. What they publish stays when they end. */
 #define GPUMEM_HUB_KEEPER UINT64_C(0x1)
+/** What links publish is also put into the store of the service manager that started this process (systemd:
+ * `FileDescriptorStoreMax=`), and what an earlier keeper has put there is taken back: it survives the keeper's end,
+ * until it is withdrawn. Needs #GPUMEM_HUB_KEEPER, and `$NOTIFY_SOCKET`. For one hub of a process at a time. */
+#define GPUMEM_HUB_STORE UINT64_C(0x2)
 
 /** Options for a hub. 0 as a limit means its default. */
 typedef struct gpumem_hub_desc {
@@ -66,13 +70,15 @@ typedef struct gpumem_hub_desc {
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS links can connect
  * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a path that is too long, empty or has a folder `..`, a mode above
- *         0777, a token without bytes or above 256, or an unknown flag
- * \retval GPUMEM_ERROR_ALREADY_EXISTS a hub of a living process has the address; or a file that is no socket
+ *         0777, a token without bytes or above 256, an unknown flag, or #GPUMEM_HUB_STORE without #GPUMEM_HUB_KEEPER
+ * \retval GPUMEM_ERROR_ALREADY_EXISTS a hub of a living process has the address; or a file that is no socket; or
+ *         another hub of this process uses the store
  * \retval GPUMEM_ERROR_PERMISSION_DENIED the folder may not be written, or belongs to another user
- * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist
+ * \retval GPUMEM_ERROR_NOT_FOUND the folder does not exist; or nobody listens at `$NOTIFY_SOCKET`
+ * \retval GPUMEM_ERROR_UNSUPPORTED nothing can be shared here; the message says why. Or `$NOTIFY_SOCKET` is no address
+ *         of a Unix socket
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED the process has no free descriptor; or the disk is full
- * \retval GPUMEM_ERROR_UNSUPPORTED nothing can be shared here; the message says why
- * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
+ * \retval GPUMEM_ERROR_INVALID_STATE called from a host function; or #GPUMEM_HUB_STORE and `$NOTIFY_SOCKET` is not set
  * \handles
  * \blocking{briefly, for system calls}
  * \threads{any thread}
@@ -82,7 +88,7 @@ GPUMEM_API gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_
                                          gpumem_hub *out_hub, gpumem_error *error);
 
 /** Closes a hub: its links hang up, its file is removed, and its names are gone. Memory that links have imported stays
- * with them.
+ * with them, and what is in the store of the service manager stays there.
  *
  * \param hub hub to close; NULL does nothing and succeeds
  * \param[out] error detail of a failure, or NULL
@@ -391,7 +397,8 @@ GPUMEM_API gpumem_status gpumem_link_fetch(gpumem_link link, const char *name, c
  * \retval GPUMEM_ERROR_LIMIT_EXCEEDED a limit of the keeper is reached, which the message names
  * \retval GPUMEM_ERROR_PERMISSION_DENIED another user has published under this name, or another process this handle
  * \retval GPUMEM_ERROR_PEER_GONE the keeper has ended
- * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above
+ * \retval GPUMEM_ERROR_BUSY the keeper did not answer in time, and may have published it; see above. Or its service
+ *         manager takes nothing
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
  * \blocking{until the keeper has answered}

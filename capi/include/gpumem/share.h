@@ -350,24 +350,31 @@ typedef int32_t gpumem_share_peer;
 
 /** Whether memory can be shared in one way. */
 typedef struct gpumem_way_info {
-  size_t struct_size;   /**< `sizeof(gpumem_way_info)` of the caller. */
+  size_t struct_size; /**< `sizeof(gpumem_way_info)` of the caller. */
+  /** Set by the caller: a link of the instance, to a hub in the process that would import; or NULL. */
+  gpumem_link link;
   gpumem_status status; /**< #GPUMEM_SUCCESS, or what gpumem_share_export() or the import would return. */
   uint32_t fd_count;    /**< Descriptors that an export would have. */
   /** 1 if the handle alone is not enough: use gpumem_share_send() or a hub with a path. A dma-buf needs a socket of the
    * caller's own. */
   uint32_t needs_socket;
-  uint32_t reserved; /**< 0. */
-  char message[256]; /**< Why not, and what would help; or what this way costs. */
+  uint32_t slow; /**< 1 if the importer's device reaches the memory over a bus or a link to another device. */
+  char message[256]; /**< Why not, and what would help; or why it is slow, and what it needs. */
 } gpumem_way_info;
 
 /** Initial value of a gpumem_way_info. */
-#define GPUMEM_WAY_INFO_INIT                   \
-  {                                            \
-    sizeof(gpumem_way_info), 0, 0, 0, 0, { 0 } \
+#define GPUMEM_WAY_INFO_INIT                         \
+  {                                                  \
+    sizeof(gpumem_way_info), NULL, 0, 0, 0, 0, { 0 } \
   }
 
 /** Says whether memory can be shared in one way, and why not. It changes nothing, and gpumem_share_export() does what
  * it says.
+ *
+ * With a link, the answer is that of a trial at both ends: the process of the hub opens a small block of memory that is
+ * made for it in the same place, on the device that has it, or with #GPUMEM_PEER_OTHER_DEVICE on another one, and each
+ * side finds what the other one has written. The answer is kept with the link; one that may change, such as
+ * #GPUMEM_ERROR_BUSY, is not.
  *
  * \param instance instance that has the memory
  * \param pointer any byte of it
@@ -376,10 +383,11 @@ typedef struct gpumem_way_info {
  * \param[in,out] out_info receives the answer
  * \param[out] error detail of a failure, or NULL
  * \retval GPUMEM_SUCCESS the answer was written to `*out_info`, whatever it is
- * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, or an unknown way or peer
+ * \retval GPUMEM_ERROR_INVALID_ARGUMENT NULL pointer, a wrong size of `out_info`, an unknown way or peer, or a link of
+ *         another instance
  * \retval GPUMEM_ERROR_INVALID_STATE called from a host function
  * \handles
- * \blocking{no; during the trial of a capability, a few milliseconds}
+ * \blocking{no; during the trial of a capability, a few milliseconds; with a link until its hub has answered}
  * \threads{any thread}
  * \since 0.1 */
 GPUMEM_API gpumem_status gpumem_share_get_way(gpumem_instance instance, const void *pointer,

@@ -204,6 +204,7 @@ namespace GpuMem.Interop
     public const int GPUMEM_HOST_LOCK_OFF = 3;
     // hub.h
     public const ulong GPUMEM_HUB_KEEPER = 0x1;
+    public const ulong GPUMEM_HUB_STORE = 0x2;
     // instance.h
     public const int GPUMEM_BACKEND_ANY = 0;
     public const int GPUMEM_BACKEND_CUDA = 1;

@@ -410,10 +410,11 @@ namespace GpuMem.Interop
   public unsafe struct gpumem_way_info
   {
     public UIntPtr struct_size;
+    public IntPtr link;
     public int status;
     public uint fd_count;
     public uint needs_socket;
-    public uint reserved;
+    public uint slow;
     public fixed byte message[256];
   }
 

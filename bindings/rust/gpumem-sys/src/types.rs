@@ -564,6 +564,12 @@ constants! {
     /// [`GPUMEM_SHARE_WAY_POSIX_FD`](crate::GPUMEM_SHARE_WAY_POSIX_FD). What they publish stays
     /// when they end.
     GPUMEM_HUB_KEEPER: gpumem_hub_flags = 0x1;
+    /// What links publish is also put into the store of the service manager that started this
+    /// process (systemd: `FileDescriptorStoreMax=`), and what an earlier keeper has put there is
+    /// taken back: it survives the keeper's end, until it is withdrawn. Needs
+    /// [`GPUMEM_HUB_KEEPER`](crate::GPUMEM_HUB_KEEPER), and `$NOTIFY_SOCKET`. For one hub of a
+    /// process at a time.
+    GPUMEM_HUB_STORE: gpumem_hub_flags = 0x2;
     // ---- instance.h
     /// The cuda backend if it can be opened, otherwise the host backend.
     GPUMEM_BACKEND_ANY: gpumem_backend = 0;
@@ -1262,6 +1268,9 @@ structs! {
     growing gpumem_way_info {
         /// `sizeof(gpumem_way_info)` of the caller.
         struct_size: usize,
+        /// Set by the caller: a link of the instance, to a hub in the process that would import; or
+        /// NULL.
+        link: gpumem_link,
         /// [`GPUMEM_SUCCESS`](crate::GPUMEM_SUCCESS), or what `gpumem_share_export()` or the import
         /// would return.
         status: gpumem_status,
@@ -1270,9 +1279,9 @@ structs! {
         /// 1 if the handle alone is not enough: use `gpumem_share_send()` or a hub with a path. A
         /// dma-buf needs a socket of the caller's own.
         needs_socket: u32,
-        /// 0.
-        reserved: u32,
-        /// Why not, and what would help; or what this way costs.
+        /// 1 if the importer's device reaches the memory over a bus or a link to another device.
+        slow: u32,
+        /// Why not, and what would help; or why it is slow, and what it needs.
         message: [c_char; 256],
     }
     /// Options for sending a handle.

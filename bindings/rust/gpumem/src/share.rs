@@ -25,6 +25,7 @@ use crate::element::Element;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{array_text, Error, Rejected, Status};
+use crate::hub::Link;
 use crate::instance::{c_pointer, c_text, Instance};
 use crate::library::{c, call};
 use crate::memory::{Memory, MemoryInfo};
@@ -384,6 +385,22 @@ impl Instance {
         self.share_way_raw(pointer, way, peer)
     }
 
+    /// As [`share_way`](Self::share_way), for the process of a hub: by a trial at both ends. The answer is kept with the
+    /// link.
+    ///
+    /// # Errors
+    /// As [`share_way`](Self::share_way), and for a link of another instance.
+    pub fn share_way_by(
+        &self,
+        link: &Link,
+        memory: impl Share,
+        way: ShareWay,
+        peer: SharePeer,
+    ) -> Result<WayInfo, Error> {
+        let (pointer, _, _hold) = place_of(&memory)?;
+        self.way_of(link.handle(), pointer, way, peer)
+    }
+
     /// As [`share_way`](Self::share_way), for the memory at an address.
     ///
     /// # Errors
@@ -395,13 +412,24 @@ impl Instance {
         way: ShareWay,
         peer: SharePeer,
     ) -> Result<WayInfo, Error> {
-        let mut info = sys::gpumem_way_info::default();
+        self.way_of(ptr::null_mut(), pointer, way, peer)
+    }
+
+    fn way_of(
+        &self,
+        link: sys::gpumem_link,
+        pointer: *const c_void,
+        way: ShareWay,
+        peer: SharePeer,
+    ) -> Result<WayInfo, Error> {
+        let mut info = sys::gpumem_way_info { link, ..Default::default() };
         // SAFETY: the struct is writable and has its own size; any address may be given.
         unsafe { call!(gpumem_share_get_way(self.inner.handle, pointer, way.0, peer.0, &mut info)) }?;
         Ok(WayInfo {
             status: Status(info.status),
             fd_count: info.fd_count,
             needs_socket: info.needs_socket != 0,
+            slow: info.slow != 0,
             message: translate(&array_text(&info.message)),
         })
     }
@@ -547,7 +575,9 @@ pub struct WayInfo {
     /// Whether the handle alone is not enough: use [`Instance::send`] or a [`Hub`](crate::Hub) with a path. A dma-buf needs
     /// a socket of your own.
     pub needs_socket: bool,
-    /// Why not, and what would help; or what this way costs.
+    /// Whether the importer's device reaches the memory over a bus or a link to another device.
+    pub slow: bool,
+    /// Why not, and what would help; or why it is slow, and what it needs.
     pub message: String,
 }
 

@@ -467,6 +467,11 @@ flags! {
         /// Links may publish and withdraw too: handles by [`ShareWay::POSIX_FD`]. What they publish
         /// stays when they end.
         KEEPER = GPUMEM_HUB_KEEPER,
+        /// What links publish is also put into the store of the service manager that started this
+        /// process (systemd: `FileDescriptorStoreMax=`), and what an earlier keeper has put there
+        /// is taken back: it survives the keeper's end, until it is withdrawn. Needs
+        /// [`HubFlags::KEEPER`], and `$NOTIFY_SOCKET`. For one hub of a process at a time.
+        STORE = GPUMEM_HUB_STORE,
     }
 }
 
