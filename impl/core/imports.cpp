@@ -700,7 +700,9 @@ Result<void> Imports::keep(const ShareHandle& handle, platform::Descriptors desc
     const std::lock_guard lock(mutex_);
     std::erase_if(received_, [now = Clock::now()](const auto& one) {
       const Received& received = one.second;
-      return received.until <= now || (received.peer != nullptr && received.peer->gone());
+      // Descriptors are enough for an import, also without their exporter.
+      return received.until <= now || (received.handle.way == GPUMEM_SHARE_WAY_LEGACY &&
+                                       received.peer != nullptr && received.peer->gone());
     });
     if (received_.size() >= kReceivedMax && !received_.contains(handle.token)) {
       return make_error(GPUMEM_ERROR_LIMIT_EXCEEDED,

@@ -1360,7 +1360,12 @@ TEST_F(Hub, hub_6_the_publisher_dies) {
   EXPECT_EQ(waited, GPUMEM_ERROR_PEER_GONE);
   EXPECT_TRUE(has_state(made.memory, GPUMEM_IMPORT_PEER_GONE));
   EXPECT_TRUE(holds_pattern(instance_, made.pointer, kSize, 22));
-  // What was fetched has its descriptors.
+  // What was fetched has its descriptors, also when more is fetched.
+  Exporter next;
+  ASSERT_EQ(next.open_hub(path()), GPUMEM_SUCCESS);
+  EXPECT_EQ(next.publish("weights", next.share(next.buffer(kSize))), GPUMEM_SUCCESS);
+  const Link other = connect();
+  const Import of_next = import(fetch(other, "weights"));
   const Import late = import(later);
   EXPECT_TRUE(holds_pattern(instance_, late.pointer, kSize, 22));
 }

@@ -539,6 +539,7 @@ class Walk {
       return fail("another handle was fetched than the one of export ", found->exported);
     say("  and gets export ", found->exported);
     model_.party(process).received[found->exported] = {via, answer.handle, found->access};
+    model_.note_fetch(process, via, found->exported, found->access);
   }
   void look_for() {
     const auto link = any_link();

@@ -74,11 +74,20 @@ struct Received {
   gpumem_access access = 0;
 };
 
+// Over which link of which hub, and which export.
+struct Fetch {
+  int hub = 0;
+  uint64_t link = 0;
+  int exported = 0;
+  auto operator<=>(const Fetch&) const = default;
+};
+
 struct Party {
   bool alive = false;
   uint64_t life = 0;
   std::map<Key, Import> imports;
-  std::map<int, Received> received;  // by export
+  std::map<int, Received> received;        // by export
+  std::map<Fetch, gpumem_access> fetched;  // what may be claimed from hubs
   std::optional<Via> links[kHubs];
 };
 
@@ -149,14 +158,29 @@ struct Model {
   // Those that have it by a name, when no name has it any more.
   void tell_withdrawn(int hub, int number) {
     if (is_published(hub, number)) return;
+    forget_fetches(hub, number);
     withdraw_claims([&](const Claim& claim) {
       return claim.exported == number && claim.via.hub == hub && !gone(claim.via);
     });
   }
 
+  void forget_fetches(int hub, int number) {
+    for (Party& party : parties) {
+      std::erase_if(party.fetched, [&](const auto& entry) {
+        return entry.first.hub == hub && entry.first.exported == number;
+      });
+    }
+  }
+  // The most that was fetched may be claimed.
+  void note_fetch(int process, const Via& link, int number, gpumem_access access) {
+    gpumem_access& most = party(process).fetched[{link.hub, link.number, number}];
+    most = std::max(most, access);
+  }
+
   void end_export(int number) {
     if (!exported(number).live) return;
     exported(number).live = false;
+    forget_fetches(0, number);
     const int owner = object_of(number).owner;
     unpublish(0, number);
     withdraw_claims([&](const Claim& claim) {
@@ -212,6 +236,7 @@ struct Model {
     dead.alive = false;
     dead.imports.clear();
     dead.received.clear();
+    dead.fetched.clear();
   }
 
   // With a handle that allows so much.
@@ -246,15 +271,19 @@ struct Model {
     };
     if (gone(via)) {
       if (!blocks || !complete) return ended(GPUMEM_ERROR_PEER_GONE);
-    } else if (via.hub >= 0 ? !is_published(via.hub, number) : !exported(number).live) {
-      return ended(GPUMEM_ERROR_STALE_HANDLE);
     } else {
+      const auto fetched = importer.fetched.find({via.hub, via.number, number});
+      const bool granted = via.hub < 0 ? exported(number).live
+                                       : is_published(via.hub, number) && fetched != importer.fetched.end();
+      if (!granted) return ended(GPUMEM_ERROR_STALE_HANDLE);
       // Who is granted it again over the same connection is told again when it ends.
       for (auto& [other, import] : importer.imports) {
         for (Claim& claim : import.claims) {
           if (claim.exported == number && same(claim.via, via)) claim.withdrawn = false;
         }
       }
+      // What is kept of a hub's handle is used first, whichever handle is imported.
+      if (via.hub >= 0 && (wanted & ~fetched->second) != 0) return GPUMEM_ERROR_NO_ACCESS;
     }
     Import& import = importer.imports[key];
     import.object = exported(number).object;
