@@ -203,10 +203,10 @@ void take_from_ring(gpumem_instance instance, gpumem_device device, const Work& 
   transfer(kPeerSocket, ready, 1, true);
   for (;;) {
     gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
-    gpumem_error error = GPUMEM_ERROR_INIT;
-    const gpumem_status status = gpumem_ring_wait(ring, stream, GPUMEM_TIMEOUT_INFINITE, &slot, &error);
+    gpumem_error why = GPUMEM_ERROR_INIT;
+    const gpumem_status status = gpumem_ring_wait(ring, stream, GPUMEM_TIMEOUT_INFINITE, &slot, &why);
     if (status == GPUMEM_ERROR_CLOSED) break;
-    must(status, error);
+    must(status, why);
     MUST(gpumem_ring_release(ring, stream, slot.number, &error));
   }
   MUST(gpumem_ring_destroy(ring, &error));
