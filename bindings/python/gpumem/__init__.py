@@ -43,8 +43,9 @@ from ._memory import Memory, View
 from ._ranges import Part, Physical, Range
 from ._results import (BufferInfo, CapabilityInfo, DeviceInfo, Entry, EventInfo, Granularity, GroupInfo, HubInfo,
                        ImportInfo, InstanceInfo, KindStats, LinkInfo, ManagedInfo, MappingInfo, MemoryInfo,
-                       PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, ShareInfo, Stats, StatusInfo, StreamInfo,
+                       PhysicalInfo, PointerInfo, ProbeInfo, RangeInfo, RingInfo, ShareInfo, Stats, StatusInfo, StreamInfo,
                        WayInfo)
+from ._ring import RingConsumer, RingMessage, RingProducer, RingSlot, open_ring
 from ._share import ImportedMemory, ShareHandle, import_event, import_memory, receive_share, send_share
 from ._stream import Event, Stream
 from .errors import (AlreadyExists, Busy, Cancelled, Closed, ContentLost, DeviceLost, DriverNotFound, DriverTooOld, Error,
@@ -66,15 +67,16 @@ __all__ = [
     "ManagedRange", "MappingInfo", "Memory", "MemoryFlags", "MemoryInfo", "NativeDomain", "NoAccess", "NoDevice",
     "NoEffect", "NotFound", "NotReady", "OutOfAddressSpace", "OutOfDeviceMemory", "OutOfHostMemory", "Part",
     "PeerGone", "PermissionDenied", "Physical", "PhysicalFlags", "PhysicalInfo", "PointerInfo", "ProbeInfo", "Range",
-    "RangeFlags", "RangeInfo", "Registration", "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay",
-    "SleepFlags", "SourceOrder", "StaleHandle", "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing",
-    "Unsupported", "VersionMismatch", "View", "WaitCondition", "WayInfo", "WrongKind", "aligned_empty",
-    "aligned_empty_like", "aligned_zeros", "aligned_zeros_like", "capabilities", "default_device", "default_instance",
-    "errors", "feature_supported", "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event",
-    "import_memory", "managed_empty", "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc",
-    "mem_attach_flags", "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod",
-    "memcpy_htod_async", "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like",
-    "probe", "receive_share", "register_host_memory", "send_share", "set_log_function", "status_info", "status_name",
+    "RangeFlags", "RangeInfo", "Registration", "RingConsumer", "RingInfo", "RingMessage", "RingProducer", "RingSlot",
+    "ShareHandle", "ShareInfo", "SharePeer", "ShareType", "ShareWay", "SleepFlags", "SourceOrder", "StaleHandle",
+    "Stats", "StatusInfo", "Stream", "StreamInfo", "SymbolMissing", "Unsupported", "VersionMismatch", "View",
+    "WaitCondition", "WayInfo", "WrongKind", "aligned_empty", "aligned_empty_like", "aligned_zeros",
+    "aligned_zeros_like", "capabilities", "default_device", "default_instance", "errors", "feature_supported",
+    "from_dlpack", "host_alloc_flags", "host_register_flags", "import_event", "import_memory", "managed_empty",
+    "managed_empty_like", "managed_zeros", "managed_zeros_like", "mem_alloc", "mem_attach_flags",
+    "mem_host_register_flags", "memcpy_dtoh", "memcpy_dtoh_async", "memcpy_htod", "memcpy_htod_async", "open_ring",
+    "pagelocked_empty", "pagelocked_empty_like", "pagelocked_zeros", "pagelocked_zeros_like", "probe",
+    "receive_share", "register_host_memory", "send_share", "set_log_function", "status_info", "status_name",
     "statuses", "version", "version_text"]
 
 

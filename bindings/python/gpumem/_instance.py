@@ -35,6 +35,7 @@ from .errors import Error, InvalidArgument, NotFound
 
 if TYPE_CHECKING:
     from ._ranges import Accesses
+    from ._ring import RingProducer
 
 
 @dataclasses.dataclass
@@ -573,6 +574,13 @@ class Device(Unique):
     def event(self, *, flags: Union[EventFlags, str, int] = 0, name: Optional[str] = None) -> Event:
         """Creates an event; see :class:`Event`."""
         return Event(self, flags=flags, name=name)
+
+    def ring(self, slot_size: int, *, slot_count: int = 0, consumers_max: int = 0, consumers_first: int = 0,
+             name: Optional[str] = None) -> RingProducer:
+        """Makes a ring, whose slots go to consumers in other processes; see :class:`RingProducer`."""
+        from ._ring import RingProducer
+        return RingProducer(self, slot_size, slot_count=slot_count, consumers_max=consumers_max,
+                            consumers_first=consumers_first, name=name)
 
     # ---- physical memory ----
 

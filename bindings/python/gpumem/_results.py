@@ -352,6 +352,28 @@ class Entry(NamedTuple):
     fingerprint: Optional[bytes]
 
 
+class RingInfo(NamedTuple):
+    """Information about a ring, as one side sees it.
+
+    ``held_count`` are the slots that this side has acquired or waited for, and neither published nor released. ``released``
+    are the messages that this consumer has released, or the slowest one.
+    """
+
+    device_ordinal: int
+    is_producer: bool
+    base: int
+    slot_size: int
+    slot_stride: int
+    slot_count: int
+    consumers_max: int
+    consumer_count: int
+    held_count: int
+    published: int
+    released: int
+    finished: bool
+    name: str
+
+
 class Stats(NamedTuple):
     """Counters of an instance: live memory of all kinds with its bytes as requested, and live streams and events."""
 

@@ -27,6 +27,7 @@ from .errors import InvalidArgument, NotFound, NotReady, StaleHandle
 if TYPE_CHECKING:
     from ._hub import Hub, Link
     from ._instance import Device, Instance
+    from ._ring import RingConsumer
 
     Socket = Union[int, Any]
 
@@ -36,9 +37,9 @@ _ACCESS = "read, readwrite"
 
 
 class ShareHandle(bytes):
-    """Memory or an event that other processes can import: 256 bytes for any channel.
+    """Memory, an event or a ring that other processes can import: 256 bytes for any channel.
 
-    :meth:`Memory.export` and :meth:`Event.export` make it. It can be pickled, so it may be an argument of a
+    :meth:`Memory.export`, :meth:`Event.export` and :meth:`RingProducer.export` make it. It can be pickled, so it may be an argument of a
     ``multiprocessing`` process. Whoever has the bytes, and runs as the same user, may import it: they are a secret, which its
     texts leave out. It holds no address, and does not keep the memory alive.
     """
@@ -70,7 +71,8 @@ class ShareHandle(bytes):
             info = self.info()
         except Exception as problem:
             return f"<gpumem.ShareHandle: {problem}>"
-        what = "event" if info.type == ShareType.EVENT else f"{info.size} bytes, {info.way}"
+        what = (str(info.type) if info.type in (ShareType.EVENT, ShareType.RING) else
+                f"{info.size} bytes, {info.way}")
         return f"<gpumem.ShareHandle: {what}, of process {info.exporter_pid}>"
 
     __str__ = __repr__
@@ -91,7 +93,7 @@ def handle_struct(handle: Any) -> Any:
     return (handle if isinstance(handle, ShareHandle) else ShareHandle(handle))._struct()
 
 
-def _instance_of(handle: Any, device: Optional[Device], instance: Optional[Instance]) -> Instance:
+def instance_of(handle: Any, device: Optional[Device], instance: Optional[Instance]) -> Instance:
     """The instance to use: that of the device, the one given, the one that has the descriptors of the handle, or the default
     one."""
     if device is not None:
@@ -202,7 +204,7 @@ def import_memory(handle: Union[ShareHandle, bytes], *, device: Optional[Device]
     "read" or "readwrite"; by default what the exporter allows. With an ``address``, the memory begins there if these
     addresses are free.
     """
-    where = _instance_of(handle, device, instance)
+    where = instance_of(handle, device, instance)
     desc = c.gpumem_import_desc(device=None if device is None else device.handle, access=access_code(access),
                                 flags=flags_of(ImportFlags, flags, "flags"), address=u64(address, "address"),
                                 timeout_ns=seconds(timeout), name=encoded(name))
@@ -217,7 +219,7 @@ def import_event(handle: Union[ShareHandle, bytes], *, device: Optional[Device] 
     whichever process. It has no times. ``device`` is the one that has it, which is found by default.
     """
     found = handle if isinstance(handle, ShareHandle) else ShareHandle(handle)
-    where = _instance_of(handle, device, instance)
+    where = instance_of(handle, device, instance)
     if device is None:
         uuid = found.info().device_uuid
         device = next((one for one in where.devices if one.info().uuid == uuid), None)
@@ -253,7 +255,7 @@ def send_share(socket: Socket, handle: ShareHandle, *, instance: Optional[Instan
     it hangs up, is taken back. ``timeout`` is how long to wait for room in the socket, 5 seconds by default.
     """
     limit = 5.0 if timeout is None else timeout
-    where, struct = _instance_of(handle, None, instance), handle_struct(handle)
+    where, struct = instance_of(handle, None, instance), handle_struct(handle)
     desc = c.gpumem_send_desc(lease_ns=seconds(lease, "lease"), timeout_ns=seconds(limit))
     number = _fileno(socket)
     _is_ready(number, select.POLLOUT, limit)  # the call reports what is wrong
@@ -267,7 +269,7 @@ def receive_share(socket: Socket, *, instance: Optional[Instance] = None,
     Its descriptors and connection are kept until it is imported, or for the sender's lease. ``instance`` will import it; by
     default it is :func:`default_instance`.
     """
-    where, number, struct = _instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
+    where, number, struct = instance_of(None, None, instance), _fileno(socket), c.gpumem_share_handle()
     if not _is_ready(number, select.POLLIN, timeout):
         return None
     if call(c.gpumem_share_receive, where.handle, number, nanoseconds(_MESSAGE_SECONDS), struct) == c.GPUMEM_NOT_READY:
@@ -400,6 +402,12 @@ class Sharing:
         """Connects to a hub; see :class:`Link`."""
         from ._hub import Link
         return Link(self._instance(), path, token=token, timeout=timeout)
+
+    def open_ring(self, handle: Union[ShareHandle, bytes], *, timeout: Optional[float] = None,
+                  name: Optional[str] = None) -> RingConsumer:
+        """Opens a ring of another process; see :func:`open_ring`."""
+        from ._ring import RingConsumer
+        return RingConsumer(self._instance(), handle, timeout=timeout, name=name)
 
 
 def token_of(token: Any) -> Tuple[Any, Any, int]:

@@ -1,0 +1,422 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Rings: slots of device memory that go from a producer to consumers in other processes, again and again."""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Callable, Iterator, List, Optional, Tuple, Union
+
+from . import _library as c
+from ._calls import ask, call, create, destroy_quietly, encoded, leave, leftovers, nanoseconds, sweep, text, u32, u64
+from ._codes import Backend, Kind, MemoryFlags
+from ._dlpack import CUDA
+from ._hub import Opened
+from ._memory import Region
+from ._results import MemoryInfo, RingInfo
+from ._share import ShareHandle, handle_struct, instance_of, seconds
+from ._waits import on_main_thread
+from .errors import Busy, Closed, InvalidArgument, StaleHandle
+
+if TYPE_CHECKING:
+    from ._instance import Device, Instance
+    from ._stream import Queue, Stream
+
+_SLICE = 50_000_000
+
+
+class _At:
+    """The bytes of a slot from an offset on. In a stream it keeps the slot and is no view of it."""
+
+    __slots__ = ("_slot", "_offset")
+
+    def __init__(self, slot: Slot, offset: int) -> None:
+        self._slot, self._offset = slot, u64(offset, "offset")
+        if self._offset > slot.info().size:
+            raise InvalidArgument(f"offset is {offset}, but the slot has {slot.size} bytes")
+
+    def _operand(self, writable: bool) -> Tuple[int, int, Any]:
+        address, size, kept = self._slot._operand(writable)
+        return address + self._offset, size - self._offset, kept
+
+
+def _order(stream: Optional[Stream]) -> Optional[int]:
+    """The handle of a stream. None is the calling thread."""
+    if stream is None:
+        return None
+    if not hasattr(stream, "_queue"):
+        raise TypeError(f"stream must be a gpumem.Stream or None, not a {type(stream).__name__}; Stream.wrap() wraps others")
+    return stream.handle
+
+
+class Slot(Region):
+    """What the slots of both sides have in common."""
+
+    __slots__ = ("device", "number", "index", "_ring", "_found", "_stream", "_open", "_holds", "_info", "__weakref__")
+    _side = Kind.DEVICE
+
+    if TYPE_CHECKING:
+        number: int
+        index: int
+        _ring: Ring
+        _found: Any
+        _stream: Optional[Stream]
+        _open: bool
+
+    def __init__(self) -> None:
+        raise TypeError("get slots from RingProducer.acquire(), and messages from RingConsumer.wait()")
+
+    @classmethod
+    def _of(cls, ring: Ring, found: Any, stream: Optional[Stream]) -> Any:
+        self = cls.__new__(cls)
+        self.device, self.number, self.index = ring.device, found.number, found.index
+        self._ring, self._found, self._stream, self._open = ring, found, stream, True
+        self._holds = []
+        self._info = MemoryInfo(cls._side, -1, ring.device.ordinal, None, found.pointer, found.size, found.size, 0,
+                                MemoryFlags(0), MemoryFlags(0), 0, ring._name)
+        ring._held.append(self)
+        return self
+
+    def __repr__(self) -> str:
+        return (f"<gpumem.{type(self).__name__}: message {self.number}, {self._found.size} bytes"
+                f"{'' if self._open else ', closed'}>")
+
+    @property
+    def closed(self) -> bool:
+        """Whether this side has done with it."""
+        return not self._open
+
+    @property
+    def stream(self) -> Optional[Stream]:
+        """The stream that it was acquired or waited for with."""
+        return self._stream
+
+    def info(self) -> MemoryInfo:
+        """Information about the memory of the slot."""
+        if self._info is None or not self._open:
+            raise StaleHandle("the slot was published or released, or its ring closed")
+        return self._info
+
+    def copy_from(self, source: Any, size: Optional[int] = None, *, offset: int = 0,
+                  stream: Optional[Stream] = None) -> None:
+        self._place(stream).copy(_At(self, offset), source, size)
+
+    def copy_to(self, destination: Any, size: Optional[int] = None, *, offset: int = 0,
+                stream: Optional[Stream] = None) -> None:
+        self._place(stream).copy(destination, _At(self, offset), size)
+
+    def _dlpack_device(self, host: bool) -> Optional[Tuple[int, int]]:
+        if host or self.device.instance.backend is not Backend.CUDA:
+            return None
+        return CUDA, self.device.ordinal
+
+    def _pass(self, stream: Optional[Stream], what: str, function: str) -> None:
+        """Checks that only work of a stream that goes along uses the slot."""
+        queue = None if stream is None else stream._queue
+        if any(by is None or by is False for by in self._holds):
+            self._held(what, function)
+        if any(by is not queue for by in self._holds):
+            raise Busy("work in another stream uses the slot and was not observed complete; synchronize that stream first",
+                       function=function)
+
+    def _end(self) -> None:
+        self._open = False
+        self._ring._held.remove(self)
+
+
+class RingSlot(Slot):
+    """A slot to fill, of :meth:`RingProducer.acquire`. It is copied to, filled and viewed as memory is.
+
+    :meth:`publish` passes it on. A ``with`` block that ends without that drops it: then the next :meth:`RingProducer.acquire`
+    returns the slot once more.
+    """
+
+    __slots__ = ()
+
+    def publish(self, size: Optional[int] = None, tag: int = 0, *, stream: Optional[Stream] = None) -> None:
+        """Publishes ``size`` bytes, by default the whole slot, with a number for the consumers. They see the bytes when the
+        work is complete that is in ``stream`` now: the one of the slot unless another one is given."""
+        self.info()
+        order = stream or self._stream
+        length, number = self._found.size if size is None else u64(size, "size"), u64(tag, "tag")
+        self._pass(order, "published", "gpumem_ring_publish")
+        call(c.gpumem_ring_publish, self._ring.handle, _order(order), length, number)
+        self._end()
+
+    def drop(self) -> None:
+        """Keeps the slot for the next :meth:`RingProducer.acquire`, unless it was published. A second call does nothing."""
+        if not self._open:
+            return
+        if any(by is None or by is False for by in self._holds):
+            self._held("dropped", "gpumem_ring_acquire")
+        self._end()
+        self._ring._spare = self._found, self._stream
+
+    def __enter__(self) -> RingSlot:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.drop, problem)
+
+
+class RingMessage(Slot):
+    """A message, of :meth:`RingConsumer.wait`. It is copied and viewed as memory is.
+
+    It is released by :meth:`release`, or at the end of a ``with`` block. The producer gets the slots in their order, so a
+    message that is released before an older one stays held until that is released.
+    """
+
+    __slots__ = ("_done",)
+    _side = Kind.IMPORTED
+
+    @property
+    def tag(self) -> int:
+        """The number that the producer passed with it."""
+        return self._found.tag  # type: ignore[no-any-return]
+
+    def release(self, *, stream: Optional[Stream] = None) -> None:
+        """Releases the message. The producer fills the slot again when the work is complete that is in ``stream`` now: the one of
+        the message unless another one is given. A second call does nothing."""
+        if not self._open:
+            return
+        order = stream or self._stream
+        _order(order)
+        self._pass(order, "released", "gpumem_ring_release")
+        self._done = order, True
+        for message in list(self._ring._held):  # the oldest comes first
+            order, done = getattr(message, "_done", (None, False))
+            if not done:
+                return
+            call(c.gpumem_ring_release, self._ring.handle, _order(order), message.number)
+            message._end()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was released."""
+        return not self._open or hasattr(self, "_done")
+
+    def info(self) -> MemoryInfo:
+        """Information about the memory of the message."""
+        if hasattr(self, "_done"):
+            raise StaleHandle("the message was released")
+        return super().info()
+
+    def __enter__(self) -> RingMessage:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.release, problem)
+
+
+class Ring(Opened):
+    """What both sides of a ring have in common."""
+
+    __slots__ = ("device", "_name", "_held", "_spare")
+
+    if TYPE_CHECKING:
+        device: Device
+        _name: str
+        _held: List[Any]
+        _spare: Optional[Tuple[Any, Optional[Stream]]]
+
+    def _opened(self, handle: int, instance: Instance) -> None:
+        self._handle, self.instance, self._closed = handle, instance, False
+        self._held, self._spare = [], None
+        info = self.info()
+        self.device, self._name = instance.device(info.device_ordinal), info.name
+
+    @property
+    def handle(self) -> int:
+        """The ``gpumem_ring`` of the C interface."""
+        return self._handle
+
+    def __repr__(self) -> str:
+        kind = type(self).__name__
+        try:
+            info = self.info()
+        except Exception as problem:
+            return f"<gpumem.{kind}, closed>" if self._closed else f"<gpumem.{kind}: {problem}>"
+        name = f" {info.name!r}" if info.name else ""
+        return (f"<gpumem.{kind}{name}: {info.slot_count} slots of {info.slot_size} bytes, "
+                f"{info.consumer_count} consumer{'s' * (info.consumer_count != 1)}>")
+
+    def info(self) -> RingInfo:
+        """Information about the ring. It asks nobody."""
+        found = ask(c.gpumem_ring_get_info, c.gpumem_ring_info(), self._handle)
+        return RingInfo(found.device_ordinal, bool(found.is_producer), found.base or 0, found.slot_size, found.slot_stride,
+                        found.slot_count, found.consumers_max, found.consumer_count, found.held_count, found.published,
+                        found.released, bool(found.finished), text(found.name))
+
+    def close(self) -> None:
+        """Closes this side of the ring. A consumer releases what it holds, and first waits for its work on what it has released.
+        It is Busy while the ring has consumers: see :meth:`RingProducer.finish`. A second call does nothing.
+
+        Raises BufferError while a view of a slot is alive, and Busy while work in a stream uses one that was neither
+        published nor released."""
+        for slot in [] if self._closed else list(self._held):
+            if slot._holds and not slot.closed:
+                slot._held("closed", "gpumem_ring_destroy")
+        self._end(c.gpumem_ring_destroy)
+        for slot in self._held:
+            slot._open = False
+        self._held.clear()
+
+    def _next(self, function: Callable[..., int], stream: Optional[Stream], timeout: Optional[float]) -> Any:
+        """The next slot; None if none came in time."""
+        limit, order = nanoseconds(timeout), _order(stream)
+        if self._spare is not None:  # which was acquired or waited for, and not used
+            found, before = self._spare
+            if before is not None and before is not stream and not before.closed:
+                before.synchronize()
+            self._spare = None
+            return found
+        found, start = c.gpumem_ring_slot(), monotonic_ns()
+        try:
+            while True:
+                # Python runs signal handlers on the main thread, between calls.
+                piece = min(limit, _SLICE) if on_main_thread() else limit
+                if call(function, self._handle, order, piece, found) != c.GPUMEM_NOT_READY:
+                    return found
+                if timeout is not None:
+                    limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
+                    if not limit:
+                        return None
+        except BaseException:  # a signal handler raised as the call returned
+            if found.pointer:
+                self._spare = found, stream
+            raise
+
+
+class RingProducer(Ring):
+    """The side of a ring that fills slots. ``device.ring(slot_size)`` makes it.
+
+    A slot has up to ``slot_size`` bytes. There are ``slot_count`` of them, 4 by default, for ``consumers_max`` consumers, 4 by
+    default. The first slot is acquired when ``consumers_first`` consumers have opened the ring.
+
+    The ring is closed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it any more.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, device: Device, slot_size: int, *, slot_count: int = 0, consumers_max: int = 0, consumers_first: int = 0,
+                 name: Optional[str] = None) -> None:
+        self._closed = True
+        if leftovers:
+            sweep()
+        desc = c.gpumem_ring_desc(slot_size=u64(slot_size, "slot_size"), slot_count=u32(slot_count, "slot_count"),
+                                  consumers_max=u32(consumers_max, "consumers_max"),
+                                  consumers_first=u32(consumers_first, "consumers_first"), name=encoded(name))
+        self._opened(create(c.gpumem_ring_create, c.gpumem_ring_destroy, device.handle, desc), device.instance)
+
+    def export(self) -> ShareHandle:
+        """Exports the ring. Another process passes the handle to :func:`open_ring`; it travels like one of memory."""
+        struct = c.gpumem_share_handle()
+        call(c.gpumem_ring_export, self._handle, struct)
+        return ShareHandle._of(struct, self.instance)
+
+    def acquire(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingSlot]:
+        """The next slot, once all consumers have released it; None if ``timeout`` seconds have passed.
+
+        ``stream`` will fill it, and waits for the work of the consumers. Without one, this call waits for that."""
+        found = self._next(c.gpumem_ring_acquire, stream, timeout)
+        return None if found is None else RingSlot._of(self, found, stream)
+
+    def finish(self, timeout: Optional[float] = None) -> bool:
+        """Says that no message will follow, and waits until all consumers have closed the ring. Returns whether they have. A slot
+        that was not published is dropped."""
+        limit, start = nanoseconds(timeout), monotonic_ns()
+        for slot in self._held:
+            if slot._holds:
+                slot._held("dropped", "gpumem_ring_finish")
+        while True:
+            piece = min(limit, _SLICE) if on_main_thread() else limit
+            status = call(c.gpumem_ring_finish, self._handle, piece)
+            for slot in list(self._held):
+                slot._end()
+            self._spare = None
+            if status != c.GPUMEM_NOT_READY:
+                return True
+            if timeout is not None:
+                limit = max(nanoseconds(timeout) - (monotonic_ns() - start), 0)
+                if not limit:
+                    return False
+
+    def __enter__(self) -> RingProducer:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+
+class RingConsumer(Ring):
+    """The side of a ring that uses messages. :func:`open_ring` makes it.
+
+    It sees every message that is published after it was opened, and the producer waits for it to release them. Iterating over
+    it gives the messages until the producer has finished the ring, and releases each one when the next is asked for.
+
+    The ring is closed by :meth:`close`, at the end of a ``with`` block, or when nothing refers to it any more.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, instance: Instance, handle: Union[ShareHandle, bytes], *, timeout: Optional[float] = None,
+                 name: Optional[str] = None) -> None:
+        self._closed = True
+        if leftovers:
+            sweep()
+        desc = c.gpumem_ring_open_desc(timeout_ns=seconds(timeout), name=encoded(name))
+        self._opened(create(c.gpumem_ring_open, c.gpumem_ring_destroy, instance.handle, handle_struct(handle), desc), instance)
+
+    def wait(self, stream: Optional[Stream] = None, timeout: Optional[float] = None) -> Optional[RingMessage]:
+        """The next message; None if ``timeout`` seconds have passed. Several can be held. Raises Closed if the producer has
+        finished the ring and this was all, and PeerGone if it has ended.
+
+        ``stream`` will use it, and waits for the work of the producer. Without one, this call waits for that."""
+        found = self._next(c.gpumem_ring_wait, stream, timeout)
+        return None if found is None else RingMessage._of(self, found, stream)
+
+    def messages(self, stream: Optional[Stream] = None) -> Iterator[RingMessage]:
+        """The messages that come, each of which ``stream`` will use, until the producer has finished the ring."""
+        while True:
+            try:
+                message = self.wait(stream)
+            except Closed:
+                return
+            assert message is not None
+            with message:
+                yield message
+
+    def __iter__(self) -> Iterator[RingMessage]:
+        return self.messages()
+
+    def __enter__(self) -> RingConsumer:
+        return self
+
+    def __exit__(self, kind: Any, problem: Optional[BaseException], trace: Any) -> None:
+        leave(self, self.close, problem)
+
+
+def open_ring(handle: Union[ShareHandle, bytes], *, instance: Optional[Instance] = None, timeout: Optional[float] = None,
+              name: Optional[str] = None) -> RingConsumer:
+    """Opens a ring of another process; see :class:`RingConsumer`.
+
+    ``instance`` will use the messages; by default the one that received the handle, or :func:`default_instance`. The producer
+    may take ``timeout`` seconds for an answer, 5 by default.
+    """
+    return RingConsumer(instance_of(handle, None, instance), handle, timeout=timeout, name=name)
+
+
+def _finalizer(finalizing: Callable[[], bool], destroy: Callable[..., None], last: Any) -> Callable[[Ring], None]:
+    # The names of the module are gone at the end of the interpreter, but not what a function encloses.
+    def __del__(self: Ring) -> None:
+        """Closes it unless it was closed."""
+        try:
+            if self._closed or finalizing():
+                return
+        except AttributeError:
+            return
+        destroy(last.gpumem_ring_destroy, self._handle)
+    return __del__
+
+
+Ring.__del__ = _finalizer(sys.is_finalizing, destroy_quietly, c)  # type: ignore[attr-defined]

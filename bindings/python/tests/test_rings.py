@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Rings: one process produces, others consume."""
+
+import unittest
+
+import gpumem
+from gpumem import Kind, ShareType
+
+from .support import BACKEND
+from .test_sharing import LIMIT, SharingCase, contents
+
+SIZE = 1000
+
+
+def message(number):
+    """What message ``number`` has: its bytes and its size depend on it."""
+    return (number.to_bytes(4, "little") * (SIZE // 4))[:SIZE - number % 7]
+
+
+def tag_of(number):
+    return number * 1_000_003 + 7
+
+
+# ---- what other processes do ----
+
+def consumer(connection, handle, streams):
+    """Sends what it got, in order, and whether that was right."""
+    with gpumem.Instance(BACKEND) as instance, instance.open_ring(handle, timeout=LIMIT, name="theirs") as ring:
+        connection.send(ring.info())
+        stream = instance.device(0).stream() if streams else None
+        numbers, right = [], True
+        for slot in ring.messages(stream):
+            numbers.append(slot.number)
+            expected, found = message(slot.number), bytearray(slot.size)
+            slot.copy_to(found, stream=stream)
+            if stream is not None:
+                stream.synchronize()
+            right = right and found == expected and slot.tag == tag_of(slot.number)
+        connection.send((numbers, right))
+        if stream is not None:
+            stream.close()
+
+
+def holder(connection, handle):
+    """Holds two messages, out of order, until it is killed."""
+    instance = gpumem.Instance(BACKEND)
+    ring = gpumem.open_ring(handle, instance=instance)
+    connection.send("open")
+    first, second = ring.wait(), ring.wait()
+    second.release()
+    connection.send((first.number, second.closed, ring.info().held_count, contents(first, 4)))
+    connection.recv()
+
+
+def producer(connection, count, finishing):
+    """Produces for one consumer, and ends when it is told to."""
+    with gpumem.Instance(BACKEND) as instance, instance.device(0).ring(SIZE, consumers_first=1) as ring:
+        connection.send(ring.export())
+        for _ in range(count):
+            with ring.acquire(timeout=LIMIT) as slot:
+                slot.copy_from(message(slot.number))
+                slot.publish(len(message(slot.number)), tag_of(slot.number))
+        connection.send("published")
+        connection.recv()
+        if finishing:
+            connection.send(ring.finish(LIMIT))
+
+
+class RingTest(SharingCase):
+    def setUp(self):
+        super().setUp()
+        if not self.device.capability("share_events"):
+            self.skipTest(self.device.capability("share_events").reason)
+
+    def publish(self, ring, count, stream=None):
+        kept = []
+        for _ in range(count):
+            with ring.acquire(stream, LIMIT) as slot:
+                kept.append(message(slot.number))
+                slot.copy_from(kept[-1], stream=stream)
+                slot.publish(len(kept[-1]), tag_of(slot.number))
+        if stream is not None:
+            stream.synchronize()
+
+    def test_a_ring(self):
+        with self.device.ring(SIZE, slot_count=3, consumers_max=2, name="ours") as ring:
+            info = ring.info()
+            self.assertEqual((info.is_producer, info.slot_size, info.slot_count, info.consumers_max, info.consumer_count,
+                              info.held_count, info.published, info.finished, info.name),
+                             (True, SIZE, 3, 2, 0, 0, 0, False, "ours"))
+            self.assertEqual(repr(ring), "<gpumem.RingProducer 'ours': 3 slots of 1000 bytes, 0 consumers>")
+            handle = ring.export()
+            self.assertEqual(handle.info().type, ShareType.RING)
+            self.assertRegex(repr(handle), r"^<gpumem.ShareHandle: ring, of process \d+>$")
+            for number in range(10):  # without a consumer, messages are lost
+                with ring.acquire() as slot:
+                    self.assertEqual((slot.number, slot.index, slot.size, slot.kind, slot.stream),
+                                     (number, number % 3, SIZE, Kind.DEVICE, None))
+                    self.assertEqual(int(slot), info.base + slot.index * info.slot_stride)
+                    slot.fill(number)
+                    slot.copy_from(b"abc", offset=SIZE - 3)
+                    self.assertEqual(contents(slot, 4, SIZE - 4), bytes([number]) + b"abc")
+                    slot.publish(number)
+                self.assertTrue(slot.closed)
+                slot.drop()
+                for call in (slot.publish, slot.info, lambda: slot.fill(0)):
+                    with self.assertRaises(gpumem.StaleHandle):
+                        call()
+            self.assertEqual(ring.info().published, 10)
+            self.assertTrue(ring.finish(0))
+            with self.assertRaises(gpumem.InvalidState):
+                ring.acquire()
+        self.assertEqual(repr(ring), "<gpumem.RingProducer, closed>")
+
+    def test_a_slot_that_is_dropped_comes_again(self):
+        with self.device.stream() as stream, self.device.ring(SIZE) as ring:
+            with self.assertRaises(ZeroDivisionError):
+                with ring.acquire(stream) as slot:
+                    slot.fill(1, stream=stream)
+                    raise ZeroDivisionError
+            self.assertTrue(slot.closed)
+            with ring.acquire() as again:
+                self.assertEqual((int(again), again.number), (ring.info().base, 0))
+                with self.assertRaises(gpumem.InvalidState):
+                    ring.acquire()
+                again.publish(tag=5)
+            self.assertEqual(ring.info().published, 1)
+
+    def test_what_uses_a_slot(self):
+        with self.device.stream() as one, self.device.stream() as other, self.device.ring(SIZE) as ring:
+            slot = ring.acquire(one)
+            view = slot.view()
+            for call in (slot.publish, slot.drop, ring.close):
+                with self.assertRaises(BufferError):
+                    call()
+            del view
+            slot.fill(1, stream=other)
+            with self.assertRaises(gpumem.Busy):
+                slot.publish()
+            other.synchronize()
+            slot.fill(1, stream=one)
+            slot.publish()  # behind the fill
+            one.synchronize()
+
+    def test_what_is_refused(self):
+        with self.device.ring(SIZE) as ring:
+            for call in (lambda: self.device.ring(0), lambda: self.device.ring(SIZE, slot_count=257),
+                         lambda: self.device.ring(SIZE, consumers_max=2, consumers_first=3), lambda: ring.acquire(timeout=-1),
+                         lambda: gpumem.open_ring(bytes(256), instance=self.instance),
+                         lambda: self.instance.import_memory(ring.export())):
+                with self.assertRaises(gpumem.InvalidArgument):
+                    call()
+            with self.assertRaises(gpumem.InvalidState):  # this process has the ring itself
+                gpumem.open_ring(ring.export())
+            for call in (lambda: ring.acquire("stream"), gpumem.RingSlot, gpumem.RingMessage):
+                with self.assertRaises(TypeError):
+                    call()
+            with ring.acquire() as slot:
+                with self.assertRaises(gpumem.InvalidArgument):
+                    slot.publish(SIZE + 1)
+                with self.assertRaises(gpumem.InvalidArgument):
+                    slot.copy_from(b"", offset=SIZE + 1)
+            with self.device.memory(SIZE, require="shareable") as memory:
+                with self.assertRaises(gpumem.InvalidArgument):
+                    self.instance.open_ring(memory.export())
+
+    def test_two_consumers(self):
+        """One orders its work by a stream, the other waits on the CPU."""
+        with self.device.ring(SIZE, consumers_max=2, consumers_first=2) as ring, self.device.stream() as stream:
+            self.assertIsNone(ring.acquire(timeout=0.01))
+            peers = [self.start(consumer, ring.export(), streams)[1] for streams in (False, True)]
+            for peer in peers:
+                info = self.heard(peer)
+                self.assertEqual((info.is_producer, info.slot_size, info.name), (False, SIZE, "theirs"))
+            self.publish(ring, 50)
+            self.publish(ring, 50, stream)
+            self.assertTrue(ring.finish(LIMIT))
+            for peer in peers:
+                self.assertEqual(self.heard(peer), (list(range(100)), True))
+
+    def test_the_end_of_a_consumer(self):
+        with self.device.ring(SIZE, slot_count=2, consumers_first=1) as ring:
+            process, connection = self.start(holder, ring.export())
+            self.assertEqual(self.heard(connection), "open")
+            self.publish(ring, 2)
+            self.assertEqual(self.heard(connection), (0, True, 2, message(0)[:4]))
+            self.assertIsNone(ring.acquire(timeout=0.05))
+            with self.assertRaises(gpumem.Busy):
+                ring.close()
+            process.kill()
+            self.publish(ring, 10)
+            self.assertTrue(ring.finish(LIMIT))
+
+    def test_the_end_of_the_producer(self):
+        process, connection = self.start(producer, 2, False)
+        with gpumem.open_ring(self.heard(connection), instance=self.instance) as ring:
+            self.assertEqual(self.heard(connection), "published")
+            with ring.wait(timeout=LIMIT) as first:
+                self.assertEqual((first.number, first.kind), (0, Kind.IMPORTED))
+                process.kill()
+                process.join()
+                with self.assertRaises(gpumem.PeerGone):
+                    ring.wait() and ring.wait()
+                with self.assertRaises(gpumem.PeerGone):
+                    first.release()
+                ring.close()
+            self.assertTrue(first.closed)
+
+    def test_messages_that_are_held(self):
+        process, connection = self.start(producer, 4, True)
+        handle = self.heard(connection)
+        with gpumem.open_ring(handle, instance=self.instance) as ring:
+            self.assertEqual(self.heard(connection), "published")
+            with ring.wait() as first, ring.wait() as second, ring.wait() as third:
+                for slot in (first, second, third):
+                    self.assertEqual((contents(slot, slot.size), slot.tag), (message(slot.number), tag_of(slot.number)))
+                view = second.view()
+                with self.assertRaises(BufferError):
+                    second.release()
+                with self.assertRaises(BufferError):
+                    ring.close()
+                del view
+                self.assertEqual(ring.info().held_count, 3)
+            # They left in the reverse order.
+            self.assertEqual((ring.info().held_count, ring.info().released), (0, 3))
+            with self.assertRaises(gpumem.StaleHandle):
+                first.info()
+            connection.send("finish")
+            self.assertEqual([slot.number for slot in ring], [3])
+            with self.assertRaises(gpumem.Closed):
+                ring.wait()
+        self.assertTrue(self.heard(connection))
+
+
+if __name__ == "__main__":
+    unittest.main()
