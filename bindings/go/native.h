@@ -1290,4 +1290,61 @@ static inline gpumem_go_result gpumem_go_link_withdraw(uintptr_t link, _GoString
   GPUMEM_GO_RETURN(gpumem_link_withdraw, (gpumem_link)link, gpumem_go_word(&text, name), version);
 }
 
+/* ---- ring.h ---- */
+
+static inline gpumem_go_result gpumem_go_ring_create(uintptr_t device, const uint8_t* given, _GoString_ name) {
+  gpumem_ring_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_ring, gpumem_ring_create, (gpumem_device)device, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_ring_export(uintptr_t ring, uint8_t* handle) {
+  GPUMEM_GO_RETURN(gpumem_ring_export, (gpumem_ring)ring, (gpumem_share_handle*)(void*)handle);
+}
+
+static inline gpumem_go_result gpumem_go_ring_open(uintptr_t instance, const uint8_t* handle,
+                                                   const uint8_t* given, _GoString_ name) {
+  gpumem_ring_open_desc desc;
+  gpumem_go_name text;
+  GPUMEM_GO_DESC(desc, given);
+  desc.name = gpumem_go_text(&text, name);
+  GPUMEM_GO_RETURN_POINTER(gpumem_ring, gpumem_ring_open, (gpumem_instance)instance,
+                           (const gpumem_share_handle*)(const void*)handle, &desc);
+}
+
+static inline gpumem_go_result gpumem_go_ring_acquire(uintptr_t ring, uintptr_t stream, uint64_t timeout_ns,
+                                                      uint8_t* slot) {
+  GPUMEM_GO_RETURN(gpumem_ring_acquire, (gpumem_ring)ring, (gpumem_stream)stream, timeout_ns,
+                   (gpumem_ring_slot*)(void*)slot);
+}
+
+static inline gpumem_go_result gpumem_go_ring_publish(uintptr_t ring, uintptr_t stream, uint64_t size,
+                                                      uint64_t tag) {
+  GPUMEM_GO_RETURN(gpumem_ring_publish, (gpumem_ring)ring, (gpumem_stream)stream, size, tag);
+}
+
+static inline gpumem_go_result gpumem_go_ring_wait(uintptr_t ring, uintptr_t stream, uint64_t timeout_ns,
+                                                   uint8_t* slot) {
+  GPUMEM_GO_RETURN(gpumem_ring_wait, (gpumem_ring)ring, (gpumem_stream)stream, timeout_ns,
+                   (gpumem_ring_slot*)(void*)slot);
+}
+
+static inline gpumem_go_result gpumem_go_ring_release(uintptr_t ring, uintptr_t stream, uint64_t number) {
+  GPUMEM_GO_RETURN(gpumem_ring_release, (gpumem_ring)ring, (gpumem_stream)stream, number);
+}
+
+static inline gpumem_go_result gpumem_go_ring_finish(uintptr_t ring, uint64_t timeout_ns) {
+  GPUMEM_GO_RETURN(gpumem_ring_finish, (gpumem_ring)ring, timeout_ns);
+}
+
+static inline gpumem_go_result gpumem_go_ring_get_info(uintptr_t ring, uint8_t* info) {
+  GPUMEM_GO_RETURN(gpumem_ring_get_info, (gpumem_ring)ring, (gpumem_ring_info*)(void*)info);
+}
+
+static inline gpumem_go_result gpumem_go_ring_destroy(uintptr_t ring) {
+  GPUMEM_GO_RETURN(gpumem_ring_destroy, (gpumem_ring)ring);
+}
+
 #endif

@@ -137,6 +137,9 @@ func (h ShareHandle) String() string {
 		if info.Type == ShareTypeEvent {
 			return fmt.Sprintf("event of process %d", info.ExporterPID), err
 		}
+		if info.Type == ShareTypeRing {
+			return fmt.Sprintf("ring of process %d", info.ExporterPID), err
+		}
 		return fmt.Sprintf("%d bytes of process %d, %v", info.Size, info.ExporterPID, info.Way), err
 	})
 }
@@ -159,6 +162,25 @@ func (l *Link) String() string {
 		info, err := l.Info()
 		return fmt.Sprintf("%s of process %d", info.Path, info.PID), err
 	})
+}
+
+func (r *ring) describe(kind string) string {
+	return describe(kind, r == nil || r.handle == 0, func() (string, error) {
+		info, err := r.info()
+		return strings.TrimPrefix(fmt.Sprintf("%s %d slots of %d bytes, %d consumers", named(info.Name), info.Slots,
+			info.SlotSize, info.ConsumerCount), " "), err
+	})
+}
+
+// String returns the name, the slots and the number of consumers.
+func (p *RingProducer) String() string { return p.side().describe("RingProducer") }
+
+// String returns the name, the slots and the number of consumers.
+func (c *RingConsumer) String() string { return c.side().describe("RingConsumer") }
+
+// String returns the number and the size of the message.
+func (s *ringSlot) String() string {
+	return fmt.Sprintf("ring slot{message %d, %d bytes}", s.Number(), s.Size())
 }
 
 // String returns the bytes in base 16.
@@ -281,6 +303,9 @@ func (i ImportInfo) String() string       { return fields(i) }
 func (i WayInfo) String() string          { return fields(i) }
 func (i HubInfo) String() string          { return fields(i) }
 func (i LinkInfo) String() string         { return fields(i) }
+func (o RingOptions) String() string      { return fields(o) }
+func (o RingOpenOptions) String() string  { return fields(o) }
+func (i RingInfo) String() string         { return fields(i) }
 func (c ImportCache) String() string      { return fields(c) }
 func (e Entry) String() string            { return fields(e) }
 func (c CollectedObjects) String() string { return fields(c) }

@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+
+package gpumem
+
+// #include "native.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+)
+
+// ring is common to both sides of a ring.
+type ring struct {
+	instance *Instance
+	handle   uintptr
+	done     atomic.Bool
+
+	mutex sync.Mutex
+	held  []*ringSlot     // What was acquired or waited for, and not published or released, in the order of the numbers.
+	spare *nativeRingSlot // A slot that was acquired and dropped.
+}
+
+func (r *ring) id() C.uintptr_t {
+	if r == nil {
+		return 0
+	}
+	return C.uintptr_t(r.handle)
+}
+
+// ringSlot is common to the slots of both sides.
+type ringSlot struct {
+	block
+	of       *ring
+	stream   *Stream
+	native   nativeRingSlot
+	released bool // By its user. The library gets it when all older ones are released.
+}
+
+// take keeps a slot that the library has handed out.
+func (r *ring) take(slot *ringSlot, native nativeRingSlot, stream *Stream) {
+	slot.of, slot.stream, slot.native = r, stream, native
+	slot.address, slot.size = native.pointer, native.size
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	at := sort.Search(len(r.held), func(index int) bool { return r.held[index].native.number > native.number })
+	r.held = append(r.held, nil)
+	copy(r.held[at+1:], r.held[at:])
+	r.held[at] = slot
+}
+
+// forget drops a slot; the mutex is locked.
+func (r *ring) forget(slot *ringSlot) {
+	for index, other := range r.held {
+		if other == slot {
+			r.held = append(r.held[:index:index], r.held[index+1:]...)
+			return
+		}
+	}
+}
+
+// forgetAll closes the slots of a ring that has none any more.
+func (r *ring) forgetAll() {
+	r.mutex.Lock()
+	held := r.held
+	r.held, r.spare = nil, nil
+	r.mutex.Unlock()
+	for _, slot := range held {
+		_, _ = slot.close("gpumem.Ring", func() error { return nil })
+	}
+}
+
+// next waits for a slot, with a function of the library.
+func (r *ring) next(ctx context.Context, wait func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result) (nativeRingSlot, error) {
+	var slot nativeRingSlot
+	slot.structSize = unsafe.Sizeof(slot)
+	one := func(limit C.uint64_t) (bool, error) {
+		result := wait(limit, (*C.uint8_t)(unsafe.Pointer(&slot)))
+		return Status(result.status) == Success, failure(result)
+	}
+	err := waitFor(ctx,
+		func() error { _, err := one(timeoutInfinite); return err },
+		func(piece time.Duration) (bool, error) { return one(nanoseconds(piece)) })
+	runtime.KeepAlive(r)
+	return slot, err
+}
+
+func (r *ring) destroy() (bool, error) {
+	if r == nil || r.handle == 0 || r.done.Load() {
+		return false, nil
+	}
+	err := failure(C.gpumem_go_ring_destroy(r.id()))
+	runtime.KeepAlive(r)
+	if err != nil && !isGone(err) {
+		return false, err
+	}
+	r.forgetAll()
+	return !r.done.Swap(true), nil
+}
+
+func (r *ring) closeDropped(destroy func() error) outcome {
+	if r.instance.closed() {
+		return outcomeGone
+	}
+	r.mutex.Lock()
+	used := len(r.held) > 0
+	r.mutex.Unlock()
+	if used {
+		return outcomeKept
+	}
+	return outcomeOf(destroy())
+}
+
+// RingInfo is information about a ring, as one side sees it.
+type RingInfo struct {
+	DeviceOrdinal int       // Ordinal of its device.
+	Producer      bool      // This process created it.
+	Base          DevicePtr // First byte of the first slot.
+	SlotSize      uint64    // Bytes that a message has at most.
+	SlotStride    uint64    // Bytes from one slot to the next.
+	Slots         int       // Slots.
+	MaxConsumers  int       // Consumers at the same time.
+	ConsumerCount int       // Consumers now.
+	HeldCount     int       // Slots that this side has acquired or waited for, and not published or released.
+	Published     uint64    // Messages that were published.
+	Released      uint64    // Messages that this consumer, or the slowest one, has released or not seen.
+	Finished      bool      // The producer has called Finish.
+	Name          string    // As given here.
+}
+
+func (r *ring) info() (RingInfo, error) {
+	var info nativeRingInfo
+	info.structSize = unsafe.Sizeof(info)
+	err := failure(C.gpumem_go_ring_get_info(r.id(), (*C.uint8_t)(unsafe.Pointer(&info))))
+	runtime.KeepAlive(r)
+	if err != nil {
+		return RingInfo{}, err
+	}
+	return RingInfo{int(info.deviceOrdinal), info.isProducer != 0, DevicePtr(info.base), info.slotSize, info.slotStride,
+		int(info.slotCount), int(info.consumersMax), int(info.consumerCount), int(info.heldCount), info.published,
+		info.released, info.finished != 0, text(info.name[:])}, nil
+}
+
+// At returns the address of the byte at an offset, for copies and fills.
+func (s *ringSlot) At(offset uint64) Address {
+	if s == nil {
+		return Address{}
+	}
+	return Address{&s.block, s.address + offset}
+}
+
+// Size returns the bytes of the message, or those of a slot that may be filled.
+func (s *ringSlot) Size() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.size
+}
+
+// Number returns the number of the message: 0, 1, 2 and so on since the ring was created.
+func (s *ringSlot) Number() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.native.number
+}
+
+// Index returns the index of the slot.
+func (s *ringSlot) Index() int {
+	if s == nil {
+		return 0
+	}
+	return int(s.native.index)
+}
+
+// RingOptions are options for a ring. 0 as a number means its default.
+type RingOptions struct {
+	SlotSize       uint64 // Bytes that a message has at most.
+	Slots          uint32 // Slots, up to 256; 4 by default.
+	MaxConsumers   uint32 // Consumers at the same time, up to 64; 4 by default.
+	FirstConsumers uint32 // The first slot can be acquired when so many consumers have opened the ring.
+	Name           string // For messages and reports, up to 63 bytes.
+}
+
+// RingProducer is the side of a ring that fills slots. Its consumers are in other processes, and each gets every message
+// that is published after it has opened the ring, in order. One goroutine at a time may call it; another call is refused
+// with [ErrBusy].
+type RingProducer struct{ ring }
+
+// NewRing makes a ring.
+func (d *Device) NewRing(options RingOptions) (*RingProducer, error) {
+	if err := checkTexts("Device.NewRing", options.Name); err != nil {
+		return nil, err
+	}
+	desc := nativeRingDesc{slotSize: options.SlotSize, slotCount: options.Slots, consumersMax: options.MaxConsumers,
+		consumersFirst: options.FirstConsumers}
+	desc.structSize = unsafe.Sizeof(desc)
+	result := C.gpumem_go_ring_create(d.id(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	runtime.KeepAlive(d)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	p := &RingProducer{ring{instance: d.Instance(), handle: uintptr(result.value)}}
+	closeWhenCollected(p, func(p *RingProducer) outcome { return p.closeDropped(p.Close) })
+	return p, nil
+}
+
+func (p *RingProducer) side() *ring {
+	if p == nil {
+		return nil
+	}
+	return &p.ring
+}
+
+// Export makes the ring openable for other processes of this user. The handle travels like one of memory.
+func (p *RingProducer) Export() (handle ShareHandle, err error) {
+	err = failure(C.gpumem_go_ring_export(p.side().id(), handle.bytes()))
+	runtime.KeepAlive(p)
+	return handle, err
+}
+
+// Info gets information about the ring. It asks nobody.
+func (p *RingProducer) Info() (RingInfo, error) { return p.side().info() }
+
+// Close closes the ring. It fails with [ErrBusy] while consumers have it: see Finish.
+func (p *RingProducer) Close() error {
+	closed, err := p.side().destroy()
+	if closed {
+		closedByHand(p)
+	}
+	return err
+}
+
+// RingSlot is a slot to fill. Publish passes it on, and Drop does not.
+type RingSlot struct{ ringSlot }
+
+// Acquire waits until all consumers have released the next slot. The stream will fill it, and waits for the work of the
+// consumers; nil means that Acquire waits for that. If the context is done first, it returns the error of the context
+// within about 10 milliseconds.
+func (p *RingProducer) Acquire(ctx context.Context, stream *Stream) (*RingSlot, error) {
+	r := p.side()
+	if r != nil {
+		r.mutex.Lock()
+		spare := r.spare
+		r.spare = nil
+		r.mutex.Unlock()
+		if spare != nil {
+			slot := &RingSlot{}
+			r.take(&slot.ringSlot, *spare, stream)
+			return slot, nil
+		}
+	}
+	native, err := r.next(ctx, func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result {
+		return C.gpumem_go_ring_acquire(r.id(), stream.id(), limit, slot)
+	})
+	runtime.KeepAlive(p)
+	runtime.KeepAlive(stream)
+	if err != nil {
+		return nil, err
+	}
+	slot := &RingSlot{}
+	r.take(&slot.ringSlot, native, stream)
+	return slot, nil
+}
+
+// Publish publishes the slot, with a number for the consumers. They see the bytes when the work is complete that is in
+// the slot's stream now. Without consumers, the message is lost.
+func (s *RingSlot) Publish(size, tag uint64) error {
+	const name = "RingSlot.Publish"
+	if s == nil {
+		return refusal(ErrInvalidArgument, name, "the slot is nil")
+	}
+	done, err := s.close(name, func() error {
+		err := failure(C.gpumem_go_ring_publish(s.of.id(), s.stream.id(), C.uint64_t(size), C.uint64_t(tag)))
+		runtime.KeepAlive(s.stream)
+		if err == nil {
+			s.of.mutex.Lock()
+			s.of.forget(&s.ringSlot)
+			s.of.mutex.Unlock()
+		}
+		return err
+	})
+	if err == nil && !done {
+		err = refusal(ErrStaleHandle, name, "the slot was published or dropped, or its ring closed")
+	}
+	runtime.KeepAlive(s)
+	return err
+}
+
+// Drop keeps the slot for the next Acquire, unless it was published. It waits for the work in the slot's stream. It is for
+// defer: then a slot is not lost if filling it fails.
+func (s *RingSlot) Drop() error {
+	if s == nil {
+		return nil
+	}
+	_, err := s.close("RingSlot.Drop", func() error {
+		if s.stream != nil {
+			if err := s.stream.Synchronize(); err != nil {
+				return err
+			}
+		}
+		s.of.mutex.Lock()
+		s.of.forget(&s.ringSlot)
+		s.of.spare = &s.native
+		s.of.mutex.Unlock()
+		return nil
+	})
+	runtime.KeepAlive(s)
+	return err
+}
+
+// Finish says that no message will follow, and waits until all consumers have closed the ring. They take what is
+// published, and then get [ErrClosed]. A slot that was not published is dropped. If the context is done first, it returns
+// the error of the context; the ring is finished all the same.
+func (p *RingProducer) Finish(ctx context.Context) error {
+	finish := func(limit C.uint64_t) (bool, error) {
+		result := C.gpumem_go_ring_finish(p.side().id(), limit)
+		err := failure(result)
+		if err == nil {
+			p.forgetAll()
+		}
+		return Status(result.status) == Success, err
+	}
+	err := waitFor(ctx,
+		func() error { _, err := finish(timeoutInfinite); return err },
+		func(piece time.Duration) (bool, error) { return finish(nanoseconds(piece)) })
+	runtime.KeepAlive(p)
+	return err
+}
+
+// RingOpenOptions are options for opening a ring.
+type RingOpenOptions struct {
+	Timeout time.Duration // How long the producer may take for an answer; 0 means 5 seconds.
+	Name    string        // For messages and reports, up to 63 bytes.
+}
+
+// RingConsumer is the side of a ring that uses messages. The producer waits for it to release them. One goroutine at a
+// time may call it; another call is refused with [ErrBusy].
+type RingConsumer struct{ ring }
+
+// OpenRing opens a ring of another process. This instance will use the messages that are published from now on.
+func (i *Instance) OpenRing(handle ShareHandle, options RingOpenOptions) (*RingConsumer, error) {
+	const name = "Instance.OpenRing"
+	if err := checkTexts(name, options.Name); err != nil {
+		return nil, err
+	}
+	if err := checkLimits(name, options.Timeout); err != nil {
+		return nil, err
+	}
+	desc := nativeRingOpenDesc{timeoutNs: uint64(options.Timeout)}
+	desc.structSize = unsafe.Sizeof(desc)
+	result := C.gpumem_go_ring_open(i.id(), handle.bytes(), (*C.uint8_t)(unsafe.Pointer(&desc)), options.Name)
+	runtime.KeepAlive(i)
+	if err := failure(result); err != nil {
+		return nil, err
+	}
+	c := &RingConsumer{ring{instance: i, handle: uintptr(result.value)}}
+	closeWhenCollected(c, func(c *RingConsumer) outcome { return c.closeDropped(c.Close) })
+	return c, nil
+}
+
+func (c *RingConsumer) side() *ring {
+	if c == nil {
+		return nil
+	}
+	return &c.ring
+}
+
+// Info gets information about the ring. It asks nobody.
+func (c *RingConsumer) Info() (RingInfo, error) { return c.side().info() }
+
+// Close leaves the ring. What was not released is released, so work on it must have been observed complete. It waits for
+// the work on what was.
+func (c *RingConsumer) Close() error {
+	closed, err := c.side().destroy()
+	if closed {
+		closedByHand(c)
+	}
+	return err
+}
+
+// RingMessage is a message. Release passes the slot back to the producer.
+type RingMessage struct{ ringSlot }
+
+// Wait waits for the next message; several can be held. The stream will use it, and waits for the work of the producer;
+// nil means that Wait waits for that. It fails with [ErrClosed] if the producer has finished the ring and this was all,
+// and with [ErrPeerGone] if the producer has ended. If the context is done first, it returns the error of the context within
+// about 10 milliseconds.
+func (c *RingConsumer) Wait(ctx context.Context, stream *Stream) (*RingMessage, error) {
+	r := c.side()
+	native, err := r.next(ctx, func(limit C.uint64_t, slot *C.uint8_t) C.gpumem_go_result {
+		return C.gpumem_go_ring_wait(r.id(), stream.id(), limit, slot)
+	})
+	runtime.KeepAlive(c)
+	runtime.KeepAlive(stream)
+	if err != nil {
+		return nil, err
+	}
+	message := &RingMessage{}
+	r.take(&message.ringSlot, native, stream)
+	return message, nil
+}
+
+// Each calls a function with each message, and releases it when the function returns. It returns nil when the producer has
+// finished the ring, and otherwise the first error: of the function, of a call, or of the context.
+func (c *RingConsumer) Each(ctx context.Context, stream *Stream, use func(*RingMessage) error) error {
+	one := func(message *RingMessage) (err error) {
+		defer func() { // Also if the function panics.
+			if released := message.Release(); err == nil {
+				err = released
+			}
+		}()
+		return use(message)
+	}
+	for {
+		message, err := c.Wait(ctx, stream)
+		if errors.Is(err, ErrClosed) && !c.instance.closed() {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := one(message); err != nil {
+			return err
+		}
+	}
+}
+
+// Tag returns the number that the producer passed with the message.
+func (m *RingMessage) Tag() uint64 {
+	if m == nil {
+		return 0
+	}
+	return m.native.tag
+}
+
+// Release releases the message. The producer fills the slot again when the work is complete that is in the message's stream
+// now. A message that is released before an older one stays held until that is released. A second call does nothing.
+func (m *RingMessage) Release() error {
+	if m == nil {
+		return nil
+	}
+	_, err := m.close("RingMessage.Release", func() error {
+		r := m.of
+		r.mutex.Lock()
+		defer r.mutex.Unlock()
+		m.released = true
+		for len(r.held) > 0 && r.held[0].released {
+			oldest := r.held[0]
+			err := failure(C.gpumem_go_ring_release(r.id(), oldest.stream.id(), C.uint64_t(oldest.native.number)))
+			runtime.KeepAlive(oldest.stream)
+			if err != nil && oldest == &m.ringSlot {
+				m.released = false
+				return err
+			} else if err != nil {
+				return nil // The next Release tries again.
+			}
+			r.held = r.held[1:]
+		}
+		return nil
+	})
+	runtime.KeepAlive(m)
+	return err
+}
