@@ -97,10 +97,10 @@ func TestRing(t *testing.T) {
 		if slot.Number() != number || slot.Index() != int(number%3) || slot.Size() != ringSize || slot.At(0).Number() != address {
 			t.Errorf("message %d is %v", number, slot)
 		}
-		must(t, d.Instance().Fill(slot.At(0), ringSize, byte(number)))
+		must(t, d.Instance().Fill(slot.At(0), ringSize, uint32(number), 1))
 		must(t, slot.Publish(number, 0))
 		expect(t, slot.Publish(number, 0), ErrStaleHandle)
-		expect(t, d.Instance().Fill(slot.At(0), ringSize, byte(0)), ErrStaleHandle)
+		expect(t, d.Instance().Fill(slot.At(0), ringSize, 0, 1), ErrStaleHandle)
 	}
 
 	// What is dropped comes again.

@@ -16,6 +16,7 @@ use crate::instance::Instance;
 use crate::library::{c, call};
 use crate::managed::Managed;
 use crate::range::RangeSlice;
+use crate::ring::RingSlice;
 use crate::share::ImportedSlice;
 use crate::size::{box_fits, bytes_of, rectangle_fits};
 use crate::stream::Stream;
@@ -77,7 +78,7 @@ pub(crate) mod sealed {
         diagnostic::on_unimplemented(
             message = "work in a stream cannot use `{Self}`",
             label = "the work runs later, and nothing would keep this from being freed or accessed until then",
-            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `ImportedSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
+            note = "a stream takes `Pinned`, `WriteCombined`, `Registered` and `Managed` arrays by value, an `Arc` of one as a source, `&DeviceMemory`, `DeviceSlice`, `RangeSlice`, `RingSlice`, `ImportedSlice`, `&Buffer` and `BufferSlice`; from a slice there is `Stream::copy_from_slice`"
         )
     )]
     pub trait Enqueue {
@@ -138,7 +139,7 @@ impl Span {
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the source of this copy",
         label = "the copy cannot read this",
-        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, `BufferSlice`, `RangeSlice` or `ImportedSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
+        note = "a source is a slice, `&Vec` or `&[_; N]`, a reference to an array in any kind of memory, a `DeviceSlice`, `BufferSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the destination; a stream also takes arrays by value"
     )
 )]
 pub trait Source<T>: sealed::Source<T> {}
@@ -152,7 +153,7 @@ impl<T, S: sealed::Source<T>> Source<T> for S {}
     diagnostic::on_unimplemented(
         message = "`{Self}` cannot be the destination of this copy or fill",
         label = "the call cannot write this",
-        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, `BufferSlice`, `RangeSlice` or `ImportedSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
+        note = "a destination is `&mut` to a slice, `Vec` or array in host memory, `&DeviceMemory`, `&Buffer`, a `DeviceSlice`, `BufferSlice`, `RangeSlice`, `RingSlice` or `ImportedSlice`, whose elements have the type of those of the source; a stream also takes arrays by value"
     )
 )]
 pub trait Destination<T>: sealed::Destination<T> {}
@@ -163,7 +164,7 @@ impl<T, D: sealed::Destination<T>> Destination<T> for D {}
 /// * [`Pinned`], [`WriteCombined`], [`Registered`] and [`Managed`] by value: they are returned once the work is observed
 ///   complete;
 /// * an `Arc` of these as a source: nothing else can have it exclusively while the work runs;
-/// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
+/// * [`&DeviceMemory`](DeviceMemory), [`DeviceSlice`], [`RangeSlice`], [`RingSlice`] and [`ImportedSlice`]: safe code of the CPU cannot
 ///   access it, and the stream keeps it alive;
 /// * [`&Buffer`](Buffer) and [`BufferSlice`]: the same, since the buffer gives the CPU nothing that a stream uses.
 ///
@@ -312,6 +313,24 @@ impl<T: Element> sealed::Enqueue for RangeSlice<'_, T> {
     fn returned(self) {}
     fn keep(&self) -> Keep {
         self.begin_use().map_or(Keep::Nothing, Keep::Part)
+    }
+}
+
+impl<T: Element + Copy> sealed::Source<T> for RingSlice<'_, T> {
+    fn span(&self) -> Span {
+        Span::of_slice(self.pointer(), self.len())
+    }
+}
+impl<T: Element + Copy> sealed::Destination<T> for RingSlice<'_, T> {
+    fn span(&mut self) -> Span {
+        Span::of_slice(self.pointer(), self.len())
+    }
+}
+impl<T: Element> sealed::Enqueue for RingSlice<'_, T> {
+    type Returned = ();
+    fn returned(self) {}
+    fn keep(&self) -> Keep {
+        Keep::Shared(self.share())
     }
 }
 

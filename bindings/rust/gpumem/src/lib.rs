@@ -24,7 +24,7 @@
 //! * [`Buffer`] is an array that grows in place and can sleep, and a [`Group`] puts many to sleep as one.
 //! * [`Physical`] is memory without an address, to be mapped into an [`AddressRange`].
 //! * [`Instance::export`] shares memory with other processes, [`Imported`] is memory of another one, and a [`Hub`] has
-//!   such memory under names.
+//!   such memory under names. A [`RingProducer`] passes messages to each [`RingConsumer`] of other processes.
 //! * An instance copies and fills memory at once, a [`Stream`] does so later, and an [`Event`] is a point in a
 //!   stream.
 //! * [`Memory`], and the functions with `raw` in their names, work with addresses and bytes.
@@ -80,6 +80,7 @@ mod managed;
 mod memory;
 mod physical;
 mod range;
+mod ring;
 mod share;
 mod size;
 mod sleep;
@@ -116,6 +117,10 @@ pub use managed::{HostAccess, HostAccessMut, Managed, ManagedInfo, ManagedRange,
 pub use memory::{Memory, MemoryInfo, MemoryOptions, RegisterOptions};
 pub use physical::{FabricHandle, Granularity, Physical, PhysicalInfo, PhysicalOptions};
 pub use range::{AddressRange, MappingInfo, RangeInfo, RangeOptions, RangeSlice};
+pub use ring::{
+    RingConsumer, RingInfo, RingMessage, RingMessages, RingOpenOptions, RingOptions, RingProducer, RingSlice,
+    RingSlot,
+};
 pub use share::{
     ExportOptions, ImportInfo, ImportOptions, Imported, ImportedSlice, SendOptions, Share, ShareHandle,
     ShareInfo, WayInfo,
@@ -152,6 +157,9 @@ const _: () = {
     send_and_sync::<Imported>();
     send_and_sync::<Hub>();
     send_and_sync::<Link>();
+    send_and_sync::<RingProducer>();
+    const fn send<T: Send>() {}
+    send::<RingConsumer>();
     send_and_sync::<Pending<(Pinned<u8>, Registered<u8>)>>();
     const fn error<T: std::error::Error + Send + Sync + 'static>() {}
     error::<Error>();

@@ -158,6 +158,8 @@ pub(crate) enum Remains {
     Hub(sys::gpumem_hub),
     /// A link to a hub.
     Link(sys::gpumem_link),
+    /// A side of a ring.
+    Ring(sys::gpumem_ring),
 }
 
 // SAFETY: handles are numbers to C.
@@ -184,6 +186,7 @@ impl Remains {
                 Self::Group(handle) => call!(gpumem_group_destroy(*handle)),
                 Self::Hub(handle) => call!(gpumem_hub_close(*handle)),
                 Self::Link(handle) => call!(gpumem_link_close(*handle)),
+                Self::Ring(handle) => call!(gpumem_ring_destroy(*handle)),
             }
         };
         match result {
@@ -486,7 +489,7 @@ impl Memory {
     }
 }
 
-fn busy() -> Error {
+pub(crate) fn busy() -> Error {
     Error::own(
         ErrorKind::Busy,
         Status::BUSY,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-//! Memory and events of several processes.
+//! Memory, events and rings of several processes.
 //!
 //! A test starts this program again to run the same test in a role. The standard input of that process is a socket to
 //! the one that started it.
@@ -23,7 +23,8 @@ use gpumem::{
     Error, ErrorKind, Event, EventFlags, ExportFlags, ExportOptions, FetchOptions, HandleTypes, Hub,
     HubFlags, HubOptions, ImportOptions, ImportState, Imported, Instance, Kind, Link, LinkOptions, Memory,
     MemoryFlags, MemoryOptions, Physical, PhysicalOptions, Pinned, Processor, PublishOptions, Region,
-    Rejected, SendOptions, ShareHandle, SharePeer, ShareType, ShareWay, Status, Stream, WaitCondition,
+    Rejected, RingConsumer, RingOpenOptions, RingOptions, RingProducer, SendOptions, ShareHandle, SharePeer,
+    ShareType, ShareWay, Status, Stream, WaitCondition,
 };
 
 /// Elements in 2 MiB.
@@ -817,5 +818,216 @@ fn handles_are_not_trusted() {
             let other = Instance::open(Backend::HOST).unwrap();
             assert_eq!(Imported::new(&other, &handle).unwrap_err().kind(), ErrorKind::InvalidArgument);
         }
+    });
+}
+
+/// Bytes of a slot.
+const SLOT: u64 = 1000;
+
+/// What a message has: its bytes and its size depend on its number.
+fn message(number: u64) -> Vec<u8> {
+    (0..SLOT - number % 7).map(|index| (number * 31 + index) as u8).collect()
+}
+
+fn tag(number: u64) -> u64 {
+    number * 1_000_003 + 7
+}
+
+fn can_make_rings(device: &Device) -> bool {
+    let answer = device.capability(Capability::SHARE_EVENTS).unwrap();
+    if answer.value == 0 {
+        println!("no rings here: {}", answer.reason);
+    }
+    answer.value != 0
+}
+
+fn produce(instance: &Instance, producer: &mut RingProducer, stream: Option<&Stream>, count: u64) {
+    for _ in 0..count {
+        let slot = producer.acquire_for(stream, PATIENCE).unwrap().expect("a slot is free");
+        let (bytes, number) = (message(slot.number()), slot.number());
+        let target = slot.slice(0, bytes.len()).unwrap();
+        match stream {
+            Some(stream) => stream.copy_from_slice(target, &bytes).map(drop).unwrap(),
+            None => instance.copy(target, &bytes).unwrap(),
+        }
+        slot.publish(bytes.len() as u64, tag(number)).unwrap();
+    }
+}
+
+fn contents(instance: &Instance, slice: gpumem::RingSlice<'_, u8>) -> Vec<u8> {
+    let mut found = vec![0; slice.len()];
+    instance.copy(&mut found, slice).unwrap();
+    found
+}
+
+#[test]
+fn a_ring_has_slots() {
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().slot_count(3).consumers_max(2).name("ours");
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        let handle = producer.export().unwrap();
+        assert_eq!(handle.info().unwrap().share_type, ShareType::RING);
+        let info = producer.info().unwrap();
+        assert_eq!((info.is_producer, info.slot_size, info.slot_count), (true, SLOT, 3));
+        assert_eq!((info.consumers_max, info.consumer_count, info.finished), (2, 0, false));
+        assert_eq!(info.name, "ours");
+        // Without consumers, messages are lost.
+        for number in 0..10 {
+            let slot = producer.acquire(None).unwrap();
+            assert_eq!((slot.number(), slot.index(), slot.bytes()), (number, number as u32 % 3, SLOT));
+            let address = info.base + u64::from(slot.index()) * info.slot_stride;
+            assert_eq!(slot.slice::<u8>(0, 1).unwrap().device_address(), address);
+            assert_eq!(slot.slice::<u8>(1, 1000).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            assert_eq!(slot.slice::<u32>(2, 1).unwrap_err().kind(), ErrorKind::InvalidArgument);
+            slot.publish(number, 0).unwrap();
+        }
+        // What is dropped comes again.
+        let stream = Stream::new(device).unwrap();
+        let slot = producer.acquire(Some(&stream)).unwrap();
+        drop(stream.fill(slot.slice::<u8>(0, 1000).unwrap(), 7).unwrap());
+        drop(slot);
+        let again = producer.acquire(None).unwrap();
+        assert_eq!(again.number(), 10);
+        assert_eq!(contents(instance, again.slice(990, 10).unwrap()), [7; 10]);
+        assert_eq!(again.publish(SLOT + 1, 0).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        producer.acquire(None).unwrap().publish(SLOT, 0).unwrap();
+        assert_eq!(producer.info().unwrap().published, 11);
+
+        // What else is refused.
+        let open = |handle: &ShareHandle| RingConsumer::open(instance, handle, &RingOpenOptions::new());
+        assert_eq!(open(&handle).unwrap_err().kind(), ErrorKind::InvalidState);
+        assert_eq!(open(&ShareHandle::from([0; 256])).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        for (size, options) in [(0, RingOptions::new()), (SLOT, RingOptions::new().slot_count(257))] {
+            let refused = RingProducer::new(device, size, &options).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        }
+        producer.finish().unwrap();
+        assert_eq!(producer.acquire(None).unwrap_err().kind(), ErrorKind::InvalidState);
+        producer.close().unwrap();
+    });
+}
+
+#[test]
+fn two_consumers_get_all_messages_in_order() {
+    if let Some(socket) = peer() {
+        return consume(&socket);
+    }
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().consumers_max(2).consumers_first(2);
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        assert!(producer.acquire_for(None, Duration::from_millis(1)).unwrap().is_none());
+        let peers = [0u8, 1].map(|streams| {
+            let peer = Peer::start("two_consumers_get_all_messages_in_order");
+            write_handle(&peer.socket, &producer.export().unwrap());
+            (&peer.socket).write_all(&[streams]).unwrap();
+            peer
+        });
+        let stream = Stream::new(device).unwrap();
+        produce(instance, &mut producer, None, 50);
+        produce(instance, &mut producer, Some(&stream), 50);
+        assert!(producer.finish_for(PATIENCE).unwrap());
+        peers.into_iter().for_each(Peer::end);
+        stream.synchronize().unwrap();
+        producer.close().unwrap();
+    });
+}
+
+/// One consumer orders its work by a stream, the other waits on the CPU.
+fn consume(mut socket: &UnixStream) {
+    let (instance, device) = open();
+    let options = RingOpenOptions::new().timeout(PATIENCE).name("theirs");
+    let consumer = RingConsumer::open(&instance, &read_handle(socket), &options).unwrap();
+    let mut streams = [0];
+    socket.read_exact(&mut streams).unwrap();
+    let stream = (streams == [1]).then(|| Stream::new(&device).unwrap());
+    let mut next = 0;
+    for found in consumer.messages(stream.as_ref()) {
+        let found = found.unwrap();
+        assert_eq!((found.number(), found.tag()), (next, tag(next)));
+        if let Some(stream) = &stream {
+            stream.synchronize().unwrap();
+        }
+        let bytes = found.bytes() as usize;
+        assert_eq!(contents(&instance, found.slice(0, bytes).unwrap()), message(next));
+        next += 1;
+    }
+    assert_eq!(next, 100);
+    assert_eq!(consumer.wait(None).unwrap_err().kind(), ErrorKind::Closed);
+    consumer.close().unwrap();
+}
+
+#[test]
+fn a_dead_consumer_holds_up_nobody() {
+    if let Some(socket) = peer() {
+        let (instance, _device) = open();
+        let consumer = RingConsumer::open(&instance, &read_handle(&socket), &RingOpenOptions::new()).unwrap();
+        let _held = consumer.wait_for(None, PATIENCE).unwrap().unwrap();
+        tell(&socket);
+        return wait(&socket);
+    }
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let options = RingOptions::new().slot_count(2).consumers_first(1);
+        let mut producer = RingProducer::new(device, SLOT, &options).unwrap();
+        let mut peer = Peer::start("a_dead_consumer_holds_up_nobody");
+        write_handle(&peer.socket, &producer.export().unwrap());
+        produce(instance, &mut producer, None, 2);
+        wait(&peer.socket);
+        assert!(producer.acquire_for(None, Duration::from_millis(20)).unwrap().is_none());
+        let Rejected { given, error, .. } = producer.close().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        producer = given;
+        peer.kill();
+        produce(instance, &mut producer, None, 10);
+        assert!(producer.finish_for(PATIENCE).unwrap());
+        producer.close().unwrap();
+    });
+}
+
+#[test]
+fn a_producer_that_dies_is_reported() {
+    if let Some(socket) = peer() {
+        let (instance, device) = open();
+        let options = RingOptions::new().consumers_first(1);
+        let mut producer = RingProducer::new(&device, SLOT, &options).unwrap();
+        write_handle(&socket, &producer.export().unwrap());
+        produce(&instance, &mut producer, None, 4);
+        tell(&socket);
+        return wait(&socket);
+    }
+    with_device(|instance, device| {
+        if !can_make_rings(device) {
+            return;
+        }
+        let mut peer = Peer::start("a_producer_that_dies_is_reported");
+        let handle = read_handle(&peer.socket);
+        let consumer = RingConsumer::open(instance, &handle, &RingOpenOptions::new()).unwrap();
+        wait(&peer.socket);
+        let messages: Vec<_> = consumer.messages(None).take(3).map(Result::unwrap).collect();
+        for (found, number) in messages.iter().zip(0..) {
+            assert_eq!((found.number(), found.tag()), (number, tag(number)));
+            let bytes = found.bytes() as usize;
+            assert_eq!(contents(instance, found.slice(0, bytes).unwrap()), message(number));
+        }
+        // In the reverse order, as variables are dropped.
+        let held = |consumer: &RingConsumer| consumer.info().unwrap().held_count;
+        let mut messages = messages.into_iter().rev();
+        drop((messages.next(), messages.next()));
+        assert_eq!(held(&consumer), 3);
+        drop(messages);
+        assert_eq!((held(&consumer), consumer.info().unwrap().released), (0, 3));
+        let last = consumer.wait_for(None, PATIENCE).unwrap().unwrap();
+        peer.kill();
+        assert_eq!(consumer.wait(None).unwrap_err().kind(), ErrorKind::PeerGone);
+        assert_eq!(last.release().unwrap_err().kind(), ErrorKind::PeerGone);
+        consumer.close().unwrap();
     });
 }

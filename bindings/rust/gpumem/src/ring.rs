@@ -1,0 +1,733 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//! Rings: slots of device memory that go from a producer to consumers in other processes, again and again.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, ManuallyDrop};
+use std::os::raw::c_void;
+use std::ptr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gpumem_sys as sys;
+
+use crate::device::Device;
+use crate::element::Element;
+#[cfg(doc)]
+use crate::error::ErrorKind;
+use crate::error::{array_text, Error, Rejected, Status};
+use crate::instance::{c_pointer, c_text, Inner, Instance};
+use crate::library::{c, call};
+use crate::memory::{busy, Remains};
+use crate::share::{limit, ShareHandle};
+use crate::size::bytes_of;
+use crate::stream::{nanoseconds, Stream};
+
+/// Options for a ring.
+#[derive(Clone, Debug, Default)]
+pub struct RingOptions {
+    slot_count: u32,
+    consumers_max: u32,
+    consumers_first: u32,
+    name: Option<String>,
+}
+
+impl RingOptions {
+    /// The defaults: 4 slots, for 4 consumers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Slots, up to 256.
+    #[must_use]
+    pub fn slot_count(mut self, count: u32) -> Self {
+        self.slot_count = count;
+        self
+    }
+
+    /// Consumers at the same time, up to 64.
+    #[must_use]
+    pub fn consumers_max(mut self, count: u32) -> Self {
+        self.consumers_max = count;
+        self
+    }
+
+    /// The first slot can be acquired when so many consumers have opened the ring.
+    #[must_use]
+    pub fn consumers_first(mut self, count: u32) -> Self {
+        self.consumers_first = count;
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Options for opening a ring.
+#[derive(Clone, Debug, Default)]
+pub struct RingOpenOptions {
+    timeout: Option<Duration>,
+    name: Option<String>,
+}
+
+impl RingOpenOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How long the producer may take for an answer; 5 seconds by default.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// A name for messages and reports, up to 63 bytes.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+}
+
+/// Information about a ring, as one side sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RingInfo {
+    /// Ordinal of its device.
+    pub device_ordinal: u32,
+    /// Whether this process created it.
+    pub is_producer: bool,
+    /// First byte of the first slot, as a device address.
+    pub base: u64,
+    /// Bytes that a message has at most.
+    pub slot_size: u64,
+    /// Bytes from one slot to the next.
+    pub slot_stride: u64,
+    /// Slots.
+    pub slot_count: u32,
+    /// Consumers at the same time.
+    pub consumers_max: u32,
+    /// Consumers now.
+    pub consumer_count: u32,
+    /// Slots that this side has acquired or waited for, and not published or released.
+    pub held_count: u32,
+    /// Messages that were published.
+    pub published: u64,
+    /// Messages that this consumer, or the slowest one, has released or not seen.
+    pub released: u64,
+    /// Whether the producer has finished the ring.
+    pub finished: bool,
+    /// As given here.
+    pub name: String,
+}
+
+/// The one owner of a `gpumem_ring`. Work in streams shares it, and so its memory stays until that is complete.
+struct Ring {
+    handle: sys::gpumem_ring,
+    instance: Arc<Inner>,
+}
+
+// SAFETY: a handle is a number to C, and every function may be called from any thread.
+unsafe impl Send for Ring {}
+// SAFETY: as above.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    fn info(&self) -> Result<RingInfo, Error> {
+        let mut info = sys::gpumem_ring_info::default();
+        // SAFETY: the struct is writable and has its own size.
+        unsafe { call!(gpumem_ring_get_info(self.handle, &mut info)) }?;
+        Ok(RingInfo {
+            device_ordinal: info.device_ordinal,
+            is_producer: info.is_producer != 0,
+            base: info.base as u64,
+            slot_size: info.slot_size,
+            slot_stride: info.slot_stride,
+            slot_count: info.slot_count,
+            consumers_max: info.consumers_max,
+            consumer_count: info.consumer_count,
+            held_count: info.held_count,
+            published: info.published,
+            released: info.released,
+            finished: info.finished != 0,
+            name: array_text(&info.name),
+        })
+    }
+
+    /// Destroys the ring, unless work in a stream shares it.
+    fn close(self: Arc<Self>) -> Result<(), (Arc<Self>, Error)> {
+        let ring = Arc::try_unwrap(self).map_err(|shared| (shared, busy()))?;
+        match Remains::Ring(ring.handle).release() {
+            Ok(()) => {
+                let mut ring = ring;
+                ring.handle = ptr::null_mut();
+                Ok(())
+            }
+            Err(error) => Err((Arc::new(ring), error)),
+        }
+    }
+
+    fn release(&self, stream: Option<&Stream>, number: u64) -> Result<(), Error> {
+        // SAFETY: only handles.
+        unsafe { call!(gpumem_ring_release(self.handle, order(stream), number)) }?;
+        Ok(())
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            Remains::Ring(self.handle).release_or_keep(&self.instance);
+        }
+    }
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Ring").field(&self.handle).finish()
+    }
+}
+
+/// For C: no stream stands for the calling thread.
+fn order(stream: Option<&Stream>) -> sys::gpumem_stream {
+    stream.map_or(ptr::null_mut(), Stream::handle)
+}
+
+/// What C says of a slot.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    pointer: u64,
+    size: u64,
+    number: u64,
+    tag: u64,
+    index: u32,
+}
+
+impl Found {
+    fn of(slot: &sys::gpumem_ring_slot) -> Self {
+        Self {
+            pointer: slot.pointer as u64,
+            size: slot.size,
+            number: slot.number,
+            tag: slot.tag,
+            index: slot.index,
+        }
+    }
+
+    fn slice<'a, T: Element>(
+        &self,
+        ring: &'a Arc<Ring>,
+        offset: u64,
+        len: usize,
+        function: &'static str,
+    ) -> Result<RingSlice<'a, T>, Error> {
+        let bytes = bytes_of::<T>(len, function)? as u64;
+        if !matches!(offset.checked_add(bytes), Some(end) if end <= self.size) {
+            let message =
+                format!("{bytes} bytes from offset {offset} on exceed the {} bytes here", self.size);
+            return Err(Error::invalid(function, message));
+        }
+        let start = self.pointer.wrapping_add(offset);
+        if start % align_of::<T>() as u64 != 0 {
+            return Err(Error::invalid(function, "the offset is not aligned for the elements"));
+        }
+        Ok(RingSlice { ring, start, len, elements: PhantomData })
+    }
+}
+
+/// A part of a slot of a ring, as an operand of copies and fills.
+#[derive(Debug)]
+pub struct RingSlice<'a, T: Element> {
+    ring: &'a Arc<Ring>,
+    start: u64,
+    len: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> Clone for RingSlice<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for RingSlice<'_, T> {}
+
+impl<T: Element> RingSlice<'_, T> {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first element for kernels.
+    #[must_use]
+    pub fn device_address(&self) -> u64 {
+        self.start
+    }
+
+    pub(crate) fn pointer(&self) -> *mut T {
+        self.start as *mut c_void as *mut T
+    }
+
+    /// Keeps the memory of the ring.
+    pub(crate) fn share(&self) -> Arc<dyn Send + Sync> {
+        self.ring.clone()
+    }
+}
+
+/// The side of a ring that fills slots. Its consumers are in other processes, and each gets every message that is
+/// published after it has opened the ring, in order. The producer gets a slot again when all of them have released it.
+///
+/// ```
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # let instance = device.instance();
+/// use gpumem::{RingOptions, RingProducer};
+///
+/// let mut producer = RingProducer::new(&device, 4096, &RingOptions::new())?;
+/// let handle = producer.export()?; // for other processes
+/// # let _ = handle;
+/// let slot = producer.acquire(None)?;
+/// instance.copy(slot.slice::<u32>(0, 3)?, &[1, 2, 3])?;
+/// slot.publish(12, 0)?;
+/// producer.finish()?;
+/// producer.close()?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// A slot cannot outlive its ring, nor its stream:
+///
+/// ```compile_fail,E0505
+/// # let device = gpumem::Instance::open(gpumem::Backend::HOST)?.device(0)?;
+/// # use gpumem::{RingOptions, RingProducer};
+/// let mut producer = RingProducer::new(&device, 4096, &RingOptions::new())?;
+/// let slot = producer.acquire(None)?;
+/// drop(producer);
+/// slot.publish(12, 0)?;
+/// # Ok::<(), gpumem::Error>(())
+/// ```
+///
+/// Dropping a producer that has consumers leaves the ring to the instance, which destroys it later.
+#[derive(Debug)]
+pub struct RingProducer {
+    ring: Arc<Ring>,
+    /// It was acquired, and not published.
+    spare: Option<Found>,
+}
+
+impl RingProducer {
+    /// Makes a ring, whose messages have up to `slot_size` bytes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] if the device shares no memory or no events, and as `gpumem_ring_create()`.
+    pub fn new(device: &Device, slot_size: u64, options: &RingOptions) -> Result<Self, Error> {
+        device.instance.retry();
+        let name = c_text(options.name.as_deref(), "RingOptions::name")?;
+        let desc = sys::gpumem_ring_desc {
+            slot_size,
+            slot_count: options.slot_count,
+            consumers_max: options.consumers_max,
+            consumers_first: options.consumers_first,
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let mut handle = ptr::null_mut();
+        // SAFETY: the struct and its text live during the call; the output is writable.
+        unsafe { call!(gpumem_ring_create(device.handle, &desc, &mut handle)) }?;
+        Ok(Self { ring: Arc::new(Ring { handle, instance: device.instance.clone() }), spare: None })
+    }
+
+    /// Exports the ring, so that other processes can [open](RingConsumer::open) it. The handle travels like one of memory.
+    ///
+    /// # Errors
+    /// As `gpumem_ring_export()`.
+    pub fn export(&self) -> Result<ShareHandle, Error> {
+        let mut handle = sys::gpumem_share_handle::default();
+        // SAFETY: the output is writable.
+        unsafe { call!(gpumem_ring_export(self.ring.handle, &mut handle)) }?;
+        Ok(ShareHandle::of(&handle))
+    }
+
+    /// Waits until all consumers have released the next slot. The stream will fill it, and waits for their work. Without a
+    /// stream, this waits for that.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidState`] if the ring is finished, and as `gpumem_ring_acquire()`.
+    pub fn acquire<'a>(&'a mut self, stream: Option<&'a Stream>) -> Result<RingSlot<'a>, Error> {
+        loop {
+            if let Some(found) = self.next(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
+                return Ok(RingSlot { producer: self, found, stream });
+            }
+        }
+    }
+
+    /// As [`acquire`](Self::acquire) with a timeout; `None` if the slot was not free in time.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_for<'a>(
+        &'a mut self,
+        stream: Option<&'a Stream>,
+        timeout: Duration,
+    ) -> Result<Option<RingSlot<'a>>, Error> {
+        let found = self.next(stream, nanoseconds(timeout))?;
+        Ok(found.map(|found| RingSlot { producer: self, found, stream }))
+    }
+
+    fn next(&mut self, stream: Option<&Stream>, timeout_ns: u64) -> Result<Option<Found>, Error> {
+        if let Some(found) = self.spare.take() {
+            return Ok(Some(found));
+        }
+        let mut slot = sys::gpumem_ring_slot::default();
+        // SAFETY: the struct is writable and has its own size.
+        let status =
+            unsafe { call!(gpumem_ring_acquire(self.ring.handle, order(stream), timeout_ns, &mut slot)) }?;
+        Ok((status == Status::SUCCESS).then(|| Found::of(&slot)))
+    }
+
+    /// Says that no message will follow, and waits until all consumers have closed the ring. They take what is published,
+    /// and then get [`ErrorKind::Closed`].
+    ///
+    /// # Errors
+    /// As `gpumem_ring_finish()`.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        while !self.finish_within(sys::GPUMEM_TIMEOUT_INFINITE)? {}
+        Ok(())
+    }
+
+    /// As [`finish`](Self::finish) with a timeout. Returns whether there are no consumers; the ring is finished in any
+    /// case.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_for(&mut self, timeout: Duration) -> Result<bool, Error> {
+        self.finish_within(nanoseconds(timeout))
+    }
+
+    fn finish_within(&mut self, timeout_ns: u64) -> Result<bool, Error> {
+        // SAFETY: only a handle.
+        let status = unsafe { call!(gpumem_ring_finish(self.ring.handle, timeout_ns)) }?;
+        self.spare = None;
+        Ok(status == Status::SUCCESS)
+    }
+
+    /// Information about the ring. It asks nobody.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<RingInfo, Error> {
+        self.ring.info()
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not destroy it.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_ring {
+        self.ring.handle
+    }
+
+    /// Destroys the ring.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] while consumers have the ring, see [`finish`](Self::finish), or if work in a stream uses it that was
+    /// not observed complete. The producer is returned.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        let Self { ring, spare } = self;
+        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, spare }, error))
+    }
+}
+
+/// A slot to fill. [`publish`](Self::publish) passes it on. If it is dropped instead, the next
+/// [`acquire`](RingProducer::acquire) returns it once more; the drop waits for the work in its stream.
+#[derive(Debug)]
+#[must_use = "a slot that is dropped is not published"]
+pub struct RingSlot<'a> {
+    producer: &'a mut RingProducer,
+    found: Found,
+    stream: Option<&'a Stream>,
+}
+
+impl RingSlot<'_> {
+    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the slot, or if the offset is not aligned for them.
+    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.producer.ring, offset, len, "RingSlot::slice")
+    }
+
+    /// Bytes that may be filled.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.found.size
+    }
+
+    /// Number of the message: 0, 1, 2 and so on since the ring was created.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.found.number
+    }
+
+    /// Index of the slot.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.found.index
+    }
+
+    /// Publishes the first `bytes` bytes, with a number for the consumers. They see them when the work is complete that is
+    /// in the slot's stream now. Without consumers, the message is lost.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if the slot has fewer bytes, and as `gpumem_ring_publish()`. The slot is dropped then.
+    pub fn publish(self, bytes: u64, tag: u64) -> Result<(), Error> {
+        let ring = self.producer.ring.handle;
+        // SAFETY: only handles.
+        unsafe { call!(gpumem_ring_publish(ring, order(self.stream), bytes, tag)) }?;
+        let _published = ManuallyDrop::new(self);
+        Ok(())
+    }
+}
+
+impl Drop for RingSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(stream) = self.stream {
+            // If it fails, nothing runs there any more.
+            let _ = stream.synchronize();
+        }
+        self.producer.spare = Some(self.found);
+    }
+}
+
+/// The side of a ring that uses messages. The producer waits for it to release them.
+///
+/// Dropping it leaves the ring. It can be sent to another thread while it holds no message.
+#[derive(Debug)]
+pub struct RingConsumer {
+    ring: Arc<Ring>,
+    /// The messages that are held, in their order: number, and whether it is to be released with the one before.
+    held: RefCell<VecDeque<(u64, bool)>>,
+}
+
+impl RingConsumer {
+    /// Opens a ring of another process. The consumer sees every message that is published after this has returned.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] if the ring has as many consumers as it may, [`ErrorKind::Closed`] if it is finished,
+    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_open()`.
+    pub fn open(instance: &Instance, handle: &ShareHandle, options: &RingOpenOptions) -> Result<Self, Error> {
+        let instance = instance.inner.clone();
+        instance.retry();
+        let name = c_text(options.name.as_deref(), "RingOpenOptions::name")?;
+        let desc = sys::gpumem_ring_open_desc {
+            timeout_ns: limit(options.timeout),
+            name: c_pointer(&name),
+            ..Default::default()
+        };
+        let (native, mut opened) = (handle.to_c(), ptr::null_mut());
+        // SAFETY: the structs and the text live during the call; the output is writable.
+        unsafe { call!(gpumem_ring_open(instance.handle, &native, &desc, &mut opened)) }?;
+        Ok(Self { ring: Arc::new(Ring { handle: opened, instance }), held: RefCell::default() })
+    }
+
+    /// Waits for the next message; several can be held. The stream will use it, and waits for the work of the producer.
+    /// Without a stream, this waits for that.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Closed`] if the producer has finished the ring and this was all, [`ErrorKind::PeerGone`] if it has ended,
+    /// and as `gpumem_ring_wait()`.
+    pub fn wait<'a>(&'a self, stream: Option<&'a Stream>) -> Result<RingMessage<'a>, Error> {
+        loop {
+            if let Some(message) = self.wait_within(stream, sys::GPUMEM_TIMEOUT_INFINITE)? {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// As [`wait`](Self::wait) with a timeout; `None` if no message came in time.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for<'a>(
+        &'a self,
+        stream: Option<&'a Stream>,
+        timeout: Duration,
+    ) -> Result<Option<RingMessage<'a>>, Error> {
+        self.wait_within(stream, nanoseconds(timeout))
+    }
+
+    fn wait_within<'a>(
+        &'a self,
+        stream: Option<&'a Stream>,
+        timeout_ns: u64,
+    ) -> Result<Option<RingMessage<'a>>, Error> {
+        let mut slot = sys::gpumem_ring_slot::default();
+        // SAFETY: the struct is writable and has its own size.
+        let status =
+            unsafe { call!(gpumem_ring_wait(self.ring.handle, order(stream), timeout_ns, &mut slot)) }?;
+        if status != Status::SUCCESS {
+            return Ok(None);
+        }
+        self.held.borrow_mut().push_back((slot.number, false));
+        Ok(Some(RingMessage { consumer: self, found: Found::of(&slot), stream }))
+    }
+
+    /// The messages that come, until the producer has finished the ring. After an error it goes on waiting.
+    #[must_use]
+    pub fn messages<'a>(&'a self, stream: Option<&'a Stream>) -> RingMessages<'a> {
+        RingMessages { consumer: self, stream }
+    }
+
+    fn release(&self, number: u64, stream: Option<&Stream>) -> Result<(), Error> {
+        let mut held = self.held.borrow_mut();
+        if !matches!(held.front(), Some((oldest, _)) if *oldest == number) {
+            // It is released after the stream may be gone.
+            let complete = stream.map_or(Ok(()), Stream::synchronize);
+            if let Some(message) = held.iter_mut().find(|message| message.0 == number) {
+                message.1 = true;
+            }
+            return complete;
+        }
+        let released = self.ring.release(stream, number);
+        if released.is_err() {
+            // The next release tries again, without the stream.
+            let _ = stream.map(Stream::synchronize);
+            if let Some(message) = held.front_mut() {
+                message.1 = true;
+            }
+            return released;
+        }
+        held.pop_front();
+        while let Some((number, true)) = held.front().copied() {
+            if self.ring.release(None, number).is_err() {
+                break;
+            }
+            held.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Information about the ring. It asks nobody.
+    ///
+    /// # Errors
+    /// If the instance is closed, or belongs to the parent process.
+    pub fn info(&self) -> Result<RingInfo, Error> {
+        self.ring.info()
+    }
+
+    /// Handle for calls of [`sys`](crate::sys). They must not destroy it.
+    #[must_use]
+    pub fn handle(&self) -> sys::gpumem_ring {
+        self.ring.handle
+    }
+
+    /// Leaves the ring, and waits for the work on what was released. Dropping the consumer does the same, but cannot report a
+    /// failure.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] if work in a stream uses the ring that was not observed complete. The consumer is returned.
+    pub fn close(self) -> Result<(), Rejected<Self>> {
+        let Self { ring, held } = self;
+        ring.close().map_err(|(ring, error)| Rejected::new(Self { ring, held }, error))
+    }
+}
+
+impl<'a> IntoIterator for &'a RingConsumer {
+    type Item = Result<RingMessage<'a>, Error>;
+    type IntoIter = RingMessages<'a>;
+
+    fn into_iter(self) -> RingMessages<'a> {
+        self.messages(None)
+    }
+}
+
+/// The messages of a ring; see [`RingConsumer::messages`].
+#[derive(Clone, Debug)]
+pub struct RingMessages<'a> {
+    consumer: &'a RingConsumer,
+    stream: Option<&'a Stream>,
+}
+
+impl<'a> Iterator for RingMessages<'a> {
+    type Item = Result<RingMessage<'a>, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.consumer.wait(self.stream) {
+            Err(error) if error.status() == Status::CLOSED => None,
+            other => Some(other),
+        }
+    }
+}
+
+/// A message. It is released when it is dropped, or by [`release`](Self::release).
+///
+/// The producer gets the slots in their order: a message that is dropped before an older one is released with that, and
+/// the drop waits for the work in its stream.
+#[derive(Debug)]
+pub struct RingMessage<'a> {
+    consumer: &'a RingConsumer,
+    found: Found,
+    stream: Option<&'a Stream>,
+}
+
+impl RingMessage<'_> {
+    /// `len` elements from an offset in bytes on, as an operand of copies and fills.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidArgument`] if they do not lie within the message, or if the offset is not aligned for them.
+    pub fn slice<T: Element>(&self, offset: u64, len: usize) -> Result<RingSlice<'_, T>, Error> {
+        self.found.slice(&self.consumer.ring, offset, len, "RingMessage::slice")
+    }
+
+    /// Bytes of the message.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.found.size
+    }
+
+    /// Number of the message: 0, 1, 2 and so on since the ring was created.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.found.number
+    }
+
+    /// The number that the producer passed with it.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.found.tag
+    }
+
+    /// Index of the slot.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.found.index
+    }
+
+    /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now.
+    ///
+    /// # Errors
+    /// [`ErrorKind::PeerGone`] if the producer has ended, and as `gpumem_ring_release()`.
+    pub fn release(self) -> Result<(), Error> {
+        let message = ManuallyDrop::new(self);
+        message.consumer.release(message.found.number, message.stream)
+    }
+}
+
+impl Drop for RingMessage<'_> {
+    fn drop(&mut self) {
+        // The next wait reports what is wrong.
+        let _ = self.consumer.release(self.found.number, self.stream);
+    }
+}
