@@ -179,8 +179,17 @@ func (p *RingProducer) String() string { return p.side().describe("RingProducer"
 func (c *RingConsumer) String() string { return c.side().describe("RingConsumer") }
 
 // String returns the number and the size of the message.
-func (s *ringSlot) String() string {
-	return fmt.Sprintf("ring slot{message %d, %d bytes}", s.Number(), s.Size())
+func (s *RingSlot) String() string {
+	return describe("RingSlot", s == nil || s.of == nil, func() (string, error) {
+		return fmt.Sprintf("message %d, %d bytes", s.Number(), s.Size()), nil
+	})
+}
+
+// String returns the number and the size of the message.
+func (m *RingMessage) String() string {
+	return describe("RingMessage", m == nil || m.of == nil, func() (string, error) {
+		return fmt.Sprintf("message %d, %d bytes", m.Number(), m.Size()), nil
+	})
 }
 
 // String returns the bytes in base 16.

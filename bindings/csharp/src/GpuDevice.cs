@@ -256,6 +256,15 @@ namespace GpuMem
       return GpuMemory.Register(this, pointer, size, options);
     }
 
+    /// <summary>Makes a ring, whose messages go to consumers in other processes.</summary>
+    /// <param name="slotSize">Bytes that a message has at most.</param>
+    /// <param name="options">Numbers of slots and consumers, and name.</param>
+    public RingProducer CreateRing(long slotSize, RingOptions options = default(RingOptions))
+    {
+      return new RingProducer(Ring.Make(Instance, nameof(RingProducer), options.Name,
+                                        (handle, name) => Ring.Create(this, handle, slotSize, options, name)));
+    }
+
     /// <summary>Allocates memory and returns only its pointer. Free it with <see cref="GpuInstance.Free"/>.</summary>
     public IntPtr Allocate(MemoryKind kind, long size)
     {

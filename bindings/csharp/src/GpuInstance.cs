@@ -589,6 +589,18 @@ namespace GpuMem
     /// <summary>The same with the other options at their defaults.</summary>
     public Link Connect(string path) { return Connect(new LinkOptions { Path = path }); }
 
+    /// <summary>
+    /// Opens a ring of another process, to use its messages. Every message that is published after this has returned is seen.
+    /// </summary>
+    /// <param name="share">Handle of the ring.</param>
+    /// <param name="options">Time limit and name.</param>
+    public RingConsumer OpenRing(ShareHandle share, RingOpenOptions options = default(RingOpenOptions))
+    {
+      Usable();
+      return new RingConsumer(Ring.Make(this, nameof(RingConsumer), options.Name,
+                                        (handle, name) => Ring.Open(this, handle, share, options, name)));
+    }
+
     [MethodImpl(GpuMemLibrary.Bound)]
     void SendNative(gpumem_share_handle share, int socket, SendOptions options)
     {

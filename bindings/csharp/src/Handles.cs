@@ -310,6 +310,28 @@ namespace GpuMem
     }
   }
 
+  /// <summary>A side of a ring. Work in streams holds it, and so its memory.</summary>
+  sealed unsafe class RingHandle : GpuHandle
+  {
+    readonly string noun, name;
+
+    internal RingHandle(InstanceHandle instance, string noun, string name) : base(instance)
+    {
+      this.noun = noun;
+      this.name = name;
+    }
+
+    internal override string Noun { get { return noun; } }
+
+    internal override Printed Print() { return base.Print().AddIf("Name", name); }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    protected override int Destroy(IntPtr value, gpumem_error* error)
+    {
+      return Native.gpumem_ring_destroy(value, error);
+    }
+  }
+
   /// <summary>An access of the CPU to managed memory. It ends once, also if it was forgotten.</summary>
   sealed unsafe class HostAccessHandle : GpuHandle
   {

@@ -134,7 +134,7 @@ namespace GpuMem
       Uuid = Bytes.Read(info->device_uuid, 16);
     }
 
-    /// <summary>Whether it is memory or an event.</summary>
+    /// <summary>Whether it is memory, an event or a ring.</summary>
     public ShareType Type { get; private set; }
 
     /// <summary>How it is shared.</summary>

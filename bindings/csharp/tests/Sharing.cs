@@ -15,7 +15,7 @@ using System.Threading.Tasks;
 
 namespace GpuMem.Tests
 {
-  static class Sharing
+  static partial class Sharing
   {
     const int Count = 1 << 19;
 
@@ -35,6 +35,7 @@ namespace GpuMem.Tests
       Tap.Run("sharing: ways are what an export does", Ways);
       Tap.Run("sharing: a dma-buf is a descriptor", DmaBuf);
       Tap.Run("sharing: sockets that are none", NoSockets);
+      RunRings();
       Tap.Run("hubs: memory has a name", Names);
       Tap.Run("hubs: a waiting thread is woken when its link is disposed", WokenByDispose);
       Tap.Run("hubs: a keeper holds what others leave", Keeper);
@@ -126,7 +127,7 @@ namespace GpuMem.Tests
           case "cache": return ImportAndKeep(instance);
           case "names": return FollowName(instance, argument);
           case "keeper": return PublishAndWait(instance, argument);
-          default: return 9;
+          default: return PartnerOfRing(instance, role);
         }
       }
     }

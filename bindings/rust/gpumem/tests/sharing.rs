@@ -834,7 +834,7 @@ fn tag(number: u64) -> u64 {
 }
 
 fn can_make_rings(device: &Device) -> bool {
-    let answer = device.capability(Capability::SHARE_EVENTS).unwrap();
+    let answer = device.capability(Capability::SHARE_EVENTS, None).unwrap();
     if answer.value == 0 {
         println!("no rings here: {}", answer.reason);
     }

@@ -1,0 +1,633 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Rings: slots of device memory that go from a producer to consumers in other processes, again and again.
+
+using System;
+using System.Collections;
+using System.Collections.Generic;
+using System.Runtime.CompilerServices;
+using GpuMem.Interop;
+
+namespace GpuMem
+{
+  /// <summary>Options for a ring. 0 as a number means its default.</summary>
+  public struct RingOptions
+  {
+    /// <summary>Slots, up to 256; 4 by default.</summary>
+    public int SlotCount { get; set; }
+
+    /// <summary>Consumers at the same time, up to 64; 4 by default.</summary>
+    public int ConsumersMax { get; set; }
+
+    /// <summary>The first slot can be acquired when so many consumers have opened the ring.</summary>
+    public int ConsumersFirst { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RingOptions)).Add(nameof(SlotCount), SlotCount).Add(nameof(ConsumersMax), ConsumersMax)
+          .Add(nameof(ConsumersFirst), ConsumersFirst).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Options for opening a ring.</summary>
+  public struct RingOpenOptions
+  {
+    /// <summary>How long the producer may take for an answer; zero means 5 seconds.</summary>
+    public TimeSpan Timeout { get; set; }
+
+    /// <summary>For messages and reports, up to 63 bytes.</summary>
+    public string Name { get; set; }
+
+    /// <summary>Its options.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RingOpenOptions)).Add(nameof(Timeout), Timeout).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>Information about a ring, as one side sees it.</summary>
+  public sealed unsafe class RingInfo
+  {
+    internal RingInfo(gpumem_ring_info* info)
+    {
+      DeviceOrdinal = (int)info->device_ordinal;
+      IsProducer = info->is_producer != 0;
+      Base = info->@base;
+      SlotSize = Sizes.FromNative(info->slot_size);
+      SlotStride = Sizes.FromNative(info->slot_stride);
+      SlotCount = (int)info->slot_count;
+      ConsumersMax = (int)info->consumers_max;
+      ConsumerCount = (int)info->consumer_count;
+      HeldCount = (int)info->held_count;
+      Published = Sizes.FromNative(info->published);
+      Released = Sizes.FromNative(info->released);
+      Finished = info->finished != 0;
+      Name = Text.Read(info->name, 64);
+    }
+
+    /// <summary>Ordinal of its device.</summary>
+    public int DeviceOrdinal { get; private set; }
+
+    /// <summary>Whether this process created it.</summary>
+    public bool IsProducer { get; private set; }
+
+    /// <summary>First byte of the first slot, as a device address.</summary>
+    public IntPtr Base { get; private set; }
+
+    /// <summary>Bytes that a message has at most.</summary>
+    public long SlotSize { get; private set; }
+
+    /// <summary>Bytes from one slot to the next.</summary>
+    public long SlotStride { get; private set; }
+
+    /// <summary>Slots.</summary>
+    public int SlotCount { get; private set; }
+
+    /// <summary>Consumers at the same time.</summary>
+    public int ConsumersMax { get; private set; }
+
+    /// <summary>Consumers now.</summary>
+    public int ConsumerCount { get; private set; }
+
+    /// <summary>Slots that this side has acquired or waited for, and not published or released.</summary>
+    public int HeldCount { get; private set; }
+
+    /// <summary>Messages that were published.</summary>
+    public long Published { get; private set; }
+
+    /// <summary>Messages that this consumer, or the slowest one, has released or not seen.</summary>
+    public long Released { get; private set; }
+
+    /// <summary>Whether the producer has finished the ring.</summary>
+    public bool Finished { get; private set; }
+
+    /// <summary>As given here.</summary>
+    public string Name { get; private set; }
+
+    /// <summary>All of it.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RingInfo)).Add(nameof(DeviceOrdinal), DeviceOrdinal).Add(nameof(IsProducer), IsProducer)
+          .Add(nameof(Base), Base).Add(nameof(SlotSize), SlotSize).Add(nameof(SlotStride), SlotStride)
+          .Add(nameof(SlotCount), SlotCount).Add(nameof(ConsumersMax), ConsumersMax)
+          .Add(nameof(ConsumerCount), ConsumerCount).Add(nameof(HeldCount), HeldCount).Add(nameof(Published), Published)
+          .Add(nameof(Released), Released).Add(nameof(Finished), Finished).Add(nameof(Name), Name).ToString();
+    }
+  }
+
+  /// <summary>The calls of both sides.</summary>
+  sealed unsafe class Ring
+  {
+    internal readonly RingHandle Handle;
+    internal readonly GpuInstance Instance;
+
+    Ring(GpuInstance instance, RingHandle handle)
+    {
+      Instance = instance;
+      Handle = handle;
+    }
+
+    internal static Ring Make(GpuInstance instance, string noun, string name, Action<RingHandle, IntPtr> make)
+    {
+      Leftovers.Sweep();
+      var handle = new RingHandle(instance.Handle, noun, name);
+      try
+      {
+        using (var text = new CText(name)) make(handle, text.Pointer);
+        return new Ring(instance, handle);
+      }
+      catch
+      {
+        handle.Abandon();
+        throw;
+      }
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void Create(GpuDevice device, RingHandle handle, long slotSize, RingOptions options, IntPtr name)
+    {
+      gpumem_ring_desc desc = default(gpumem_ring_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_desc);
+      desc.slot_size = Sizes.ToNative(slotSize, nameof(slotSize));
+      desc.slot_count = (uint)Sizes.ToNative(options.SlotCount, nameof(options.SlotCount));
+      desc.consumers_max = (uint)Sizes.ToNative(options.ConsumersMax, nameof(options.ConsumersMax));
+      desc.consumers_first = (uint)Sizes.ToNative(options.ConsumersFirst, nameof(options.ConsumersFirst));
+      desc.name = name;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_ring_create(device.Value, &desc, &value, error), error, device.Instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal static void Open(
+        GpuInstance instance, RingHandle handle, ShareHandle share, RingOpenOptions options, IntPtr name)
+    {
+      gpumem_share_handle native = ShareHandle.ToNative(share);
+      gpumem_ring_open_desc desc = default(gpumem_ring_open_desc);
+      desc.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_open_desc);
+      desc.timeout_ns = Timeout.ToNanoseconds(options.Timeout);
+      desc.name = name;
+      IntPtr value;
+      gpumem_error* error = Error.Detail;
+      Error.Check(Native.gpumem_ring_open(instance.Handle.Value, &native, &desc, &value, error), error, instance.Handle,
+                  nameof(GpuInstance));
+      handle.Attach(value);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal ShareHandle Export()
+    {
+      gpumem_share_handle share;
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_ring_export(Handle.Value, &share, error), error);
+      return new ShareHandle(share);
+    }
+
+    /// <summary>Acquires a slot, or waits for a message. Null if there was none in time.</summary>
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal gpumem_ring_slot? Next(bool acquire, GpuStream stream, TimeSpan timeout)
+    {
+      ulong limit = Timeout.ToNanoseconds(timeout);
+      gpumem_ring_slot slot = default(gpumem_ring_slot);
+      slot.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_slot);
+      IntPtr order = Order(stream);
+      gpumem_error* error = Error.Detail;
+      int status = acquire ? Native.gpumem_ring_acquire(Handle.Value, order, limit, &slot, error)
+                           : Native.gpumem_ring_wait(Handle.Value, order, limit, &slot, error);
+      GC.KeepAlive(stream);
+      Check(status, error);
+      return status == Constants.GPUMEM_NOT_READY ? (gpumem_ring_slot?)null : slot;
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal void Publish(GpuStream stream, ulong size, ulong tag)
+    {
+      IntPtr order = Order(stream);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_ring_publish(Handle.Value, order, size, tag, error), error);
+      GC.KeepAlive(stream);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal void Release(GpuStream stream, ulong number)
+    {
+      IntPtr order = Order(stream);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_ring_release(Handle.Value, order, number, error), error);
+      GC.KeepAlive(stream);
+    }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    internal bool Finish(TimeSpan timeout)
+    {
+      ulong limit = Timeout.ToNanoseconds(timeout);
+      gpumem_error* error = Error.Detail;
+      int status = Native.gpumem_ring_finish(Handle.Value, limit, error);
+      Check(status, error);
+      return status != Constants.GPUMEM_NOT_READY;
+    }
+
+    internal RingInfo Info { [MethodImpl(GpuMemLibrary.Bound)] get { return GetInfo(); } }
+
+    [MethodImpl(GpuMemLibrary.Bound)]
+    RingInfo GetInfo()
+    {
+      gpumem_ring_info info = default(gpumem_ring_info);
+      info.struct_size = (UIntPtr)(uint)sizeof(gpumem_ring_info);
+      gpumem_error* error = Error.Detail;
+      Check(Native.gpumem_ring_get_info(Handle.Value, &info, error), error);
+      return new RingInfo(&info);
+    }
+
+    internal void Dispose()
+    {
+      Leftovers.Sweep();
+      Handle.Dispose();
+    }
+
+    internal void Usable()
+    {
+      if (Handle.IsDisposed) throw new ObjectDisposedException(Handle.Noun);
+    }
+
+    public override string ToString()
+    {
+      return Handle.Print().AddIf(nameof(Handle.IsDisposed), Handle.IsDisposed).ToString();
+    }
+
+    /// <summary>No stream is the calling thread.</summary>
+    static IntPtr Order(GpuStream stream) { return stream == null ? IntPtr.Zero : stream.Handle.Value; }
+
+    void Check(int status, gpumem_error* error)
+    {
+      Error.Check(status, error, Handle, Handle.Noun);
+      GC.KeepAlive(this);
+    }
+  }
+
+  /// <summary>
+  /// The side of a ring that fills slots. Its consumers are in other processes, and each gets every message that is published
+  /// after it has opened the ring, in order. The producer gets a slot again when all of them have released it.
+  /// </summary>
+  /// <remarks>One thread at a time may call it; another call is refused with <see cref="Status.Busy"/>.</remarks>
+  public sealed class RingProducer : IDisposable
+  {
+    readonly Ring ring;
+    gpumem_ring_slot? spare;  // it was acquired, and not published
+    RingSlot held;
+
+    internal RingProducer(Ring ring) { this.ring = ring; }
+
+    /// <summary>Its instance.</summary>
+    public GpuInstance Instance
+    {
+      get
+      {
+        ring.Usable();
+        return ring.Instance;
+      }
+    }
+
+    /// <summary>Information about the ring as it is now. Nobody is asked.</summary>
+    public RingInfo Info { get { return ring.Info; } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return ring.Handle.IsDisposed; } }
+
+    /// <summary>
+    /// Exports the ring, so that other processes can open it with <see cref="GpuInstance.OpenRing"/>. The handle travels like
+    /// one of memory.
+    /// </summary>
+    public ShareHandle Export()
+    {
+      ring.Usable();
+      return ring.Export();
+    }
+
+    /// <summary>Waits until all consumers have released the next slot.</summary>
+    /// <param name="stream">Stream that will fill the slot, and waits for the work of the consumers; without one, the call
+    /// waits for that.</param>
+    public RingSlot Acquire(GpuStream stream = null)
+    {
+      while (true)
+      {
+        RingSlot slot = Acquire(stream, System.Threading.Timeout.InfiniteTimeSpan);
+        if (slot != null) return slot;
+      }
+    }
+
+    /// <summary>The same with a timeout. Null if the slot was not free in time.</summary>
+    public RingSlot Acquire(GpuStream stream, TimeSpan timeout)
+    {
+      ring.Usable();
+      gpumem_ring_slot? found = spare ?? ring.Next(true, stream, timeout);
+      if (found == null) return null;
+      spare = null;
+      return held = new RingSlot(this, ring, found.Value, stream);
+    }
+
+    /// <summary>
+    /// Says that no message will follow, and waits until all consumers have disposed the ring. They take what is published, and
+    /// then get <see cref="Status.Closed"/>. A slot that was not published is dropped.
+    /// </summary>
+    public void Finish()
+    {
+      while (!Finish(System.Threading.Timeout.InfiniteTimeSpan)) { }
+    }
+
+    /// <summary>The same with a timeout. False if consumers still have the ring, which is finished all the same.</summary>
+    public bool Finish(TimeSpan timeout)
+    {
+      ring.Usable();
+      bool done = ring.Finish(timeout);
+      spare = null;
+      if (held != null) held.End();
+      return done;
+    }
+
+    /// <summary>
+    /// Destroys the ring. If consumers have it, that happens later, when they have left: see <see cref="Finish()"/>. It may be
+    /// called repeatedly, and from any thread.
+    /// </summary>
+    public void Dispose()
+    {
+      ring.Dispose();
+      if (held != null) held.End();
+    }
+
+    /// <summary>Its name.</summary>
+    public override string ToString() { return ring.ToString(); }
+
+    internal void Keep(gpumem_ring_slot slot) { spare = slot; }
+  }
+
+  /// <summary>
+  /// A slot to fill. <see cref="Publish"/> passes it on. Disposed without that, it is what the next
+  /// <see cref="RingProducer.Acquire(GpuStream)"/> returns.
+  /// </summary>
+  public sealed class RingSlot : IDisposable
+  {
+    readonly RingProducer producer;
+    readonly Ring ring;
+    readonly gpumem_ring_slot native;
+    readonly GpuStream stream;
+    bool ended;
+
+    internal RingSlot(RingProducer producer, Ring ring, gpumem_ring_slot native, GpuStream stream)
+    {
+      this.producer = producer;
+      this.ring = ring;
+      this.native = native;
+      this.stream = stream;
+    }
+
+    /// <summary>The slot, as an operand of a copy or fill.</summary>
+    public GpuRange Range
+    {
+      get
+      {
+        if (ended) throw new ObjectDisposedException(nameof(RingSlot));
+        return new GpuRange(ring.Handle, 0, native.pointer, Size);
+      }
+    }
+
+    /// <summary>Bytes that may be filled.</summary>
+    public long Size { get { return Sizes.FromNative(native.size); } }
+
+    /// <summary>Number of the message: 0, 1, 2 and so on since the ring was created.</summary>
+    public long Number { get { return Sizes.FromNative(native.number); } }
+
+    /// <summary>Index of the slot.</summary>
+    public int Index { get { return (int)native.index; } }
+
+    /// <summary>A part of the slot, as an operand of a copy or fill.</summary>
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>
+    /// Publishes the slot. Consumers see its bytes when the work is complete that is in the slot's stream now. Without
+    /// consumers, the message is lost.
+    /// </summary>
+    /// <param name="size">Bytes of the message.</param>
+    /// <param name="tag">A number for the consumers.</param>
+    public void Publish(long size, ulong tag = 0)
+    {
+      if (ended) throw new ObjectDisposedException(nameof(RingSlot));
+      ring.Publish(stream, Sizes.ToNative(size, nameof(size)), tag);
+      ended = true;
+    }
+
+    /// <summary>Drops the slot, unless it was published. Waits for the work in its stream.</summary>
+    public void Dispose()
+    {
+      if (ended) return;
+      if (stream != null && !stream.IsDisposed) stream.Synchronize();
+      ended = true;
+      producer.Keep(native);
+    }
+
+    /// <summary>Its number and size.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RingSlot)).Add(nameof(Number), Number).Add(nameof(Size), Size).ToString();
+    }
+
+    internal void End() { ended = true; }
+  }
+
+  /// <summary>
+  /// The side of a ring that uses messages, which the producer waits for it to release. As an enumerable it has the messages
+  /// that come until the producer has finished the ring, and releases each when the next one is asked for.
+  /// </summary>
+  /// <remarks>One thread at a time may call it; another call is refused with <see cref="Status.Busy"/>.</remarks>
+  public sealed class RingConsumer : IDisposable, IEnumerable<RingMessage>
+  {
+    readonly Ring ring;
+    readonly LinkedList<RingMessage> held = new LinkedList<RingMessage>();  // the oldest comes first
+
+    internal RingConsumer(Ring ring) { this.ring = ring; }
+
+    /// <summary>Its instance.</summary>
+    public GpuInstance Instance
+    {
+      get
+      {
+        ring.Usable();
+        return ring.Instance;
+      }
+    }
+
+    /// <summary>Information about the ring as it is now. Nobody is asked.</summary>
+    public RingInfo Info { get { return ring.Info; } }
+
+    /// <summary>Whether it was disposed.</summary>
+    public bool IsDisposed { get { return ring.Handle.IsDisposed; } }
+
+    /// <summary>
+    /// Waits for the next message; several can be held. <see cref="Status.Closed"/> says that the producer has finished the ring
+    /// and this was all, <see cref="Status.PeerGone"/> that it has ended.
+    /// </summary>
+    /// <param name="stream">Stream that will use the message, and waits for the work of the producer; without one, the call
+    /// waits for that.</param>
+    public RingMessage Wait(GpuStream stream = null)
+    {
+      while (true)
+      {
+        RingMessage message = Wait(stream, System.Threading.Timeout.InfiniteTimeSpan);
+        if (message != null) return message;
+      }
+    }
+
+    /// <summary>The same with a timeout. Null if no message came in time.</summary>
+    public RingMessage Wait(GpuStream stream, TimeSpan timeout)
+    {
+      ring.Usable();
+      gpumem_ring_slot? found = ring.Next(false, stream, timeout);
+      if (found == null) return null;
+      var message = new RingMessage(this, ring, found.Value, stream);
+      lock (held) held.AddLast(message);
+      return message;
+    }
+
+    /// <summary>The messages that come, each of which a stream will use, until the producer has finished the ring.</summary>
+    public IEnumerable<RingMessage> Messages(GpuStream stream = null)
+    {
+      while (true)
+      {
+        RingMessage message = WaitUnlessFinished(stream);
+        if (message == null) yield break;
+        using (message) yield return message;
+      }
+    }
+
+    /// <summary>The messages that come, without a stream.</summary>
+    public IEnumerator<RingMessage> GetEnumerator() { return Messages().GetEnumerator(); }
+
+    IEnumerator IEnumerable.GetEnumerator() { return GetEnumerator(); }
+
+    /// <summary>
+    /// Leaves the ring: what was not released is released. It waits for the work on what was. It may be called repeatedly, and
+    /// from any thread; a thread that waits gets an <see cref="ObjectDisposedException"/>.
+    /// </summary>
+    public void Dispose() { ring.Dispose(); }
+
+    /// <summary>Its name.</summary>
+    public override string ToString() { return ring.ToString(); }
+
+    RingMessage WaitUnlessFinished(GpuStream stream)
+    {
+      try
+      {
+        return Wait(stream);
+      }
+      catch (GpuMemException problem) when (problem.Status == Status.Closed)
+      {
+        return null;
+      }
+    }
+
+    /// <summary>Releases what has no older message before it, and marks what has.</summary>
+    internal void Release(RingMessage message, GpuStream stream)
+    {
+      lock (held)
+      {
+        if (held.First.Value != message)
+        {
+          // It is released later, when the stream may be gone.
+          if (stream != null) stream.Synchronize();
+          message.Released = true;
+          return;
+        }
+        ring.Release(stream, message.Native.number);
+        message.Released = true;
+        held.RemoveFirst();
+        while (held.Count > 0 && held.First.Value.Released)
+        {
+          ring.Release(null, held.First.Value.Native.number);
+          held.RemoveFirst();
+        }
+      }
+    }
+  }
+
+  /// <summary>
+  /// A message. The producer gets the slots in their order: a message that is released before an older one stays held until
+  /// that is released.
+  /// </summary>
+  public sealed class RingMessage : IDisposable
+  {
+    readonly RingConsumer consumer;
+    readonly Ring ring;
+    readonly GpuStream stream;
+    internal readonly gpumem_ring_slot Native;
+    internal bool Released;
+
+    internal RingMessage(RingConsumer consumer, Ring ring, gpumem_ring_slot native, GpuStream stream)
+    {
+      this.consumer = consumer;
+      this.ring = ring;
+      this.stream = stream;
+      Native = native;
+    }
+
+    /// <summary>The message, as an operand of a copy.</summary>
+    public GpuRange Range
+    {
+      get
+      {
+        if (Released) throw new ObjectDisposedException(nameof(RingMessage));
+        return new GpuRange(ring.Handle, 0, Native.pointer, Size);
+      }
+    }
+
+    /// <summary>Bytes of the message.</summary>
+    public long Size { get { return Sizes.FromNative(Native.size); } }
+
+    /// <summary>Number of the message: 0, 1, 2 and so on since the ring was created.</summary>
+    public long Number { get { return Sizes.FromNative(Native.number); } }
+
+    /// <summary>The number that the producer passed with it.</summary>
+    public ulong Tag { get { return Native.tag; } }
+
+    /// <summary>Index of the slot.</summary>
+    public int Index { get { return (int)Native.index; } }
+
+    /// <summary>A part of the message, as an operand of a copy.</summary>
+    public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>
+    /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now. A
+    /// second call does nothing.
+    /// </summary>
+    public void Release()
+    {
+      if (!Released && !consumer.IsDisposed) consumer.Release(this, stream);
+    }
+
+    /// <summary>The same, but a failure is left to the next <see cref="RingConsumer.Wait(GpuStream)"/> to report.</summary>
+    public void Dispose()
+    {
+      try
+      {
+        Release();
+      }
+      catch (GpuMemException)
+      {
+      }
+      catch (ObjectDisposedException)
+      {
+      }
+    }
+
+    /// <summary>Its number, tag and size.</summary>
+    public override string ToString()
+    {
+      return new Printed(nameof(RingMessage)).Add(nameof(Number), Number).Add(nameof(Tag), Tag).Add(nameof(Size), Size)
+          .ToString();
+    }
+  }
+}

@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+// Tests rings between processes.
+
+using System;
+using System.Collections.Generic;
+using System.Linq;
+
+namespace GpuMem.Tests
+{
+  static partial class Sharing
+  {
+    const int SlotSize = 1000;
+    static readonly TimeSpan patience = TimeSpan.FromSeconds(60);
+
+    static void RunRings()
+    {
+      Tap.Run("rings: slots of a producer alone", Slots);
+      Tap.Run("rings: two consumers get all messages in order", TwoConsumers);
+      Tap.Run("rings: a dead consumer holds up nobody", DeadConsumer);
+      Tap.Run("rings: a dead producer is reported", DeadProducer);
+    }
+
+    static int PartnerOfRing(GpuInstance instance, string role)
+    {
+      switch (role)
+      {
+        case "ring-consumer": return Consume(instance, false);
+        case "ring-stream-consumer": return Consume(instance, true);
+        case "ring-holder": return HoldMessage(instance);
+        case "ring-producer": return ProduceAndWait(instance);
+        default: return 9;
+      }
+    }
+
+    /// <summary>What a message has: its bytes and its size depend on its number.</summary>
+    static byte[] Message(long number)
+    {
+      return Enumerable.Range(0, SlotSize - (int)(number % 7)).Select(index => (byte)(number * 31 + index)).ToArray();
+    }
+
+    static ulong TagOf(long number) { return (ulong)number * 1000003 + 7; }
+
+    static GpuDevice DeviceWithRings(Scope scope)
+    {
+      GpuDevice device = scope.Device();
+      CapabilityInfo answer = device.GetCapability(Capability.ShareEvents);
+      if (answer.Value == 0) throw new TestSkipped(answer.Reason);
+      return device;
+    }
+
+    static void Produce(RingProducer ring, int count, GpuStream stream = null)
+    {
+      for (; count > 0; --count)
+      {
+        using (RingSlot slot = ring.Acquire(stream, patience))
+        {
+          byte[] bytes = Message(slot.Number);
+          if (stream == null)
+          {
+            ring.Instance.CopyFrom(slot.Range, bytes);
+          }
+          else
+          {
+            stream.Fill(slot.Slice(0, bytes.Length), (byte)slot.Number);
+          }
+          slot.Publish(bytes.Length, TagOf(slot.Number));
+        }
+      }
+    }
+
+    static byte[] Contents(GpuInstance instance, GpuRange range)
+    {
+      var bytes = new byte[range.Size];
+      instance.CopyTo(range, bytes);
+      return bytes;
+    }
+
+    static void CheckMessage(GpuInstance instance, RingMessage message, byte[] expected)
+    {
+      Check.That(Contents(instance, message.Range).SequenceEqual(expected), message + " has other bytes");
+      Check.Equal(TagOf(message.Number), message.Tag, "tag");
+    }
+
+    static void Slots(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      GpuInstance instance = device.Instance;
+      using (RingProducer ring = device.CreateRing(SlotSize, new RingOptions { SlotCount = 3, ConsumersMax = 2, Name = "ours" }))
+      {
+        ShareHandle share = ring.Export();
+        Check.Equal(ShareType.Ring, share.Info.Type, "type");
+        RingInfo info = ring.Info;
+        Check.Equal("True 1000 3 2 0 False ours", string.Join(" ", info.IsProducer, info.SlotSize, info.SlotCount,
+                                                             info.ConsumersMax, info.ConsumerCount, info.Finished, info.Name), "info");
+        Check.Equal("RingProducer { Name = \"ours\" }", ring.ToString(), "text");
+        for (long number = 0; number < 10; ++number)  // without consumers, messages are lost
+        {
+          RingSlot slot = ring.Acquire();
+          Check.Equal(number + " " + number % 3 + " 1000", slot.Number + " " + slot.Index + " " + slot.Size, "slot");
+          Check.Equal((long)info.Base + slot.Index * info.SlotStride, (long)slot.Range.Pointer, "address");
+          slot.Publish(number);
+          Check.Throws<ObjectDisposedException>(() => slot.Publish(number));
+          Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(slot.Range));
+        }
+        using (GpuStream stream = device.CreateStream())
+        using (RingSlot dropped = ring.Acquire(stream))
+        {
+          Check.Fails(Status.InvalidState, () => ring.Acquire());
+          stream.Fill(dropped.Range, 7);
+        }
+        using (RingSlot again = ring.Acquire())
+        {
+          Check.Equal(10L, again.Number, "number of the slot that was dropped");
+          Check.That(Contents(instance, again.Range).All(one => one == 7), "the stream was not waited for");
+          Check.Fails(Status.InvalidArgument, () => again.Publish(SlotSize + 1));
+          again.Publish(SlotSize);
+        }
+        Check.Fails(Status.InvalidState, () => instance.OpenRing(share));
+        Check.Fails(Status.InvalidArgument, () => instance.OpenRing(new ShareHandle(new byte[256])));
+        Check.Fails(Status.InvalidArgument, () => device.CreateRing(0));
+        Check.Fails(Status.InvalidArgument, () => device.CreateRing(1, new RingOptions { SlotCount = 257 }));
+        ring.Finish();
+        Check.Fails(Status.InvalidState, () => ring.Acquire());
+        ring.Dispose();
+        Check.Throws<ObjectDisposedException>(() => ring.Acquire());
+      }
+    }
+
+    /// <summary>One consumer orders its work by a stream, the other waits on the CPU.</summary>
+    static void TwoConsumers(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      using (RingProducer ring = device.CreateRing(SlotSize, new RingOptions { ConsumersMax = 2, ConsumersFirst = 2 }))
+      using (GpuStream stream = device.CreateStream())
+      using (var one = new Other("ring-consumer"))
+      using (var two = new Other("ring-stream-consumer"))
+      {
+        Check.That(ring.Acquire(null, TimeSpan.FromMilliseconds(1)) == null, "a slot without consumers");
+        one.Say(Text(ring.Export()));
+        two.Say(Text(ring.Export()));
+        Produce(ring, 50);
+        Produce(ring, 50, stream);
+        Check.That(ring.Finish(patience), "the consumers stay");
+        one.Expect("100 messages");
+        two.Expect("100 messages");
+        one.End();
+        two.End();
+        stream.Synchronize();
+      }
+    }
+
+    static int Consume(GpuInstance instance, bool streams)
+    {
+      using (RingConsumer ring = instance.OpenRing(ReadHandle(), new RingOpenOptions { Timeout = patience, Name = "theirs" }))
+      using (GpuStream stream = streams ? instance.GetDevice(0).CreateStream() : null)
+      {
+        long next = 0;
+        foreach (RingMessage message in ring.Messages(stream))
+        {
+          Check.Equal(next, message.Number, "number");
+          if (streams) stream.Synchronize();
+          byte[] expected = Message(next);
+          if (next >= 50) expected = Enumerable.Repeat((byte)next, expected.Length).ToArray();
+          CheckMessage(instance, message, expected);
+          ++next;
+        }
+        Check.Fails(Status.Closed, () => ring.Wait());
+        ring.Dispose();
+        Say(next + " messages");
+      }
+      return 0;
+    }
+
+    static void DeadConsumer(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      using (RingProducer ring = device.CreateRing(SlotSize, new RingOptions { SlotCount = 2, ConsumersFirst = 1 }))
+      using (var other = new Other("ring-holder"))
+      {
+        other.Say(Text(ring.Export()));
+        Produce(ring, 2);
+        other.Expect("holds 0");
+        Check.That(ring.Acquire(null, TimeSpan.FromMilliseconds(20)) == null, "a slot that is held");
+        other.Kill();
+        Produce(ring, 10);
+        Check.That(ring.Finish(patience), "the dead consumer stays");
+      }
+    }
+
+    static int HoldMessage(GpuInstance instance)
+    {
+      RingConsumer ring = instance.OpenRing(ReadHandle());
+      RingMessage message = ring.Wait(null, patience);
+      CheckMessage(instance, message, Message(0));
+      Say("holds " + message.Number);
+      Wait("never");
+      return 1;
+    }
+
+    static void DeadProducer(Scope scope)
+    {
+      GpuInstance instance = DeviceWithRings(scope).Instance;
+      using (var other = new Other("ring-producer"))
+      using (RingConsumer ring = instance.OpenRing(other.HearHandle()))
+      {
+        other.Expect("published");
+        List<RingMessage> messages = ring.Take(0).ToList();
+        for (long number = 0; number < 3; ++number)
+        {
+          RingMessage message = ring.Wait(null, patience);
+          Check.Equal(number, message.Number, "number");
+          CheckMessage(instance, message, Message(number));
+          messages.Add(message);
+        }
+        // In the reverse order, as nested using statements do it.
+        messages[2].Dispose();
+        messages[1].Dispose();
+        Check.Throws<ObjectDisposedException>(() => GC.KeepAlive(messages[1].Range));
+        Check.Equal(3, ring.Info.HeldCount, "held");
+        messages[0].Dispose();
+        Check.Equal("0 3", ring.Info.HeldCount + " " + ring.Info.Released, "held and released");
+        RingMessage last = ring.Wait(null, patience);
+        other.Kill();
+        Check.Fails(Status.PeerGone, () => ring.Wait());
+        Check.Fails(Status.PeerGone, () => last.Release());
+        last.Dispose();
+      }
+    }
+
+    static int ProduceAndWait(GpuInstance instance)
+    {
+      RingProducer ring = instance.GetDevice(0).CreateRing(SlotSize, new RingOptions { ConsumersFirst = 1 });
+      Say(Text(ring.Export()));
+      Produce(ring, 4);
+      Say("published");
+      Wait("never");
+      return 1;
+    }
+  }
+}
