@@ -408,6 +408,17 @@ namespace GpuMem
     /// <summary>A part of the slot, as an operand of a copy or fill.</summary>
     public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
 
+    /// <summary>Copies an array to the beginning of the slot, and returns when it is copied.</summary>
+    public void CopyFrom<T>(T[] source)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(source)) ring.Instance.Copy(Slice(0, array.Size), array.Range);
+    }
+
     /// <summary>
     /// Publishes the slot. Consumers see its bytes when the work is complete that is in the slot's stream now. Without
     /// consumers, the message is lost.
@@ -598,6 +609,17 @@ namespace GpuMem
 
     /// <summary>A part of the message, as an operand of a copy.</summary>
     public GpuRange Slice(long offset, long size) { return Range.Slice(offset, size); }
+
+    /// <summary>Copies the beginning of the message to an array, and returns when it is copied.</summary>
+    public void CopyTo<T>(T[] destination)
+#if GPUMEM_MCS
+        where T : struct
+#else
+        where T : unmanaged
+#endif
+    {
+      using (var array = new PinnedArray<T>(destination)) ring.Instance.Copy(array.Range, Slice(0, array.Size));
+    }
 
     /// <summary>
     /// Releases the message. The producer fills the slot again when the work is complete that is in the message's stream now. A
