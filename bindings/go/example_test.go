@@ -3,11 +3,14 @@
 package gpumem_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
+	"os/exec"
 	"syscall"
 	"time"
 
@@ -624,6 +627,99 @@ func shared(instance *gpumem.Instance) (handle gpumem.ShareHandle, memory *gpume
 	}
 	handle, err = instance.Export(memory.At(0), gpumem.ExportOptions{})
 	return handle, memory, err
+}
+
+func ExampleDevice_NewRing() {
+	if os.Getenv("GPUMEM_GO_CHILD") != "" { // This program again, as the other process.
+		if err := consume(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if err := produce(); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// message 0: first
+	// message 1: second
+}
+
+func produce() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	device, err := instance.Device(0)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	ring, err := device.NewRing(gpumem.RingOptions{SlotSize: 1 << 20, FirstConsumers: 1})
+	if err != nil {
+		return err
+	}
+	defer ring.Close()
+	handle, err := ring.Export()
+	if err != nil {
+		return err
+	}
+	worker := exec.Command(os.Args[0], "-test.run=^ExampleDevice_NewRing$")
+	worker.Env = append(os.Environ(), "GPUMEM_GO_CHILD=1")
+	worker.Stdin, worker.Stderr = bytes.NewReader(handle[:]), os.Stdout
+	if err := worker.Start(); err != nil {
+		return err
+	}
+	for _, text := range []string{"first", "second"} {
+		if err := send(ctx, ring, text); err != nil {
+			return err
+		}
+	}
+	if err := ring.Finish(ctx); err != nil { // Waits until all consumers have closed it.
+		return err
+	}
+	return worker.Wait()
+}
+
+func send(ctx context.Context, ring *gpumem.RingProducer, text string) error {
+	slot, err := ring.Acquire(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer slot.Drop() // Nothing, if it was published.
+	if err := gpumem.CopyFromSlice(ring.Instance(), slot.At(0), []byte(text)); err != nil {
+		return err
+	}
+	return slot.Publish(uint64(len(text)), 0)
+}
+
+func consume() error {
+	instance, err := gpumem.Open(gpumem.Options{Backend: gpumem.BackendHost})
+	if err != nil {
+		return err
+	}
+	defer instance.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var handle gpumem.ShareHandle
+	if _, err := io.ReadFull(os.Stdin, handle[:]); err != nil {
+		return err
+	}
+	ring, err := instance.OpenRing(handle, gpumem.RingOpenOptions{})
+	if err != nil {
+		return err
+	}
+	defer ring.Close()
+	return ring.Each(ctx, nil, func(message *gpumem.RingMessage) error {
+		received := make([]byte, message.Size())
+		if err := gpumem.CopyToSlice(instance, received, message.At(0)); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "message %d: %s\n", message.Number(), received)
+		return nil
+	})
 }
 
 func ExampleInstance_Send() {

@@ -225,6 +225,14 @@ func (p *RingProducer) Export() (handle ShareHandle, err error) {
 	return handle, err
 }
 
+// Instance returns the instance of the ring.
+func (p *RingProducer) Instance() *Instance {
+	if p == nil {
+		return nil
+	}
+	return p.instance
+}
+
 // Info gets information about the ring. It asks nobody.
 func (p *RingProducer) Info() (RingInfo, error) { return p.side().info() }
 
@@ -370,6 +378,14 @@ func (c *RingConsumer) side() *ring {
 		return nil
 	}
 	return &c.ring
+}
+
+// Instance returns the instance of the ring.
+func (c *RingConsumer) Instance() *Instance {
+	if c == nil {
+		return nil
+	}
+	return c.instance
 }
 
 // Info gets information about the ring. It asks nobody.

@@ -4,6 +4,7 @@
 using System;
 using System.Collections.Generic;
 using System.Linq;
+using System.Text;
 
 namespace GpuMem.Tests
 {
@@ -14,6 +15,7 @@ namespace GpuMem.Tests
 
     static void RunRings()
     {
+      Tap.Run("rings: the example of the guide", GuideOfRings);
       Tap.Run("rings: slots of a producer alone", Slots);
       Tap.Run("rings: two consumers get all messages in order", TwoConsumers);
       Tap.Run("rings: a dead consumer holds up nobody", DeadConsumer);
@@ -24,6 +26,7 @@ namespace GpuMem.Tests
     {
       switch (role)
       {
+        case "ring-guide": return ConsumeAsInGuide(instance, new ShareHandle(Convert.FromBase64String(Console.In.ReadLine())));
         case "ring-consumer": return Consume(instance, false);
         case "ring-stream-consumer": return Consume(instance, true);
         case "ring-holder": return HoldMessage(instance);
@@ -74,6 +77,44 @@ namespace GpuMem.Tests
       message.CopyTo(bytes);
       Check.That(bytes.SequenceEqual(expected), message + " has other bytes");
       Check.Equal(TagOf(message.Number), message.Tag, "tag");
+    }
+
+    static void GuideOfRings(Scope scope)
+    {
+      GpuDevice device = DeviceWithRings(scope);
+      using (var other = new Other("ring-guide"))
+      using (RingProducer ring = device.CreateRing(1 << 20, new RingOptions { ConsumersFirst = 1 }))
+      {
+        ShareHandle share = ring.Export();
+        other.Say(Text(share));
+        foreach (string text in new[] { "first", "second" })
+        {
+          using (RingSlot slot = ring.Acquire())
+          {
+            byte[] bytes = Encoding.UTF8.GetBytes(text);
+            slot.CopyFrom(bytes);
+            slot.Publish(bytes.Length);
+          }
+        }
+        ring.Finish();  // waits until all consumers have disposed it
+        other.Expect("message 0: first");
+        other.Expect("message 1: second");
+        other.End();
+      }
+    }
+
+    static int ConsumeAsInGuide(GpuInstance instance, ShareHandle share)
+    {
+      using (RingConsumer ring = instance.OpenRing(share))
+      {
+        foreach (RingMessage message in ring)
+        {
+          var bytes = new byte[message.Size];
+          message.CopyTo(bytes);
+          Console.WriteLine("message " + message.Number + ": " + Encoding.UTF8.GetString(bytes));
+        }
+      }
+      return 0;
     }
 
     static void Slots(Scope scope)

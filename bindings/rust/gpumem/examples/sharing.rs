@@ -13,7 +13,8 @@ use std::time::Duration;
 use gpumem::{
     Access, Buffer, BufferOptions, DeviceMemory, ErrorKind, Event, EventFlags, ExportOptions, FetchOptions,
     HandleTypes, Hub, HubFlags, HubOptions, Imported, Instance, Link, LinkOptions, MemoryFlags,
-    MemoryOptions, PublishOptions, ShareHandle, SharePeer, ShareWay, Stream,
+    MemoryOptions, PublishOptions, RingConsumer, RingOpenOptions, RingOptions, RingProducer, ShareHandle,
+    SharePeer, ShareWay, Stream,
 };
 
 /// The process that has the memory.
@@ -225,6 +226,42 @@ fn ways(instance: &Instance) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// The process that fills slots.
+fn produce(instance: &Instance) -> Result<(), Box<dyn Error>> {
+    let device = instance.device(0)?;
+    let mut worker = Command::new(std::env::current_exe()?).arg("worker").stdin(Stdio::piped()).spawn()?;
+
+    let mut ring = RingProducer::new(&device, 1 << 20, &RingOptions::new().consumers_first(1))?;
+    worker.stdin.take().ok_or("no pipe")?.write_all(ring.export()?.as_ref())?;
+    let stream = Stream::new(&device)?;
+    for number in 0..8u32 {
+        let slot = ring.acquire(Some(&stream))?;
+        drop(stream.fill(slot.slice::<u32>(0, 1000)?, number)?);
+        slot.publish(4000, number.into())?;
+    }
+    ring.finish()?; // waits until all consumers have closed it
+
+    assert!(worker.wait()?.success());
+    stream.synchronize()?;
+    Ok(())
+}
+
+/// A process that uses the messages.
+fn consume(instance: &Instance) -> Result<(), Box<dyn Error>> {
+    let mut bytes = [0; ShareHandle::LEN];
+    std::io::stdin().read_exact(&mut bytes)?;
+
+    let ring = RingConsumer::open(instance, &ShareHandle::from(bytes), &RingOpenOptions::new())?;
+    for message in &ring {
+        let message = message?;
+        let mut values = [0u32; 1000];
+        instance.copy(&mut values, message.slice(0, 1000)?)?;
+        println!("message {}: {}", message.number(), values[999]);
+        assert!(values.iter().all(|value| u64::from(*value) == message.tag()));
+    } // each is released when it is dropped
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let instance = Instance::default_instance()?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -233,13 +270,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         ["follow", path] => follow(&instance, path),
         ["run", path, value] => run(&instance, path, value.parse()?),
         ["wait"] => wait(&instance),
+        ["worker"] => consume(&instance),
         _ => {
             let path = format!("@gpumem-example-{}", std::process::id());
             publish(&instance, &path)?;
             publish_and_restart(&instance, &path)?;
             restart(&instance, &path)?;
             record(&instance)?;
-            ways(&instance)
+            ways(&instance)?;
+            produce(&instance)
         }
     }
 }
