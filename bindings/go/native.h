@@ -1292,7 +1292,8 @@ static inline gpumem_go_result gpumem_go_link_withdraw(uintptr_t link, _GoString
 
 /* ---- ring.h ---- */
 
-static inline gpumem_go_result gpumem_go_ring_create(uintptr_t device, const uint8_t* given, _GoString_ name) {
+static inline gpumem_go_result gpumem_go_ring_create(uintptr_t device, const uint8_t* given,
+                                                     _GoString_ name) {
   gpumem_ring_desc desc;
   gpumem_go_name text;
   GPUMEM_GO_DESC(desc, given);
