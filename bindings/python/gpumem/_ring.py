@@ -139,8 +139,9 @@ class RingSlot(Slot):
         self.info()
         order = stream or self._stream
         length, number = self._found.size if size is None else u64(size, "size"), u64(tag, "tag")
+        handle = _order(order)
         self._pass(order, "published", "gpumem_ring_publish")
-        call(c.gpumem_ring_publish, self._ring.handle, _order(order), length, number)
+        call(c.gpumem_ring_publish, self._ring.handle, handle, length, number)
         self._end()
 
     def drop(self) -> None:
