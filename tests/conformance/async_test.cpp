@@ -650,9 +650,32 @@ class EveryCall {
     called("event_import", gpumem_event_import(device_, &shared_event, nullptr, 0, &none, why()),
            GPUMEM_ERROR_INVALID_STATE);
     EXPECT_OK(gpumem_event_destroy(event, why()));
+    use_ring(called);
     use_hub(handle, called);
     called("share_revoke", gpumem_share_revoke(instance_, &handle, why()));
     EXPECT_OK(gpumem_buffer_destroy(buffer, why()));
+  }
+  // Nobody else opens it, and a process does not open its own.
+  template <class Called>
+  void use_ring(Called called) {
+    gpumem_ring_desc desc = GPUMEM_RING_DESC_INIT;
+    desc.slot_size = 1;
+    gpumem_ring ring = nullptr;
+    called("ring_create", gpumem_ring_create(device_, &desc, &ring, why()));
+    gpumem_share_handle handle{};
+    called("ring_export", gpumem_ring_export(ring, &handle, why()));
+    gpumem_ring none = nullptr;
+    called("ring_open", gpumem_ring_open(instance_, &handle, nullptr, &none, why()),
+           GPUMEM_ERROR_INVALID_STATE);
+    gpumem_ring_slot slot = GPUMEM_RING_SLOT_INIT;
+    called("ring_acquire", gpumem_ring_acquire(ring, nullptr, 0, &slot, why()));
+    called("ring_publish", gpumem_ring_publish(ring, nullptr, 1, 0, why()));
+    called("ring_wait", gpumem_ring_wait(ring, nullptr, 0, &slot, why()), GPUMEM_ERROR_INVALID_STATE);
+    called("ring_release", gpumem_ring_release(ring, nullptr, 1, why()), GPUMEM_ERROR_INVALID_STATE);
+    gpumem_ring_info info = GPUMEM_RING_INFO_INIT;
+    called("ring_get_info", gpumem_ring_get_info(ring, &info, why()));
+    called("ring_finish", gpumem_ring_finish(ring, 0, why()));
+    called("ring_destroy", gpumem_ring_destroy(ring, why()));
   }
   template <class Called>
   void use_hub(const gpumem_share_handle& handle, Called called) {

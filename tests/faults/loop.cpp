@@ -284,6 +284,7 @@ void prepare_outputs(Out& out) {
   out.share_info.struct_size = sizeof out.share_info;
   out.import_info.struct_size = sizeof out.import_info;
   out.way_info.struct_size = sizeof out.way_info;
+  out.way_info.link = nullptr;
   out.hub_info.struct_size = sizeof out.hub_info;
   out.link_info.struct_size = sizeof out.link_info;
   out.entry_info.struct_size = sizeof out.entry_info;

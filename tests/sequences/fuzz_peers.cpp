@@ -163,13 +163,12 @@ class Peer {
 
 // A message that would be right, somewhere.
 Message message_from(Bytes& bytes, uint64_t number) {
-  constexpr MessageType kTypes[] = {MessageType::kHello,     MessageType::kClaim,   MessageType::kRelease,
-                                    MessageType::kEnumerate, MessageType::kWait,    MessageType::kCancel,
-                                    MessageType::kFetch,     MessageType::kPublish, MessageType::kWithdraw,
-                                    MessageType::kWelcome,   MessageType::kGranted, MessageType::kEntry,
-                                    MessageType::kPublished, MessageType::kDone,    MessageType::kRefused,
-                                    MessageType::kWithdrawn, MessageType::kPass,    MessageType::kMore,
-                                    MessageType::kTrial,     MessageType::kTried};
+  constexpr MessageType kTypes[] = {
+      MessageType::kHello,     MessageType::kClaim,   MessageType::kRelease, MessageType::kEnumerate,
+      MessageType::kWait,      MessageType::kCancel,  MessageType::kFetch,   MessageType::kPublish,
+      MessageType::kWithdraw,  MessageType::kWelcome, MessageType::kGranted, MessageType::kEntry,
+      MessageType::kPublished, MessageType::kDone,    MessageType::kRefused, MessageType::kWithdrawn,
+      MessageType::kPass,      MessageType::kMore,    MessageType::kTrial,   MessageType::kTried};
   constexpr const char* kNames[] = {"a", "b", "batch", "\xc3\xa4"};
   Message message;
   message.type = kTypes[bytes.byte() % std::size(kTypes)];
