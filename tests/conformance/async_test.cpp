@@ -699,6 +699,10 @@ class EveryCall {
     called("link_wait", gpumem_link_wait(link, "name", 0, GPUMEM_TIMEOUT_INFINITE, &entry, why()));
     gpumem_share_handle fetched{};
     called("link_fetch", gpumem_link_fetch(link, "name", nullptr, &fetched, why()));
+    // What is fetched and never imported takes a place for a while.
+    gpumem_memory memory = nullptr;
+    EXPECT_OK(gpumem_share_import(instance_, &fetched, nullptr, 0, nullptr, nullptr, &memory, why()));
+    EXPECT_OK(gpumem_memory_destroy(memory, why()));
     called("hub_withdraw", gpumem_hub_withdraw(hub, "name", 0, why()));
     called("link_publish", gpumem_link_publish(link, "another", &handle, nullptr, nullptr, why()));
     called("link_withdraw", gpumem_link_withdraw(link, "another", 0, why()));

@@ -146,7 +146,7 @@ namespace GpuMem.Tests
       {
         "GpuStream.WriteValue value", "GpuStream.WaitValue value", "MemoryInfo.BufferId", "PointerInfo.BufferId",
         "AddressRangeInfo.BufferId", "BufferInfo.BufferId", "PhysicalMemory.BlockId", "PhysicalInfo.BlockId", "MappingInfo.BlockId",
-        "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
+        "ShareInfo.BufferId", "ImportInfo.ExporterBufferId", "LinkInfo.User", "RingSlot.Publish tag", "RingMessage.Tag", "GpuStream.Fill value", "GpuStream.Fill2D value", "GpuInstance.Fill value", "GpuInstance.Fill2D value",
       };
       Func<Type, bool> unsigned = type => new[] { typeof(ulong), typeof(uint), typeof(UIntPtr) }.Contains(
           type.IsByRef ? type.GetElementType() : Nullable.GetUnderlyingType(type) ?? type);

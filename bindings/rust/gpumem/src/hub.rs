@@ -589,10 +589,6 @@ impl Link {
         self.wait_within(name, after_version, nanoseconds(timeout))
     }
 
-    pub(crate) fn handle(&self) -> sys::gpumem_link {
-        self.handle
-    }
-
     fn wait_within(&self, name: &str, after: u64, timeout_ns: u64) -> Result<Option<Entry>, Error> {
         let name = c_text(Some(name), "Link::wait")?;
         let (text, mut info) = (c_pointer(&name), sys::gpumem_entry_info::default());
