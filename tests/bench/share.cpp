@@ -127,6 +127,38 @@ int receive_descriptor(int socket) {
 void must(gpumem_status status, const gpumem_error& error) {
   if (GPUMEM_FAILED(status)) fail(std::string(error.function) + ": " + error.message);
 }
+namespace {
+
+// To memory of a second device, if there is one: through an import, and from memory of this process.
+void copy_between_devices(const Scene& scene, const gpumem_share_handle& handle, void* own, uint64_t size,
+                          const std::string& mib) {
+  gpumem_device other = nullptr;
+  if (gpumem_device_get(scene.instance, 1, &other, nullptr) != GPUMEM_SUCCESS) return;
+  gpumem_import_desc desc = GPUMEM_IMPORT_DESC_INIT;
+  desc.device = other;
+  gpumem_memory import = nullptr;
+  void* pointer = nullptr;
+  MUST(gpumem_share_import(scene.instance, &handle, nullptr, 0, &desc, &pointer, &import, &error));
+  gpumem_memory_desc wanted = GPUMEM_MEMORY_DESC_INIT;
+  wanted.kind = GPUMEM_KIND_DEVICE;
+  wanted.size = size;
+  gpumem_memory target = nullptr;
+  MUST(gpumem_memory_create(other, &wanted, &target, &error));
+  gpumem_memory_info to = GPUMEM_MEMORY_INFO_INIT;
+  MUST(gpumem_memory_get_info(target, &to, &error));
+  // Without it the driver takes such a copy over the host.
+  MUST(gpumem_device_enable_peer_access(other, scene.device, &error));
+  scene.runner.rate(
+      "share: copy " + mib + " through an import to another device", size,
+      [&] { MUST(gpumem_copy(scene.instance, to.device_pointer, pointer, size, nullptr, &error)); },
+      [&] { MUST(gpumem_copy(scene.instance, to.device_pointer, own, size, nullptr, &error)); });
+  MUST(gpumem_device_disable_peer_access(other, scene.device, &error));
+  MUST(gpumem_memory_destroy(target, &error));
+  MUST(gpumem_memory_destroy(import, &error));
+}
+
+}  // namespace
+
 void share(const Scene& scene) {
   if (!scene.runner.wanted("share")) return;
   const uint64_t size = scene.runner.smoke() ? 2 * kMiB : 64 * kMiB;
@@ -202,6 +234,7 @@ void share(const Scene& scene) {
         [&] {
           MUST(gpumem_copy(scene.instance, to.device_pointer, from.device_pointer, size, nullptr, &error));
         });
+    copy_between_devices(scene, offer.whole, from.device_pointer, size, mib);
     MUST(gpumem_memory_destroy(target, &error));
     MUST(gpumem_memory_destroy(source, &error));
   }

@@ -301,9 +301,16 @@ bool SharedEvent::await(uint64_t ticket) const {
 
 bool is_imported_elsewhere(const Backing& backing) {
   if (backing.file < 0) return false;
-  if (flock(backing.file, LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK;
-  flock(backing.file, LOCK_UN);
-  return false;
+  // A process that ends closes its files one by one, and others may know of its end before this one is closed.
+  for (int tries = 0; tries < 100; ++tries) {
+    if (flock(backing.file, LOCK_EX | LOCK_NB) == 0) {
+      flock(backing.file, LOCK_UN);
+      return false;
+    }
+    if (errno != EWOULDBLOCK) return false;
+    usleep(1000);
+  }
+  return true;
 }
 
 std::string name_of_slab(uintptr_t address, const Device& device) {
