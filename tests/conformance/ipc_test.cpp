@@ -564,8 +564,11 @@ TEST_F(Ipc, ipc_13) {
       const Instance other = open_instance();
       gpumem_memory memory = nullptr;
       void* pointer = nullptr;
-      EXPECT_STATUS(GPUMEM_ERROR_INVALID_ARGUMENT, gpumem_share_import(other, &handle, fds.data(), count + 1,
-                                                                       nullptr, &pointer, &memory, why()));
+      std::vector<int32_t> too_many = fds;
+      too_many.push_back(fds.front());
+      EXPECT_STATUS(
+          GPUMEM_ERROR_INVALID_ARGUMENT,
+          gpumem_share_import(other, &handle, too_many.data(), count + 1, nullptr, &pointer, &memory, why()));
       ASSERT_OK(gpumem_share_import(other, &handle, fds.data(), count, nullptr, &pointer, &memory, why()));
       EXPECT_TRUE(holds_pattern(other, pointer, kSize, 7));
       gpumem_import_info imported = GPUMEM_IMPORT_INFO_INIT;

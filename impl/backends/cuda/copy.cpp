@@ -179,9 +179,12 @@ backend::FillWay Stream::way_of_fill(const backend::Span& destination) {
   const uint64_t rows = segment.height;
   const uint64_t count = segment.width / segment.value_size;
   std::optional<Scope> scope;
-  const auto* const memory = static_cast<const Memory*>(segment.destination.memory);
-  if (memory != nullptr && !segment.destination.in_range && memory->owner() != nullptr) [[unlikely]] {
-    scope.emplace(device_, memory->owner());
+  // What lies in a range has its reservation there.
+  const bool in_memory = !segment.destination.in_range && segment.destination.memory != nullptr;
+  const CUcontext owner =
+      in_memory ? static_cast<const Memory&>(*segment.destination.memory).owner() : nullptr;
+  if (owner != nullptr) [[unlikely]] {
+    scope.emplace(device_, owner);
     GPUMEM_TRY(scope->entered());
   }
   const auto enqueue = [&] {
