@@ -628,9 +628,9 @@ TEST_F(Ipc, ipc_13_at_an_address) {
     desc.address = address;
     return gpumem_share_import(instance_, &handle, nullptr, 0, &desc, nullptr, &memory, why());
   };
-  // Addresses that are free.
+  // Addresses that are free, and so far down that other mappings of the process are put above them.
   gpumem_range_desc range_desc = GPUMEM_RANGE_DESC_INIT;
-  range_desc.size = 4 * kSize;
+  range_desc.size = 256 * kMiB;
   gpumem_range range = nullptr;
   ASSERT_OK(gpumem_range_reserve(instance_, &range_desc, &range, why()));
   gpumem_range_info info = GPUMEM_RANGE_INFO_INIT;
