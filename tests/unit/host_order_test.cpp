@@ -2,6 +2,9 @@
 // Strict tracking of work (COM-13): memory is busy until all work on it was observed complete.
 #include <sys/mman.h>
 
+#include <atomic>
+#include <thread>
+
 #include "host_support.h"
 
 namespace gpumem::test {
@@ -137,10 +140,18 @@ TEST_F(HostOrder, AnEventKeepsTheOrderOfItsTime) {
 
 TEST_F(HostOrder, AWaitThatFailedOrdersNothing) {
   use(*stream_);
+  // A record that is complete need not be waited for.
+  std::atomic<bool> tried{false};
+  const auto hold = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load())
+      std::this_thread::yield();
+  };
+  EXPECT_OK(stream_->launch_host_function(hold, &tried, true));
   const auto after = record(*stream_, 0);
   simulation().fail_step(1, false);
   EXPECT_FALSE(other_->wait_event(*after));
   simulation().fail_step(0, false);
+  tried = true;
   settle();
   finish(*other_);
   EXPECT_EQ(release(), GPUMEM_ERROR_BUSY);
