@@ -339,7 +339,10 @@ Result<void> Ring::open(ImportSource source, DeviceObject& device, uint64_t time
     (*object)->set_owned();
   }
   GPUMEM_TRY(join());
-  return check_open();
+  // One that has joined takes what was published since, even if that was all.
+  auto open = check_open();
+  if (!open && control_->published().load() != taken_) return {};
+  return open;
 }
 
 Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const ShareHandle& handle,

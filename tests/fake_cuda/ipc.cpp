@@ -301,7 +301,8 @@ bool SharedEvent::await(uint64_t ticket) const {
 
 bool is_imported_elsewhere(const Backing& backing) {
   if (backing.file < 0) return false;
-  // A process that ends closes its files one by one, and others may know of its end before this one is closed.
+  // A process that ends closes its files one by one, and others may know of its end before this one is
+  // closed.
   for (int tries = 0; tries < 100; ++tries) {
     if (flock(backing.file, LOCK_EX | LOCK_NB) == 0) {
       flock(backing.file, LOCK_UN);

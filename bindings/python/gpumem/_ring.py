@@ -20,7 +20,7 @@ from .errors import Busy, Closed, InvalidArgument, StaleHandle
 
 if TYPE_CHECKING:
     from ._instance import Device, Instance
-    from ._stream import Queue, Stream
+    from ._stream import Stream
 
 _SLICE = 50_000_000
 
