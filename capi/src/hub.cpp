@@ -105,6 +105,36 @@ void set_limit(T& limit, T given) {
   if (given != 0) limit = given;
 }
 
+// In a hub of this process, or over a link in another one's.
+template <class T, class Handle>
+gpumem_status publish(const char* function, Handle place, const char* name, const gpumem_share_handle* handle,
+                      const gpumem_publish_desc* desc, uint64_t* out_version, gpumem_error* error) {
+  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<T>(place);
+    core::PublishRequest request = decode_publish(decode, name, desc);
+    auto given = capi::decode_share(decode, handle);
+    GPUMEM_TRY(decode.done());
+    if (!given) return given.error();
+    request.handle = *given;
+    auto version = object->publish(request);
+    if (!version) return version.error();
+    if (out_version != nullptr) *out_version = *version;
+    return GPUMEM_SUCCESS;
+  });
+}
+
+template <class T, class Handle>
+gpumem_status withdraw(const char* function, Handle place, const char* name, uint64_t version,
+                       gpumem_error* error) {
+  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<T>(place);
+    const std::string wanted = decode_entry_name(decode, name);
+    GPUMEM_TRY(decode.done());
+    GPUMEM_TRY(object->withdraw(wanted, version));
+    return GPUMEM_SUCCESS;
+  });
+}
+
 }  // namespace
 
 gpumem_status gpumem_hub_open(gpumem_instance instance, const gpumem_hub_desc* desc, gpumem_hub* out_hub,
@@ -167,28 +197,11 @@ gpumem_status gpumem_hub_get_info(gpumem_hub hub, gpumem_hub_info* out_info, gpu
 gpumem_status gpumem_hub_publish(gpumem_hub hub, const char* name, const gpumem_share_handle* handle,
                                  const gpumem_publish_desc* desc, uint64_t* out_version,
                                  gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Hub>(hub);
-    core::PublishRequest request = decode_publish(decode, name, desc);
-    auto given = capi::decode_share(decode, handle);
-    GPUMEM_TRY(decode.done());
-    if (!given) return given.error();
-    request.handle = *given;
-    auto version = object->publish(request);
-    if (!version) return version.error();
-    if (out_version != nullptr) *out_version = *version;
-    return GPUMEM_SUCCESS;
-  });
+  return publish<core::Hub>(__func__, hub, name, handle, desc, out_version, error);
 }
 
 gpumem_status gpumem_hub_withdraw(gpumem_hub hub, const char* name, uint64_t version, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Hub>(hub);
-    const std::string wanted = decode_entry_name(decode, name);
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->withdraw(wanted, version));
-    return GPUMEM_SUCCESS;
-  });
+  return withdraw<core::Hub>(__func__, hub, name, version, error);
 }
 
 gpumem_status gpumem_link_connect(gpumem_instance instance, const gpumem_link_desc* desc,
@@ -278,27 +291,10 @@ gpumem_status gpumem_link_fetch(gpumem_link link, const char* name, const gpumem
 gpumem_status gpumem_link_publish(gpumem_link link, const char* name, const gpumem_share_handle* handle,
                                   const gpumem_publish_desc* desc, uint64_t* out_version,
                                   gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Link>(link);
-    core::PublishRequest request = decode_publish(decode, name, desc);
-    auto given = capi::decode_share(decode, handle);
-    GPUMEM_TRY(decode.done());
-    if (!given) return given.error();
-    request.handle = *given;
-    auto version = object->publish(request);
-    if (!version) return version.error();
-    if (out_version != nullptr) *out_version = *version;
-    return GPUMEM_SUCCESS;
-  });
+  return publish<core::Link>(__func__, link, name, handle, desc, out_version, error);
 }
 
 gpumem_status gpumem_link_withdraw(gpumem_link link, const char* name, uint64_t version,
                                    gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Link>(link);
-    const std::string wanted = decode_entry_name(decode, name);
-    GPUMEM_TRY(decode.done());
-    GPUMEM_TRY(object->withdraw(wanted, version));
-    return GPUMEM_SUCCESS;
-  });
+  return withdraw<core::Link>(__func__, link, name, version, error);
 }

@@ -55,6 +55,22 @@ gpumem_ring_slot slot_of(const core::RingSlot& slot) {
   return answer;
 }
 
+// The next slot, by acquire() of the producer or wait() of a consumer.
+template <class Method>
+gpumem_status next_slot(const char* function, Method method, gpumem_ring ring, gpumem_stream stream,
+                        uint64_t timeout_ns, gpumem_ring_slot* out_slot, gpumem_error* error) {
+  return capi::call(function, error, [&](capi::Decoder& decode) -> Result<Status> {
+    const auto object = decode.object<core::Ring>(ring);
+    const auto order = decode_stream(decode, stream);
+    decode.output(out_slot, "out_slot");
+    GPUMEM_TRY(decode.done());
+    core::RingSlot slot;
+    const auto found = ((*object).*method)(order.get(), timeout_ns, &slot);
+    if (found && *found == GPUMEM_SUCCESS) capi::answer(out_slot, slot_of(slot));
+    return found;
+  });
+}
+
 }  // namespace
 
 gpumem_status gpumem_ring_create(gpumem_device device, const gpumem_ring_desc* desc, gpumem_ring* out_ring,
@@ -103,16 +119,7 @@ gpumem_status gpumem_ring_open(gpumem_instance instance, const gpumem_share_hand
 
 gpumem_status gpumem_ring_acquire(gpumem_ring ring, gpumem_stream stream, uint64_t timeout_ns,
                                   gpumem_ring_slot* out_slot, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Ring>(ring);
-    const auto order = decode_stream(decode, stream);
-    decode.output(out_slot, "out_slot");
-    GPUMEM_TRY(decode.done());
-    core::RingSlot slot;
-    const auto acquired = object->acquire(order.get(), timeout_ns, &slot);
-    if (acquired && *acquired == GPUMEM_SUCCESS) capi::answer(out_slot, slot_of(slot));
-    return acquired;
-  });
+  return next_slot(__func__, &core::Ring::acquire, ring, stream, timeout_ns, out_slot, error);
 }
 
 gpumem_status gpumem_ring_publish(gpumem_ring ring, gpumem_stream stream, uint64_t size, uint64_t tag,
@@ -128,16 +135,7 @@ gpumem_status gpumem_ring_publish(gpumem_ring ring, gpumem_stream stream, uint64
 
 gpumem_status gpumem_ring_wait(gpumem_ring ring, gpumem_stream stream, uint64_t timeout_ns,
                                gpumem_ring_slot* out_slot, gpumem_error* error) {
-  return capi::call(__func__, error, [&](capi::Decoder& decode) -> Result<Status> {
-    const auto object = decode.object<core::Ring>(ring);
-    const auto order = decode_stream(decode, stream);
-    decode.output(out_slot, "out_slot");
-    GPUMEM_TRY(decode.done());
-    core::RingSlot slot;
-    const auto waited = object->wait(order.get(), timeout_ns, &slot);
-    if (waited && *waited == GPUMEM_SUCCESS) capi::answer(out_slot, slot_of(slot));
-    return waited;
-  });
+  return next_slot(__func__, &core::Ring::wait, ring, stream, timeout_ns, out_slot, error);
 }
 
 gpumem_status gpumem_ring_release(gpumem_ring ring, gpumem_stream stream, uint64_t number,

@@ -130,4 +130,10 @@ Result<void> Device::need(gpumem_capability capability) {
       .from_native(answer.native_domain, answer.native_code, answer.native_name, answer.entry_point);
 }
 
+Result<backend::Sharing*> Device::sharing() const {
+  if (backend::Sharing* const facet = backend().sharing(); facet != nullptr) return facet;
+  return make_error(GPUMEM_ERROR_UNSUPPORTED,
+                    "device %u shares nothing with other processes; see share.channel", ordinal());
+}
+
 }  // namespace gpumem::core

@@ -44,6 +44,8 @@ class Device {
   backend::Capability capability(gpumem_capability capability, Device* peer = nullptr);
   // The error that a call gets that needs a capability which is missing; success otherwise.
   Result<void> need(gpumem_capability capability);
+  // What shares with other processes; UNSUPPORTED if nothing does.
+  Result<backend::Sharing*> sharing() const;
 
   Result<bool> can_access_peer(Device& peer);
   // Counted (DEV-7).

@@ -55,12 +55,6 @@ Error stale() {
       "the export has ended: its memory or event is gone, or it was revoked; ask for a new handle");
 }
 
-Result<backend::Sharing*> sharing_of(Device& device) {
-  if (backend::Sharing* const facet = device.backend().sharing(); facet != nullptr) return facet;
-  return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                    "device %u shares nothing with other processes; see share.channel", device.ordinal());
-}
-
 const char* way_name(gpumem_share_way way) {
   switch (way) {
     case GPUMEM_SHARE_WAY_LEGACY:
@@ -133,7 +127,7 @@ class Exports::Plan {
   Result<void> check_whole(const ExportRequest& request) const {
     Device& device = region().device();
     GPUMEM_TRY(device.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
-    auto facet = sharing_of(device);
+    auto facet = device.sharing();
     if (!facet) return facet.error();
     if (request.access == GPUMEM_ACCESS_READ) {
       return make_error(
@@ -175,7 +169,7 @@ class Exports::Plan {
                         "that it came with");
     }
     GPUMEM_TRY(first->device.usable());
-    auto facet = sharing_of(first->device);
+    auto facet = first->device.sharing();
     if (!facet) return facet.error();
     const Mapping* begin = first;
     while (begin->offset != 0) {
@@ -267,7 +261,7 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest&
       return handle;
     }
   }
-  auto facet = sharing_of(region.device());
+  auto facet = region.device().sharing();
   if (!facet) return facet.error();
   auto ticket = (*facet)->export_memory(region.backend());
   if (!ticket) return ticket.error();
@@ -289,7 +283,7 @@ Result<ShareHandle> Exports::export_whole(const Plan& plan, const ExportRequest&
 namespace {
 
 Result<platform::Descriptor> export_block(const Range& range, const Mapping& mapping) {
-  auto facet = sharing_of(range.device());
+  auto facet = range.device().sharing();
   if (!facet) return facet.error();
   auto made = (*facet)->export_block(range.reservation(), mapping.offset, mapping.facts);
   if (!made) return made.error();
@@ -407,7 +401,7 @@ Result<ShareHandle> Exports::export_event(Event& event) {
     const std::lock_guard lock(mutex_);
     if (const Exported same = find_same(event, like, 0, 0, false)) return same->handle;
   }
-  auto facet = sharing_of(event.device());
+  auto facet = event.device().sharing();
   if (!facet) return facet.error();
   auto ticket = (*facet)->export_event(event.backend());
   if (!ticket) return ticket.error();

@@ -149,19 +149,11 @@ Result<void> check_not_own(const ShareHandle& handle) {
                                               : "memory");
 }
 
-Device* home_of(const ShareHandle& handle, const Instance& instance) {
-  for (const auto& device : instance.devices()) {
-    if (device->facts().uuid == handle.device_uuid) return device.get();
-  }
-  return nullptr;
-}
-
 // Why no device here is that of the exporter.
 const char* why_not_seen(const ShareHandle& handle) {
   if (handle.backend == GPUMEM_BACKEND_HOST) {
     return "the exporter's host backend has other options, and these make its devices; give both processes "
-           "the "
-           "same options, or the same GPUMEM_HOST_DEVICES and other variables";
+           "the same options, or the same GPUMEM_HOST_DEVICES and other variables";
   }
   if (handle.location == GPUMEM_LOCATION_DEVICE)
     return "this instance does not see the device that has it; make it visible to this process";
@@ -186,12 +178,13 @@ Imports::Key Imports::key_of(const ShareHandle& handle, uint32_t ordinal, gpumem
 }
 
 Result<DeviceObject*> Imports::device_of(const ShareHandle& handle) const {
-  if (Device* const home = home_of(handle, instance_)) return &instance_.device_object(home->ordinal());
+  if (Device* const home = instance_.find_device(handle.device_uuid))
+    return &instance_.device_object(home->ordinal());
   return make_error(GPUMEM_ERROR_NOT_FOUND, "%s", why_not_seen(handle));
 }
 
 Result<DeviceObject*> Imports::device_for(const ImportRequest& request) const {
-  Device* const home = home_of(request.handle, instance_);
+  Device* const home = instance_.find_device(request.handle.device_uuid);
   if (request.device == nullptr) return device_of(request.handle);
   Device& device = request.device->device();
   if (&device == home || request.handle.location != GPUMEM_LOCATION_DEVICE) return request.device;
@@ -386,16 +379,13 @@ Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportReque
                                                                gpumem_access access,
                                                                const ImportSource& source) const {
   const ShareHandle& recorded = source.recorded;
-  backend::Sharing* const facet = device.backend().sharing();
-  if (facet == nullptr) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "device %u shares nothing with other processes; see share.channel", device.ordinal());
-  }
+  auto facet = device.sharing();
+  if (!facet) return facet.error();
   std::vector<int> numbers = numbers_of(source.descriptors);
   if (recorded.way == GPUMEM_SHARE_WAY_LEGACY) {
     backend::Ticket ticket{recorded.payload, numbers.empty() ? -1 : numbers.front()};
     const bool peer = device.facts().uuid != recorded.device_uuid;
-    return facet->import_memory({ticket, recorded.size, peer});
+    return (*facet)->import_memory({ticket, recorded.size, peer});
   }
   if (numbers.size() != recorded.fd_count || numbers.empty())
     return other_descriptors(recorded, numbers.size());
@@ -408,11 +398,9 @@ Result<std::unique_ptr<backend::Memory>> Imports::open_mapping(const ImportReque
   blocks.numa_node = recorded.numa_node;
   blocks.access = access;
   blocks.address = request.address;
-  for (const auto& known : instance_.devices()) {
-    if (known->facts().uuid == recorded.device_uuid && known.get() != &device)
-      blocks.home = &known->backend();
-  }
-  return facet->import_blocks(blocks);
+  if (Device* const home = instance_.find_device(recorded.device_uuid); home != nullptr && home != &device)
+    blocks.home = &home->backend();
+  return (*facet)->import_blocks(blocks);
 }
 
 namespace {
@@ -574,18 +562,15 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   if (device.device().facts().uuid != request.handle.device_uuid) {
     return make_error(GPUMEM_ERROR_INVALID_ARGUMENT, "device %u is not the device of the event; %s",
                       device.device().ordinal(),
-                      home_of(request.handle, instance_) != nullptr ? "find that by its UUID"
-                                                                    : why_not_seen(request.handle));
+                      instance_.find_device(request.handle.device_uuid) != nullptr
+                          ? "find that by its UUID"
+                          : why_not_seen(request.handle));
   }
   GPUMEM_TRY(check_not_own(request.handle));
   GPUMEM_TRY(device.device().usable());
   GPUMEM_TRY(outside_host_function());
-  backend::Sharing* const facet = device.device().backend().sharing();
-  if (facet == nullptr) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "device %u shares nothing with other processes; see share.channel",
-                      device.device().ordinal());
-  }
+  auto facet = device.device().sharing();
+  if (!facet) return facet.error();
   std::optional<Received> received = take_received(request.handle.token);
   Cleanup again([&] { put_back(std::move(received)); });
   auto source = reach(request, received);
@@ -596,7 +581,7 @@ Result<uint64_t> Imports::import_event(DeviceObject& device, const ImportRequest
   auto made = make_object<Event>(device, false, request.name, [&](backend::Device&, Event& event) {
     event.set_flags(GPUMEM_EVENT_INTERPROCESS | GPUMEM_EVENT_DISABLE_TIMING);
     event.set_claim(std::make_shared<Claim>(std::move(source->claim)));
-    return facet->import_event(ticket);
+    return (*facet)->import_event(ticket);
   });
   if (made) again.dismiss();
   return made;

@@ -91,28 +91,20 @@ Result<std::shared_lock<std::shared_mutex>> Instance::stay_open() {
   return make_error(GPUMEM_ERROR_CLOSED, "another thread closed the instance; open a new one");
 }
 
+Device* Instance::find_device(const std::array<uint8_t, 16>& uuid) const {
+  const auto found = std::find_if(devices_.begin(), devices_.end(),
+                                  [&](const auto& device) { return device->facts().uuid == uuid; });
+  return found != devices_.end() ? found->get() : nullptr;
+}
+
 void Instance::add_object(Object& object) noexcept {
-  if (object.type() == Type::kStream) statistics_.add_stream(1);
-  if (object.type() == Type::kEvent) statistics_.add_event(1);
-  if (object.type() == Type::kPhysical) statistics_.add_physical(1);
-  if (object.type() == Type::kBuffer) statistics_.add_buffer(1);
-  if (object.type() == Type::kGroup) statistics_.add_group(1);
-  if (object.type() == Type::kHub) statistics_.add_hub(1);
-  if (object.type() == Type::kLink) statistics_.add_link(1);
-  if (object.type() == Type::kRing) statistics_.add_ring(1);
+  if (!is_region(object.type())) statistics_.add_object(object.type(), 1);
   std::lock_guard lock(objects_mutex_);
   objects_.add(object);
 }
 
 void Instance::remove_object(Object& object) noexcept {
-  if (object.type() == Type::kStream) statistics_.add_stream(-1);
-  if (object.type() == Type::kEvent) statistics_.add_event(-1);
-  if (object.type() == Type::kPhysical) statistics_.add_physical(-1);
-  if (object.type() == Type::kBuffer) statistics_.add_buffer(-1);
-  if (object.type() == Type::kGroup) statistics_.add_group(-1);
-  if (object.type() == Type::kHub) statistics_.add_hub(-1);
-  if (object.type() == Type::kLink) statistics_.add_link(-1);
-  if (object.type() == Type::kRing) statistics_.add_ring(-1);
+  if (!is_region(object.type())) statistics_.add_object(object.type(), -1);
   if (object.abandoned()) abandoned_.fetch_sub(1, std::memory_order_relaxed);
   std::lock_guard lock(objects_mutex_);
   objects_.remove(object);
@@ -235,19 +227,19 @@ std::string Instance::totals() const {
     add(std::to_string(counts.live_count) + ' ' + kind->name + " (" + std::to_string(counts.live_bytes) +
         " bytes)");
   }
-  const gpumem_stats all = statistics_.read();
-  const auto add_others = [&](uint64_t count, const char* name) {
-    if (count != 0) add(std::to_string(count) + ' ' + name + (count == 1 ? "" : "s"));
+  const auto add_others = [&](Type type, const char* name) {
+    const uint64_t count = statistics_.objects(type);
+    const bool plural = count != 1 && type != Type::kPhysical;
+    if (count != 0) add(std::to_string(count) + ' ' + name + (plural ? "s" : ""));
   };
-  add_others(statistics_.buffers(), "buffer");
-  add_others(statistics_.groups(), "group");
-  if (const uint64_t physicals = statistics_.physicals(); physicals != 0)
-    add(std::to_string(physicals) + " physical memory");
-  add_others(all.streams, "stream");
-  add_others(all.events, "event");
-  add_others(statistics_.hubs(), "hub");
-  add_others(statistics_.links(), "link");
-  add_others(statistics_.rings(), "ring");
+  add_others(Type::kBuffer, "buffer");
+  add_others(Type::kGroup, "group");
+  add_others(Type::kPhysical, "physical memory");
+  add_others(Type::kStream, "stream");
+  add_others(Type::kEvent, "event");
+  add_others(Type::kHub, "hub");
+  add_others(Type::kLink, "link");
+  add_others(Type::kRing, "ring");
   return text;
 }
 

@@ -44,6 +44,8 @@ class Instance {
   uint64_t pin_budget() const { return pin_budget_; }
   const Fallback& fallback() const { return fallback_; }
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  // Null if this instance does not see it.
+  Device* find_device(const std::array<uint8_t, 16>& uuid) const;
   uint64_t device_handle(uint32_t ordinal) const { return device_handles_[ordinal]; }
   DeviceObject& device_object(uint32_t ordinal) const {
     return static_cast<DeviceObject&>(*device_objects_[ordinal]);

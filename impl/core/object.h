@@ -27,6 +27,7 @@ enum class Type : uint8_t {
   kLink,
   kRing
 };
+inline constexpr size_t kTypeCount = static_cast<size_t>(Type::kRing) + 1;
 // Whether objects of a type are regions.
 constexpr bool is_region(Type type) { return type == Type::kMemory || type == Type::kRange; }
 const char* type_name(Type type);

@@ -117,11 +117,8 @@ Ring::~Ring() { close(); }
 Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
   GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_SHARE_LEGACY));
   GPUMEM_TRY(device_.need(GPUMEM_CAPABILITY_SHARE_EVENTS));
-  backend::Sharing* const facet = device_.backend().sharing();
-  if (facet == nullptr) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "device %u shares nothing with other processes; see share.channel", device_.ordinal());
-  }
+  auto facet = device_.sharing();
+  if (!facet) return facet.error();
   const RingShape& shape = request.shape;
   auto made = RingControl::create(shape);
   if (!made) return made.error();
@@ -166,7 +163,7 @@ Result<void> Ring::create(DeviceObject& device, const RingRequest& request) {
     auto event = device_.backend().create_event(kEventFlags);
     if (!event) return event.error();
     events.push_back(std::move(*event));
-    auto ticket = facet->export_event(*events.back());
+    auto ticket = (*facet)->export_event(*events.back());
     if (!ticket) return ticket.error();
     PartRequest part;
     part.ticket = *ticket;
@@ -357,11 +354,7 @@ Result<uint64_t> open_ring(const std::shared_ptr<Instance>& instance, const Shar
   auto device = instance->imports().device_of(source->recorded);
   if (!device) return device.error();
   GPUMEM_TRY((*device)->device().usable());
-  if ((*device)->device().backend().sharing() == nullptr) {
-    return make_error(GPUMEM_ERROR_UNSUPPORTED,
-                      "device %u shares nothing with other processes; see share.channel",
-                      (*device)->device().ordinal());
-  }
+  if (auto facet = (*device)->device().sharing(); !facet) return facet.error();
   auto ring = std::make_unique<Ring>(instance, (*device)->device(), false, std::move(name));
   Cleanup undo([&] {
     ring->close();

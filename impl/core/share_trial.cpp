@@ -31,10 +31,7 @@ Result<void> use(Instance& instance, void* pointer, const Token& pattern) {
 
 // One that does not have the memory, with a link to the one that has it if there is such a device.
 DeviceObject* other_device(Instance& instance, const std::array<uint8_t, 16>& home_uuid) {
-  Device* home = nullptr;
-  for (const auto& device : instance.devices()) {
-    if (device->facts().uuid == home_uuid) home = device.get();
-  }
+  Device* const home = instance.find_device(home_uuid);
   Device* chosen = nullptr;
   for (const auto& device : instance.devices()) {
     if (device.get() == home) continue;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "core/kind.h"
+#include "core/object.h"
 #include "gpumem/stats.h"
 
 namespace gpumem::core {
@@ -28,64 +29,15 @@ class Statistics {
     kinds_[kind.counters].live_count -= 1;
     kinds_[kind.counters].live_bytes -= bytes;
   }
-  void add_stream(int64_t difference) noexcept {
+  // Of an object that is no region. The memory of buffers and rings counts as what it is; physical memory has
+  // no address, and so is no kind of memory.
+  void add_object(Type type, int64_t difference) noexcept {
     std::lock_guard lock(mutex_);
-    streams_ += static_cast<uint64_t>(difference);
+    objects_.at(static_cast<size_t>(type)) += static_cast<uint64_t>(difference);
   }
-  void add_event(int64_t difference) noexcept {
+  uint64_t objects(Type type) const {
     std::lock_guard lock(mutex_);
-    events_ += static_cast<uint64_t>(difference);
-  }
-  void add_physical(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    physicals_ += static_cast<uint64_t>(difference);
-  }
-  void add_buffer(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    buffers_ += static_cast<uint64_t>(difference);
-  }
-  // Their memory counts with their ranges.
-  uint64_t buffers() const {
-    std::lock_guard lock(mutex_);
-    return buffers_;
-  }
-  void add_group(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    groups_ += static_cast<uint64_t>(difference);
-  }
-  uint64_t groups() const {
-    std::lock_guard lock(mutex_);
-    return groups_;
-  }
-  void add_hub(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    hubs_ += static_cast<uint64_t>(difference);
-  }
-  uint64_t hubs() const {
-    std::lock_guard lock(mutex_);
-    return hubs_;
-  }
-  void add_link(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    links_ += static_cast<uint64_t>(difference);
-  }
-  uint64_t links() const {
-    std::lock_guard lock(mutex_);
-    return links_;
-  }
-  void add_ring(int64_t difference) noexcept {
-    std::lock_guard lock(mutex_);
-    rings_ += static_cast<uint64_t>(difference);
-  }
-  // Their memory counts as what it is.
-  uint64_t rings() const {
-    std::lock_guard lock(mutex_);
-    return rings_;
-  }
-  // Handles of physical memory, which has no address and so is no kind of memory.
-  uint64_t physicals() const {
-    std::lock_guard lock(mutex_);
-    return physicals_;
+    return objects_.at(static_cast<size_t>(type));
   }
   // Totals over all kinds, streams and events.
   gpumem_stats read() const {
@@ -95,8 +47,8 @@ class Statistics {
       stats.live_count += counts.live_count;
       stats.live_bytes += counts.live_bytes;
     }
-    stats.streams = streams_;
-    stats.events = events_;
+    stats.streams = objects_.at(static_cast<size_t>(Type::kStream));
+    stats.events = objects_.at(static_cast<size_t>(Type::kEvent));
     return stats;
   }
   // Of a kind that is counted.
@@ -119,14 +71,7 @@ class Statistics {
   }
   mutable std::mutex mutex_;
   std::array<gpumem_kind_stats, kCountedKinds> kinds_{};
-  uint64_t streams_ = 0;
-  uint64_t events_ = 0;
-  uint64_t physicals_ = 0;
-  uint64_t buffers_ = 0;
-  uint64_t groups_ = 0;
-  uint64_t hubs_ = 0;
-  uint64_t links_ = 0;
-  uint64_t rings_ = 0;
+  std::array<uint64_t, kTypeCount> objects_{};
 };
 
 }  // namespace gpumem::core
