@@ -25,7 +25,7 @@ def main():
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     log.write_text(json.dumps({
         "name": f"gpumem:{name} / {name}", "result": "FAIL" if program.returncode else "OK",
-        "returncode": program.returncode, "starttime": start, "duration": time.time() - start, "stdout": "".join(lines),
+        "returncode": program.returncode, "starttime": start, "duration": time.time() - start, "stdout": "".join(lines), "command": command,
         "stderr": f"\ncpu seconds: {usage.ru_utime + usage.ru_stime:.2f}\n"}) + "\n", encoding="utf-8")
     sys.exit(program.returncode)
 

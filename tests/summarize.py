@@ -2,33 +2,46 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Counts every test case of one or more build folders and ends with the line `N passed, N failed, N skipped`.
 
-Usage: summarize.py [--failed TEXT] [--skipped TEXT] [--seconds NUMBER] BUILD_FOLDER...
+Usage: summarize.py [--failed TEXT] [--skipped TEXT] [--seconds NUMBER] [--tree ID] BUILD_FOLDER...
        summarize.py --self-check
 
-Reads Meson's log of each folder and counts single cases: those of GoogleTest from its XML file, those of a TAP program
+Reads Meson's logs of each folder and counts single cases: those of GoogleTest from its XML file, those of a TAP program
 from its output, any other program as one. A program that fails without a failing case (a crash, a leak found at exit,
 a time-out) counts as one failure of its own. --failed and --skipped add what went wrong, or was left out, before any
 test ran. The exit status is 0 only if something passed and nothing failed.
 
+A case that failed is run once more by itself; what is no GoogleTest, with its whole program. If it passes, it counts as
+passed and is listed as unstable, with both outputs. Where more than MANY fail in a program, that is no matter of chance.
+
 The minutes by configuration and suite come from timed.py, which ran the tests, and from BUILD_FOLDER.time, which has the
 seconds of user, system and clock that the build took. --seconds is what the whole run took by the clock.
+
+--tree is the id of the Git tree that was tested. If it is green, it becomes the last line of the file of green trees,
+~/.cache/gpumem/green.
 """
 
 import argparse
 import collections
 import json
+import os
 import re
 import resource
+import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from tap import Tap
 
-PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+PASSED, FAILED, SKIPPED, UNSTABLE = "passed", "failed", "skipped", "unstable"
 NOTE_LINES = 20  # Of a failure; the rest stands in Meson's log.
+AGAIN_LINES = 40  # Of each of the two outputs of an unstable case.
+MANY = 5
+AGAIN_SECONDS = 900
+GREEN_TREES = 200
 Case = collections.namedtuple("Case", "name outcome note")
 
 
@@ -81,14 +94,23 @@ def tap_cases(output):
         comments = []
 
 
+def gtest_file(folder, record):
+    """Meson has GoogleTest write NAME.xml; one from before this run is what a crash leaves behind."""
+    path = folder / (record["name"].split(" / ")[-1] + ".xml")
+    return path, path.is_file() and path.stat().st_mtime >= record["starttime"] - 1
+
+
+def is_gtest(record):
+    return re.search(r"^\[=+\] Running \d+ test", record.get("stdout") or "", re.MULTILINE)
+
+
 def program_cases(folder, record):
     """The cases of one program that Meson ran."""
     output = record.get("stdout") or ""
     cases = []
-    if re.search(r"^\[=+\] Running \d+ test", output, re.MULTILINE):
-        # Meson has GoogleTest write NAME.xml; one from before this run is what a crash leaves behind.
-        path = folder / (record["name"].split(" / ")[-1] + ".xml")
-        if path.is_file() and path.stat().st_mtime >= record["starttime"] - 1:
+    if is_gtest(record):
+        path, is_new = gtest_file(folder, record)
+        if is_new:
             cases = list(gtest_cases(path))
         elif record["result"] == "OK":
             cases = [Case("", FAILED, f"{path.name} was not written")]
@@ -104,9 +126,59 @@ def program_cases(folder, record):
     return cases or [Case("", PASSED, "")]
 
 
+def run_again(record, name):
+    """The record of another run of a program: of one case if it is GoogleTest's, of the whole program if `name` is ""."""
+    # The part of a suite that the gate runs is counted by the cases that a filter leaves.
+    env = {key: value for key, value in (record.get("env") or os.environ).items() if not key.startswith("GTEST_")}
+    command = [word for word in record["command"] if not word.startswith("--gtest_output=")]
+    again = {"name": record["name"], "starttime": time.time(), "result": "OK", "returncode": 0}
+    with tempfile.TemporaryDirectory() as folder:
+        if is_gtest(record):
+            path, _ = gtest_file(Path(folder), record)
+            command += [f"--gtest_output=xml:{path}"] + ([f"--gtest_filter={name}"] if name else [])
+        try:
+            run = subprocess.run(command, env=env, cwd=record.get("workdir") or None, timeout=AGAIN_SECONDS, check=False,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            return again | {"result": "FAIL", "returncode": 1, "stderr": str(problem)}, []
+        texts = {key: text.decode("utf-8", "replace") for key, text in (("stdout", run.stdout), ("stderr", run.stderr))}
+        again |= {"result": "FAIL" if run.returncode else "OK", "returncode": run.returncode, **texts}
+        return again, program_cases(Path(folder), again)
+
+
+def output_of(record, name):
+    """The end of what a program said, from a case of GoogleTest on if it names it."""
+    text = record.get("stdout") or ""
+    match = re.search(rf"^\[ RUN      \] {re.escape(name)}$[\s\S]*?^\[  FAILED  \] {re.escape(name)} .*$", text, re.MULTILINE)
+    text = match.group(0) if match else text
+    return (text + "\n" + (record.get("stderr") or "")).strip().splitlines()[-AGAIN_LINES:]
+
+
+def without_chance(folder, record):
+    """The cases of one program. What failed and passes when it runs once more is UNSTABLE."""
+    cases = program_cases(folder, record)
+    failed = [case for case in cases if case.outcome == FAILED]
+    if not failed or len(failed) > MANY or not record.get("command"):
+        return cases
+    runs = {}
+    for case in failed:
+        name = case.name if is_gtest(record) else ""
+        if name not in runs:
+            runs[name] = run_again(record, name)
+        again, found = runs[name]
+        passed = again["result"] == "OK" and any(one.outcome == PASSED and case.name in ("", one.name) for one in found)
+        if passed:
+            note = "\n".join(["failed:", *output_of(record, case.name), "passed when run again:", *output_of(again, "")])
+            cases[cases.index(case)] = Case(case.name, UNSTABLE, note)
+    return cases
+
+
 def records_of(folder):
     """Meson's records of the tests, with the CPU time that timed.py has put below stderr under a key of its own."""
-    for line in (folder / "meson-logs" / "testlog-timed.py.json").read_text(encoding="utf-8").splitlines():
+    logs = sorted((folder / "meson-logs").glob("*-timed.py.json"))
+    if not logs:
+        raise OSError(f"there is none in {folder / 'meson-logs'}")
+    for line in (line for log in logs for line in log.read_text(encoding="utf-8").splitlines()):
         record = json.loads(line)
         match = re.search(r"\n?cpu seconds: ([\d.]+)\s*$", record.get("stderr") or "")
         if match:
@@ -118,7 +190,7 @@ def read_folder(folder):
     """Yields (full name, case) and prints nothing; measurements come as cases without an outcome."""
     for record in records_of(folder):
         program = record["name"].split(" / ")[-1]
-        for case in program_cases(folder, record):
+        for case in without_chance(folder, record):
             yield Case(f"{program}: {case.name}" if case.name else program, case.outcome, case.note)
         for text in re.findall(r"^# measured: (.*)$", record.get("stdout") or "", re.MULTILINE):
             yield Case(program, "measured", text)
@@ -198,9 +270,26 @@ def summarize(folders, failed=(), skipped=(), seconds=None, out=sys.stdout):
 
     if readable:
         print_minutes(readable, seconds, out)
-    counts = [len(of(outcome)) for outcome in (PASSED, FAILED, SKIPPED)]
+    if of(UNSTABLE):
+        print("\nUnstable:", file=out)
+        for folder, case in of(UNSTABLE):
+            print(f"  {where(folder, case)}", file=out)
+            print(textwrap.indent(case.note, "    "), file=out)
+    counts = [len(of(PASSED) + of(UNSTABLE)), len(of(FAILED)), len(of(SKIPPED))]
     print("\n{} passed, {} failed, {} skipped".format(*counts), file=out)
     return 0 if counts[0] and not counts[1] else 1
+
+
+def remember(tree):
+    """Adds a tree to the file of those that passed. A cache: where it cannot be written, nothing is lost."""
+    path = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpumem" / "green"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        lines = [line for line in lines if line != tree] + [tree]
+        path.write_text("\n".join(lines[-GREEN_TREES:]) + "\n", encoding="utf-8")
+    except OSError as problem:
+        print(f"summarize.py: {path} was not written: {problem}", file=sys.stderr)
 
 
 GTEST_XML = """<testsuites><testsuite name="A">
@@ -260,6 +349,25 @@ def self_check():
            mentions=["prog.xml was not written"])
     expect("a file from an earlier run", "0 passed, 1 failed, 0 skipped", 1,
            [{"result": "FAIL", "returncode": -11, "starttime": 1e12, **gtest}], GTEST_XML.format(""))
+    with tempfile.TemporaryDirectory() as folder:
+        def shell(name, text):
+            return {"result": "FAIL", "returncode": 1, "command": ["sh", "-c", text.format(Path(folder) / name), "sh"]}
+        expect("a program that passes when run again", "1 passed, 0 failed, 0 skipped", 0,
+               [shell("a", "echo never mind") | {"stdout": "so it failed"}],
+               mentions=["Unstable", "so it failed", "never mind"])
+        expect("a program that fails again", "0 passed, 1 failed, 0 skipped", 1, [shell("b", "exit 3")])
+        tap_log = {"stdout": "ok 1 - a\nnot ok 2 - b\n1..2\n"}
+        expect("a TAP case that passes when run again", "2 passed, 0 failed, 0 skipped", 0,
+               [shell("c", "echo ok 1 - a; echo ok 2 - b; echo 1..2") | tap_log], mentions=["Unstable", "prog: b"])
+        expect("a TAP case that is missing when run again", "1 passed, 1 failed, 0 skipped", 1,
+               [shell("d", "echo ok 1 - a; echo 1..1") | tap_log])
+        xml = GTEST_XML.format('<testcase name="Bad" classname="A" status="run"/>').replace('"', '\\"')
+        again = 'for word; do :; done; for out; do case $out in --gtest_output=*) ;; *) continue;; esac; ' \
+            f'echo "{xml}" > "${{{{out#--gtest_output=xml:}}}}"; done; echo "[====] Running 1 test"; echo "$*"'
+        expect("a GoogleTest case that passes when run again", "2 passed, 0 failed, 2 skipped", 0,
+               [shell("e", again) | gtest], GTEST_XML.format(GTEST_BAD), ["Unstable", "--gtest_filter=A.Bad"])
+        expect("a GoogleTest case that does not run again", "1 passed, 1 failed, 2 skipped", 1,
+               [shell("f", again.replace("Bad", "Other")) | gtest], GTEST_XML.format(GTEST_BAD))
     expect("TAP cases", "1 passed, 1 failed, 1 skipped", 1,
            [{"result": "FAIL", "stdout": "ok 1 - a\n# seven\nnot ok 2 - b\nok 3 - c # SKIP no clang\n1..3\n"}],
            mentions=["prog: b", "seven", "no clang"])
@@ -275,6 +383,13 @@ def self_check():
            [{"result": "FAIL", "stderr": "broken\n\ncpu seconds: 1.00\n"}], mentions=["exit status 0: broken"])
     expect("a measurement", "1 passed, 0 failed, 0 skipped", 0, [{"result": "OK", "stdout": "# measured: 3 ms\n"}],
            mentions=["3 ms"])
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_CACHE_HOME"] = folder
+        for tree in [*map(str, range(300)), "250"]:
+            remember(tree)
+        lines = (Path(folder) / "gpumem" / "green").read_text(encoding="utf-8").split()
+    tap.check("the last 200 green trees, the newest last",
+              [] if len(lines) == 200 and lines[-1] == "250" and lines.count("250") == 1 else lines)
     tap.finish()
 
 
@@ -284,11 +399,15 @@ def main():
     parser.add_argument("--failed", action="append", default=[], metavar="TEXT", help="count a failure")
     parser.add_argument("--skipped", action="append", default=[], metavar="TEXT", help="count something left out")
     parser.add_argument("--seconds", type=float, metavar="NUMBER", help="what the whole run took by the clock")
+    parser.add_argument("--tree", metavar="ID", help="the Git tree that was tested")
     parser.add_argument("folders", nargs="*", metavar="BUILD_FOLDER")
     arguments = parser.parse_args()
     if arguments.self_check:
         self_check()
-    sys.exit(summarize(arguments.folders, arguments.failed, arguments.skipped, arguments.seconds))
+    status = summarize(arguments.folders, arguments.failed, arguments.skipped, arguments.seconds)
+    if status == 0 and arguments.tree:
+        remember(arguments.tree)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

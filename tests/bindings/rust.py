@@ -200,6 +200,8 @@ def main():
             rust.tests(f"{backend}, linked", "--workspace", "--tests", backend=backend)
             if backend == "cuda":
                 rust.violations("linked")
+        if stage.GATE:
+            tap.finish()
         rust.tests("documentation", "--workspace", "--doc")
         rust.samples()
         rust.own_program()

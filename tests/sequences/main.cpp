@@ -110,6 +110,8 @@ std::string check_sequences(const Request& request, const Options& options, Cove
 int run(int argc, char** argv) {
   CLI::App app("Random call sequences against a model.", "gpumem_sequences");
   Request request;
+  // tests/run appends its own choice to Meson's.
+  app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   app.add_option("--backend", request.backend, "Backend: host, or cuda over the driver that is found")
       ->check(CLI::IsMember({"host", "cuda"}));
   app.add_option("--seed", request.seed, "Seed of the first sequence; each has its own (default: 1)");
