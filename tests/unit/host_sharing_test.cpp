@@ -6,12 +6,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <thread>
 
+#include "../processes/asleep.h"
 #include "backends/host/backend.h"
+#include "backends/host/event.h"
 #include "backends/host/shared_event.h"
+#include "backends/host/stream.h"
 #include "contract/sharing.h"
 #include "contract/vmm.h"
 #include "host_support.h"
@@ -615,6 +619,71 @@ TEST_F(HostSharedEvents, CanBeRecordedOnEitherSide) {
     EXPECT_TRUE(completes(recorded));
     finish(*waiting);
   }
+}
+
+// Whoever sees a record complete first, all others see it complete too.
+TEST_F(HostSharedEvents, AreCompleteForAllOrForNobody) {
+  const StreamPointer stream = make_stream();
+  const StreamPointer other = make_stream();
+  // So that the worker often waits for the lock, and what it does before and after that is seen apart.
+  std::atomic<bool> over{false};
+  std::vector<std::thread> asking;
+  for (int count = 0; count < 2; ++count)
+    asking.emplace_back([&] {
+      while (!over)
+        (void)other->query();
+    });
+  for (int round = 0; round < 2000 && !HasFailure(); ++round) {
+    const bool there_first = round % 4 != 0;
+    EXPECT_OK(event_->record(*stream));
+    while (!complete(there_first ? event_there_ : event_)) {
+    }
+    EXPECT_TRUE(complete(there_first ? event_ : event_there_)) << "round " << round;
+  }
+  over = true;
+  for (std::thread& thread : asking)
+    thread.join();
+}
+
+// The same, with the worker stopped where it has run the operation and cannot complete it yet.
+TEST_F(HostSharedEvents, AreNotCompleteBeforeTheirOperation) {
+  host::SharedEvent& page = *static_cast<host::HostEvent&>(*event_).page();
+  const StreamPointer stream = make_stream();
+  const StreamPointer other = make_stream();
+  auto record = *page.record();
+  record->publish();
+  std::atomic<pid_t> worker{0};
+  std::atomic<bool> locked{false};
+  std::atomic<bool> over{false};
+  EXPECT_OK(static_cast<host::HostStream&>(*stream).queue().enqueue({.run = [&]() -> Result<void> {
+                                                                       worker = gettid();
+                                                                       while (!locked)
+                                                                         std::this_thread::yield();
+                                                                       return {};
+                                                                     },
+                                                                     .shown = std::move(record)},
+                                                                    {}));
+  while (worker == 0)
+    std::this_thread::yield();
+  host::Queue& holding = static_cast<host::HostStream&>(*other).queue();
+  EXPECT_OK(holding.enqueue({.run = [&]() -> Result<void> {
+                              holding.hold_until([&] {  // which runs under the lock
+                                locked = true;
+                                while (!over)
+                                  std::this_thread::yield();
+                                return true;
+                              });
+                              return {};
+                            }},
+                            {}));
+  while (!locked)
+    std::this_thread::yield();
+  processes::wait_until_asleep(worker);
+  EXPECT_FALSE(complete(event_there_));
+  over = true;
+  finish(*stream);
+  EXPECT_TRUE(complete(event_there_));
+  finish(*other);
 }
 
 TEST_F(HostSharedEvents, AWaitIsForTheRecordOfItsCall) {
