@@ -555,6 +555,10 @@ class Output {
 
   ProcessResult wait_for(pid_t pid) const {
     ProcessResult result;
+    if (pid <= 0) {
+      result.err = "it did not start, or was waited for before";
+      return result;
+    }
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
@@ -689,8 +693,10 @@ ProcessResult Peer::end() {
   return started_->output.wait_for(std::exchange(pid_, -1));
 }
 
+bool Peer::signal(int number) const { return pid_ > 0 && ::kill(pid_, number) == 0; }
+
 void Peer::kill() {
-  ::kill(pid_, SIGKILL);
+  EXPECT_TRUE(signal(SIGKILL)) << "there is no process to kill";
   started_->output.wait_for(std::exchange(pid_, -1));
 }
 

@@ -1496,9 +1496,9 @@ TEST_F(Ways, ipc_24_a_trial_at_both_ends) {
   EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_POSIX_FD).status, GPUMEM_ERROR_UNSUPPORTED);
   EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_DMA_BUF).status, GPUMEM_ERROR_UNSUPPORTED);
   // It is kept: nobody has to answer.
-  ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+  ASSERT_TRUE(peer.signal(SIGSTOP));
   EXPECT_EQ(way_to(link, memory.device(), GPUMEM_SHARE_WAY_LEGACY).status, GPUMEM_SUCCESS);
-  ASSERT_EQ(kill(peer.pid(), SIGCONT), 0);
+  ASSERT_TRUE(peer.signal(SIGCONT));
   gpumem_way_info info = GPUMEM_WAY_INFO_INIT;
   info.link = link;
   const Instance other = open_instance();
@@ -1568,11 +1568,11 @@ TEST_F(Ways, ipc_24_a_peer_that_dies_in_the_trial) {
     const Link link = connect();
     // First one that has not begun.
     if (round == 0) {
-      ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);
+      ASSERT_TRUE(peer.signal(SIGSTOP));
     }
     std::thread killer([&] {
       std::this_thread::sleep_for(std::chrono::microseconds(round == 0 ? 50'000 : 150 * round));
-      (void)kill(peer.pid(), SIGKILL);
+      (void)peer.signal(SIGKILL);
     });
     const bool whole = round % 2 == 0;
     const gpumem_way_info info = way_to(link, whole ? memory.device() : buffer.base(),

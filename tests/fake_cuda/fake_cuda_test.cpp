@@ -1609,6 +1609,7 @@ class Peer {
       execl("/proc/self/exe", "fake_cuda_test", "peer", socket.c_str(), nullptr);
       _exit(127);
     }
+    EXPECT_GT(child_, 0) << "fork";
     close(ends[1]);
     socket_ = ends[0];
   }

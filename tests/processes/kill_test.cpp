@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // Processes that are killed in the middle of calls: no file, socket, shared memory or lock stays behind.
+#include <gtest/gtest-spi.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 
@@ -108,7 +109,7 @@ class Traces {
 // Kills a process and says what it left in places of its own.
 std::vector<std::string> kill_and_look(Process& process, const std::string& folder) {
   const Traces traces(process.pid());
-  EXPECT_EQ(kill(process.pid(), SIGKILL), 0);
+  EXPECT_TRUE(process.signal(SIGKILL));
   const Ending ending = process.wait();
   EXPECT_EQ(ending.wait_status, SIGKILL) << ending;
   EXPECT_EQ(ending.err, "");
@@ -160,6 +161,7 @@ TEST(Kill, in_the_middle_of_anything_leaves_nothing) {
 
 // The same eyes see what a process does leave behind.
 TEST(Kill, litter_is_found) {
+    ASSERT_GT(process.pid(), 0);
   const Folder folder;
   const std::set<std::string> before = shared_entries();
   const std::string name = "processes-litter-" + std::to_string(getpid());
@@ -169,12 +171,24 @@ TEST(Kill, litter_is_found) {
   const std::vector<std::string> left = kill_and_look(process, folder.path());
   const auto has = [&](const std::string& text) {
     return std::any_of(left.begin(), left.end(),
+// Its number would be -1, which stands for every process of the machine.
+TEST(Kill, what_did_not_start_is_sent_no_signal) {
+  EXPECT_NONFATAL_FAILURE(
+      {
+        Process process({"litter", "none"}, {}, "/no/such/folder");
+        EXPECT_FALSE(process.signal(0));
+        EXPECT_EQ(process.wait().wait_status, -1);
+      },
+      "cannot start");
+}
+
                        [&](const std::string& line) { return line.find(text) != std::string::npos; });
   };
   EXPECT_TRUE(has("file " + folder.path() + "/" + name));
   EXPECT_TRUE(has("open file /dev/shm/" + name));
   EXPECT_TRUE(has("segment "));
   EXPECT_EQ(new_entries(before, {name}), std::vector<std::string>{"/dev/shm/" + name});
+  ASSERT_GT(process.pid(), 0);
   shm_unlink(("/" + name).c_str());
   for (const std::string& line : lines_of("/proc/sysvipc/shm")) {
     const std::vector<std::string> words = words_of(line);
