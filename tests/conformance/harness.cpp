@@ -775,10 +775,9 @@ Snapshot Snapshot::take() {
 ::testing::AssertionResult nothing_left_since(const Snapshot& before) {
   Snapshot now = Snapshot::take();
   // A joined thread is listed until the kernel has cleaned up after it.
-  for (int i = 0; i < 1000 && now.threads > before.threads; ++i) {
+  for (const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+       now.threads > before.threads && std::chrono::steady_clock::now() < limit; now = Snapshot::take())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    now = Snapshot::take();
-  }
   std::vector<std::string> left;
   std::set_difference(now.file_descriptors.begin(), now.file_descriptors.end(),
                       before.file_descriptors.begin(), before.file_descriptors.end(),

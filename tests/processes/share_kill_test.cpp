@@ -159,6 +159,7 @@ CHILD(nursery) {
     send_bytes(Peer::other_side(), &number, sizeof number);
     if (child < 0) continue;
     receive_bytes(Peer::other_side(), &number, sizeof number);
+    kill(child, SIGKILL);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
@@ -198,7 +199,8 @@ std::ostream& operator<<(std::ostream& stream, const Kept& kept) {
 // What the sharing thread does is seen a little later.
 template <class Ask>
 bool eventually(Ask ask) {
-  for (int i = 0; i < 4000; ++i) {
+  for (const auto limit = std::chrono::steady_clock::now() + 2min;
+       std::chrono::steady_clock::now() < limit;) {
     if (ask()) return true;
     std::this_thread::sleep_for(1ms);
   }
@@ -214,7 +216,8 @@ class ShareKill : public testing::Test {
  protected:
   ShareKill() {
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    const std::string name = "gpumem-kill-" + std::to_string(getpid());
+    const std::string name =
+        "gpumem-kill-" + folder_.substr(folder_.size() - 6) + "-" + std::to_string(getpid());
     socklen_t size = 0;
     const sockaddr_un address = abstract(name, &size);
     listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -236,7 +239,8 @@ class ShareKill : public testing::Test {
     int32_t number = -1;
     EXPECT_TRUE(send_bytes(nursery_.socket(), &order_, sizeof order_));
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &number, sizeof number));
-    return number;
+    EXPECT_GT(number, 0) << "the process does not start";
+    return number > 0;
   }
   // How long such a process takes until it calls; with a real driver, most of its life.
   void time_start(char role) {
@@ -254,7 +258,7 @@ class ShareKill : public testing::Test {
     std::uniform_int_distribution<int64_t> early(0, opening + 2'000);
     std::uniform_int_distribution<int64_t> late(opening * 3 / 4, opening * 5 / 4 + 15'000);
     const std::chrono::microseconds time(random_() % 4 == 0 ? early(random_) : late(random_));
-    return std::thread([=] {
+    return std::thread([=, this] {
       std::this_thread::sleep_for(time);
       kill_it();
     });
