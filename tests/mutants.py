@@ -679,10 +679,11 @@ def run_test(test, number, output, cpu_limit, sleep_limit):
     )
     watch = Watch(process, sleep_limit)
     text = process.stdout.read().decode(errors="replace")
-    _, status, usage = os.wait4(process.pid, 0)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # until it is reaped, nobody else has its number
     watch.end()
-    process.returncode = os.waitstatus_to_exitcode(status)
     kill_all(process)  # what a crash leaves behind
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
     reason = None
     if watch.hung or process.returncode == -signal.SIGXCPU:
         reason = "hangs"

@@ -37,6 +37,7 @@ struct LeftOpen {
 
 void expect_good_end(pid_t pid) {
   int status = -1;
+  ASSERT_GT(pid, 0) << "fork";
   ASSERT_EQ(waitpid(pid, &status, 0), pid);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
 }

@@ -51,6 +51,7 @@ class Exporter {
   gpumem_status deposit(const std::string& path, const std::string& name, const gpumem_share_handle& handle);
 
   pid_t pid() const { return peer_.pid(); }
+  bool signal(int number) const { return peer_.signal(number); }
   void kill() { peer_.kill(); }
   void end();
 

@@ -555,6 +555,10 @@ class Output {
 
   ProcessResult wait_for(pid_t pid) const {
     ProcessResult result;
+    if (pid <= 0) {
+      result.err = "it did not start, or was waited for before";
+      return result;
+    }
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
@@ -689,8 +693,10 @@ ProcessResult Peer::end() {
   return started_->output.wait_for(std::exchange(pid_, -1));
 }
 
+bool Peer::signal(int number) const { return pid_ > 0 && ::kill(pid_, number) == 0; }
+
 void Peer::kill() {
-  ::kill(pid_, SIGKILL);
+  EXPECT_TRUE(signal(SIGKILL)) << "there is no process to kill";
   started_->output.wait_for(std::exchange(pid_, -1));
 }
 
@@ -769,10 +775,9 @@ Snapshot Snapshot::take() {
 ::testing::AssertionResult nothing_left_since(const Snapshot& before) {
   Snapshot now = Snapshot::take();
   // A joined thread is listed until the kernel has cleaned up after it.
-  for (int i = 0; i < 1000 && now.threads > before.threads; ++i) {
+  for (const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+       now.threads > before.threads && std::chrono::steady_clock::now() < limit; now = Snapshot::take())
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    now = Snapshot::take();
-  }
   std::vector<std::string> left;
   std::set_difference(now.file_descriptors.begin(), now.file_descriptors.end(),
                       before.file_descriptors.begin(), before.file_descriptors.end(),

@@ -298,7 +298,10 @@ class Peer {
   // Hangs up and waits; fails the test unless the process was killed or its checks all held.
   ~Peer();
   int socket() const { return socket_; }
+  // To compare with; to send a signal, call signal().
   pid_t pid() const { return pid_; }
+  // False, and nothing is sent, if it did not start or was waited for.
+  bool signal(int number) const;
   // Hangs up and waits.
   ProcessResult end();
   // Kills it, and waits.

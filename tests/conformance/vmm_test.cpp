@@ -1096,18 +1096,22 @@ CHILD(vmm_17_no_link) { check_no_link(open_instance()); }
 
 TEST_F(Vmm, vmm_17_no_link) {
   if (on_host()) {
-    check_no_link(
-        open_small_units([](gpumem_instance_desc&, gpumem_host_options& host) { host.peers = "none"; }));
+    const auto open_two = [](const char* peers) {
+      return open_small_units([=](gpumem_instance_desc&, gpumem_host_options& host) {
+        host.device_count = 2;
+        host.peers = peers;
+      });
+    };
+    check_no_link(open_two("none"));
     // One way only: device 0 may use the memory of device 1, and not the other way.
-    const Instance one_way =
-        open_small_units([](gpumem_instance_desc&, gpumem_host_options& host) { host.peers = "0>1"; });
+    const Instance one_way = open_two("0>1");
     check_no_link(one_way);
     const Physical theirs = create_physical(one_way.device(1), physical_desc(unit_));
     const Range range = reserve(one_way, range_desc(unit_));
     ASSERT_OK(range.map(0, {theirs}));
     EXPECT_OK(range.set_access(0, unit_, {device_rights(0)}));
   } else if (on_fake_cuda()) {
-    EXPECT_CHILD_OK(run_child("vmm_17_no_link", {"FAKE_CUDA_PEERS=none"}));
+    EXPECT_CHILD_OK(run_child("vmm_17_no_link", {"FAKE_CUDA_DEVICES=2", "FAKE_CUDA_PEERS=none"}));
   } else {
     SKIP_RULE("the links of real GPUs cannot be chosen");
   }

@@ -134,8 +134,8 @@ std::string run_again(const std::vector<std::string>& arguments, int timeout_s) 
   if (pipe2(ends, O_CLOEXEC) != 0) return "pipe: " + std::string(std::strerror(errno));
   const pid_t pid = fork();
   if (pid < 0) return "fork: " + std::string(std::strerror(errno));
+  setpgid(pid, pid);  // in both, so that the group is there for either
   if (pid == 0) {
-    setpgid(0, 0);
     dup2(ends[1], STDOUT_FILENO);
     become(arguments);
   }
@@ -151,11 +151,15 @@ std::string run_again(const std::vector<std::string>& arguments, int timeout_s) 
     pollfd ready = {open ? ends[0] : -1, POLLIN, 0};
     poll(&ready, 1, 20);
     if (ready.revents) forward(ends[0], open);
-    ended = waitpid(pid, &status, WNOHANG) == pid;
-    late = std::chrono::steady_clock::now() > deadline;
+    // It is not waited for yet: its number must not go to another process before the group is killed.
+    siginfo_t info = {};
+    ended =
+        waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid;
+    late = !ended && std::chrono::steady_clock::now() > deadline;
   }
   // Also ends what the fact may have started and left behind.
   kill(-pid, SIGKILL);
+  ended = false;
   for (int tries = 0; !ended && tries < 1000; ++tries) {
     ended = waitpid(pid, &status, WNOHANG) == pid;
     usleep(10000);
@@ -189,8 +193,10 @@ int run_all(const Options& options) {
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   std::printf("~run.seconds: %.0f\n", took.count());
-  kill(keeper, SIGKILL);
-  waitpid(keeper, nullptr, 0);
+  if (keeper > 0) {
+    kill(keeper, SIGKILL);
+    waitpid(keeper, nullptr, 0);
+  }
   return 0;
 }
 

@@ -365,6 +365,7 @@ void fork_and_registered(int) {
   std::uint8_t* pinned = pinned_memory(kMiB);
   const CUdeviceptr device = device_memory(kMiB);
   const pid_t child = fork();
+  if (child < 0) give_up("fork");
   if (child == 0) {
     sleep(10);
     _exit(0);

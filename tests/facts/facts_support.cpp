@@ -463,6 +463,7 @@ int Peer::receive_fd() {
 }
 
 std::string Peer::wait_for_end() {
+  if (pid_ <= 0) give_up("there is no process to wait for");
   int status = 0;
   waitpid(pid_, &status, 0);
   pid_ = -1;
@@ -470,6 +471,7 @@ std::string Peer::wait_for_end() {
 }
 
 void Peer::kill() {
+  if (pid_ <= 0) give_up("there is no process to kill");
   ::kill(pid_, SIGKILL);
   wait_for_end();
 }

@@ -218,18 +218,23 @@ size_t usual_threads() {
   return count_threads();
 }
 
+// Sleeps in between, so that who is waited for has the processor.
+template <class Ask>
+void wait_until(Ask ask) {
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (std::chrono::microseconds pause{10}; !ask() && std::chrono::steady_clock::now() < limit;
+       pause = std::min<std::chrono::microseconds>(2 * pause, std::chrono::milliseconds(1)))
+    std::this_thread::sleep_for(pause);
+}
+
 // Threads that nobody joins are listed until the kernel has cleaned up after them.
 void wait_for_threads(size_t most) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (count_threads() > most && std::chrono::steady_clock::now() < limit)
-    std::this_thread::yield();
+  wait_until([&] { return count_threads() <= most; });
 }
 
 // The sharing thread closes the end of a connection once the other end is closed.
 void wait_for_files(size_t most) {
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
-  while (count_entries("/proc/self/fd") > most && std::chrono::steady_clock::now() < limit)
-    std::this_thread::yield();
+  wait_until([&] { return count_entries("/proc/self/fd") <= most; });
 }
 
 // `extra` streams may have been added, each with a thread. The threads of the fake driver, which start when
@@ -592,8 +597,9 @@ struct Rest {
   int64_t blocks = 0;
 };
 
-Rest take_rest(gpumem_backend backend, size_t usual_threads) {
+Rest take_rest(gpumem_backend backend, size_t usual_threads, size_t usual_files = SIZE_MAX) {
   wait_for_threads(usual_threads);
+  wait_for_files(usual_files);
   Rest result;
   result.snapshot = take(*make_world(backend));
   result.snapshot.mapped = mapped_bytes();
@@ -696,7 +702,7 @@ void run_loops(const Scenario& scenario, gpumem_backend backend, Kind kind) {
   loop(scenario, kind, [&](const Fault& fault) {
     const Rest before = take_rest(backend, usual);
     const bool met = run(scenario, backend, fault, course, nullptr);
-    const Rest now = take_rest(backend, usual);
+    const Rest now = take_rest(backend, usual, before.snapshot.files);
     if (!testing::Test::HasFailure())
       expect_no_more_rest(before, now, is_sticky(fault) || is_helpless(scenario, fault));
     return met;

@@ -62,7 +62,9 @@ class PeerProcess {
     posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
     std::string words[] = {"gpumem_faults", "--peer", backend == GPUMEM_BACKEND_HOST ? "host" : "cuda"};
     char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), nullptr};
-    EXPECT_EQ(posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environ), 0);
+    const int problem = posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, arguments, environ);
+    if (problem != 0) pid_ = -1;
+    EXPECT_EQ(problem, 0) << "the peer does not start";
     posix_spawn_file_actions_destroy(&actions);
     close(in[0]);
     close(out[1]);
@@ -75,7 +77,7 @@ class PeerProcess {
   PeerProcess& operator=(const PeerProcess&) = delete;
   ~PeerProcess() {
     close(input_);
-    waitpid(pid_, nullptr, 0);
+    if (pid_ > 0) waitpid(pid_, nullptr, 0);
   }
   const Exported& exported() const { return exported_; }
 

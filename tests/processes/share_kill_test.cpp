@@ -146,6 +146,7 @@ int import_once(gpumem_instance instance, const Handles& handles, const char* pa
 }
 
 // Makes processes that have loaded the library and not used it, which takes less time than to start programs.
+// Each is killed by its parent, so that its number cannot mean another process.
 CHILD(nursery) {
   Order order;
   while (receive_bytes(Peer::other_side(), &order, sizeof order)) {
@@ -156,7 +157,9 @@ CHILD(nursery) {
     }
     int32_t number = child;
     send_bytes(Peer::other_side(), &number, sizeof number);
+    if (child < 0) continue;
     receive_bytes(Peer::other_side(), &number, sizeof number);
+    kill(child, SIGKILL);
     int status = 0;
     while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
     }
@@ -196,7 +199,8 @@ std::ostream& operator<<(std::ostream& stream, const Kept& kept) {
 // What the sharing thread does is seen a little later.
 template <class Ask>
 bool eventually(Ask ask) {
-  for (int i = 0; i < 4000; ++i) {
+  for (const auto limit = std::chrono::steady_clock::now() + 2min;
+       std::chrono::steady_clock::now() < limit;) {
     if (ask()) return true;
     std::this_thread::sleep_for(1ms);
   }
@@ -212,7 +216,8 @@ class ShareKill : public testing::Test {
  protected:
   ShareKill() {
     EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-    const std::string name = "gpumem-kill-" + std::to_string(getpid());
+    const std::string name =
+        "gpumem-kill-" + folder_.substr(folder_.size() - 6) + "-" + std::to_string(getpid());
     socklen_t size = 0;
     const sockaddr_un address = abstract(name, &size);
     listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -228,36 +233,37 @@ class ShareKill : public testing::Test {
 
   const char* hub_path() const { return order_.hub; }
 
-  pid_t start(char role) {
+  // False if there is nobody to kill.
+  bool start(char role) {
     order_.role = role;
     int32_t number = -1;
     EXPECT_TRUE(send_bytes(nursery_.socket(), &order_, sizeof order_));
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &number, sizeof number));
-    return number;
+    EXPECT_GT(number, 0) << "the process does not start";
+    return number > 0;
   }
   // How long such a process takes until it calls; with a real driver, most of its life.
   void time_start(char role) {
     const auto begin = std::chrono::steady_clock::now();
-    const pid_t process = start(role);
+    if (!start(role)) return;
     int socket = -1;
     EXPECT_TRUE(eventually([&] { return (socket = accept_one()) >= 0; })) << "it never connected";
     opening_ = std::chrono::steady_clock::now() - begin;
-    EXPECT_EQ(kill(process, SIGKILL), 0);
-    bury();
+    kill_it();
     if (socket >= 0) close(socket);
   }
   // After some time: one in four while the process still starts, the others during its calls.
-  std::thread kill_later(pid_t process) {
+  std::thread kill_later() {
     const auto opening = std::chrono::duration_cast<std::chrono::microseconds>(opening_).count();
     std::uniform_int_distribution<int64_t> early(0, opening + 2'000);
     std::uniform_int_distribution<int64_t> late(opening * 3 / 4, opening * 5 / 4 + 15'000);
     const std::chrono::microseconds time(random_() % 4 == 0 ? early(random_) : late(random_));
-    return std::thread([=] {
+    return std::thread([=, this] {
       std::this_thread::sleep_for(time);
-      EXPECT_EQ(kill(process, SIGKILL), 0);
+      kill_it();
     });
   }
-  void bury() {
+  void kill_it() {
     int32_t status = 0;
     EXPECT_TRUE(send_bytes(nursery_.socket(), &status, sizeof status));
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &status, sizeof status));
@@ -281,12 +287,10 @@ TEST_F(ShareKill, an_importer_keeps_nothing_of_an_exporter) {
   std::optional<Kept> before;
   int imported = 0;
   for (int round = 0; round < rounds() && !HasFailure(); ++round) {
-    const pid_t exporter = start('x');
+    ASSERT_TRUE(start('x'));
     std::atomic<bool> ended{false};
-    std::thread killer = kill_later(exporter);
-    std::thread burial([&] {
+    std::thread burial([&, killer = kill_later()]() mutable {
       killer.join();
-      bury();
       ended = true;
     });
     int socket = -1;
@@ -372,11 +376,10 @@ TEST_F(ShareKill, an_exporter_keeps_nothing_of_an_importer) {
     ASSERT_EQ(gpumem_share_export(instance, info.device_pointer, nullptr, &handles.memory, nullptr),
               GPUMEM_SUCCESS);
     if (!before) before = Kept::now();
-    const pid_t importer = start('i');
+    ASSERT_TRUE(start('i'));
     std::atomic<bool> ended{false};
-    std::thread burial([&, killer = kill_later(importer)]() mutable {
+    std::thread burial([&, killer = kill_later()]() mutable {
       killer.join();
-      bury();
       ended = true;
     });
     int socket = -1;

@@ -174,6 +174,7 @@ class Walk {
     int32_t pid = -1;
     EXPECT_TRUE(send_bytes(nursery_.socket(), &errand, sizeof errand));
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &pid, sizeof pid));
+    if (pid <= 0) return fail("a process does not start");
     const int socket = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket < 0) return fail("a process does not start");
     patience(socket);
@@ -192,10 +193,12 @@ class Walk {
     order.value = hub == 1 ? GPUMEM_HUB_KEEPER : 0;
     expect(ask(kOwnerOf[hub], order), GPUMEM_SUCCESS, "open hub " + std::to_string(hub));
   }
-  int bury(int process) {
+  int bury(int process, bool killed = false) {
     Errand errand;
     errand.bury = std::exchange(pids_.at(static_cast<size_t>(process)), 0);
+    errand.kill = killed ? 1 : 0;
     int32_t status = -1;
+    if (errand.bury <= 0) return status;
     EXPECT_TRUE(send_bytes(nursery_.socket(), &errand, sizeof errand));
     EXPECT_TRUE(receive_bytes(nursery_.socket(), &status, sizeof status));
     close(std::exchange(sockets_.at(static_cast<size_t>(process)), -1));
@@ -203,8 +206,7 @@ class Walk {
   }
   void kill_process(int process) {
     say("process ", process, " is killed");
-    ::kill(pids_.at(static_cast<size_t>(process)), SIGKILL);
-    const int status = bury(process);
+    const int status = bury(process, true);
     if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
       fail("process ", process, " had ended before, with ", status);
   }

@@ -358,6 +358,7 @@ struct Forker {
       alarm(60);
       _exit(live_in_a_child(device));
     }
+    ASSERT_GT(child, 0) << "fork";
     EXPECT_EQ(waitpid(child, &status, 0), child);
   }
 };

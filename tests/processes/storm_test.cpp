@@ -177,8 +177,10 @@ ProcessResult in_small_child(const Memory& mine, const std::vector<Instance>& in
     _exit(refused ? 0 : 1);
   }
   int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
   ProcessResult result;
+  EXPECT_GT(child, 0) << "fork";
+  if (child < 0) return result;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
   if (WIFEXITED(status)) result.exit_code = WEXITSTATUS(status);
   if (WIFSIGNALED(status)) result.signal = WTERMSIG(status);
   return result;

@@ -259,7 +259,8 @@ CHILD(walkers) {
   Errand errand;
   while (receive_bytes(Peer::other_side(), &errand, sizeof errand)) {
     int32_t answer = 0;
-    if (errand.bury != 0) {
+    if (errand.bury > 0) {
+      if (errand.kill != 0) kill(errand.bury, SIGKILL);
       while (waitpid(errand.bury, &answer, 0) < 0 && errno == EINTR) {
       }
     } else if ((answer = fork()) == 0) {

@@ -73,6 +73,7 @@ struct Answer {
 // To the nursery: start a process, or wait for the end of one.
 struct Errand {
   int32_t bury = 0;
+  int32_t kill = 0;  // 1: before that; the parent does it, so that the number cannot mean another process
   char address[64] = "";  // where the test listens, without the 0 before it
 };
 

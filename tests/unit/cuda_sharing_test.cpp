@@ -290,6 +290,7 @@ class Exporter {
             "--gtest_brief=1", nullptr);
       _exit(127);
     }
+    EXPECT_GT(child_, 0) << "fork";
   }
   ~Exporter() { end(); }
 
@@ -345,6 +346,7 @@ class Exporter {
   }
 
   void kill() {
+    ASSERT_GT(child_, 0) << "there is no process to kill";
     ::kill(child_, SIGKILL);
     waitpid(child_, nullptr, 0);
     child_ = 0;

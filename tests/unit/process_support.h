@@ -123,7 +123,7 @@ inline int exit_code_of(const std::function<int()>& code) {
   const pid_t child = fork();
   if (child == 0) _exit(code());
   int status = 0;
-  if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
   return WEXITSTATUS(status);
 }
 

@@ -265,6 +265,7 @@ namespace GpuMem.Tests
       int child = Libc.fork();
       if (child == 0) Libc._exit(Refusals(device, memory, stream) == 5 ? 0 : 1);
       int status = -1;
+      if (child < 0) return 6;
       if (Libc.waitpid(child, &status, 0) != child || status != 0) return 4;
       // The parent is not affected.
       stream.Synchronize();

@@ -22,13 +22,16 @@ Result<void> HostEvent::record(backend::Stream& stream) {
   const Lock lock(shared_.mutex);
   record->mark = queue.mark(lock);
   ++record->mark.number;  // the operation that records the time
-  // Other processes see it complete when the operation is gone, which may never run.
-  GPUMEM_TRY(queue.enqueue(lock, {[record, shown]() -> Result<void> {
-                             record->time = std::chrono::steady_clock::now();
-                             return {};
-                           }},
+  const SharedEvent::Record* const published = shown.get();
+  GPUMEM_TRY(queue.enqueue(lock,
+                           {.run = [record]() -> Result<void> {
+                              record->time = std::chrono::steady_clock::now();
+                              return {};
+                            },
+                            .shown = std::move(shown)},
                            {}));
-  if (shown != nullptr) shown->publish();
+  // The operation owns the record now, and cannot complete while the lock is held.
+  if (published != nullptr) published->publish();
   latest_ = record;
   return {};
 }

@@ -190,12 +190,14 @@ void Queue::run() {
     Result<void> result;
     if (wanted) result = current.front().run();
     std::list<Failure> failure = std::move(current.front().room);
+    std::shared_ptr<SharedEvent::Record> shown = std::move(current.front().shown);
     current.clear();  // releases its memory before anyone can observe completion
     lock.lock();
     timeline_->touching = false;
     timeline_->in_function = false;
     being_written_ = {};
     const uint64_t number = ++timeline_->completed;
+    shown.reset();  // completes the record, whether it ran or not
     timeline_->settle_unobservable();
     if (!result) {
       failure.front() = {number, result.error()};

@@ -14,6 +14,7 @@
 
 #include "backends/host/fence.h"
 #include "backends/host/shared.h"
+#include "backends/host/shared_event.h"
 
 namespace gpumem::host {
 
@@ -37,6 +38,9 @@ struct Operation {
   bool device_work = false;  // makes its stream active until it is observed complete (MAN-9)
   bool function = false;     // of the caller, for the CPU: meanwhile its stream is idle (MAN-16)
   std::shared_ptr<const Clock> before = {};  // of a function: all that it comes after
+  // Released in the same critical section that completes the operation: an event is complete in all processes
+  // or in none.
+  std::shared_ptr<SharedEvent::Record> shown = {};
 };
 
 class Queue {
