@@ -17,6 +17,13 @@ CLANG_FORMAT_MAJOR = "14"  # Others lay out some lines differently.
 LICENCE = "SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception"
 LICENSED = {".c", ".cpp", ".h", ".py", ".sh", ".build"}
 
+# What makes a test fail by chance, or harm others when it fails: docs/testing.md.
+CHANCE = {
+    r"\b(EXPECT|ASSERT)_L[TE]\([^;]*now\(\) - ": "an upper bound on elapsed time",
+    r"(?<![\w.>])kill\((-1|[^,;]*\bpid\(\)),": "a signal to a process that may have ended or never begun",
+}
+CHANCE_EXAMPLES = ["EXPECT_LT(steady_clock::now() - begun, 3s);", "ASSERT_EQ(kill(peer.pid(), SIGSTOP), 0);", "::kill(-1, SIGKILL);"]
+
 
 def run(*command, **options):
     result = subprocess.run(command, **options, text=True, capture_output=True, check=False)
@@ -59,6 +66,13 @@ def forgotten(sources):
             yield str(path)
 
 
+def left_to_chance(texts):
+    for path, text in texts:
+        for pattern, name in CHANCE.items():
+            for match in re.finditer(pattern, text):
+                yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {name}"
+
+
 def main():
     root, program = Path(sys.argv[1]), sys.argv[2]
     tap = Tap()
@@ -80,6 +94,10 @@ def main():
               [str(path) for path in files if path.suffix in LICENSED or path.name == "meson_options.txt" or path in scripts
                if LICENCE not in "".join(path.read_text(encoding="utf-8").splitlines(True)[:2])])
     tap.check("no source is forgotten in the build", forgotten(sources))
+    tap.check("no test is left to chance",
+              left_to_chance((path, path.read_text(encoding="utf-8")) for path in sources if "tests" in path.parts))
+    tap.check("a test that is left to chance would be seen",
+              [text for text in CHANCE_EXAMPLES if not list(left_to_chance([("", text)]))])
     tap.check("there were files to look at", [] if sources and scripts and pythons else ["none found"])
     tap.finish()
 
